@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7339,
+    "engine": 7508,
     "spec": 3133,
     "launch": 2980,
     "cli": 2600,

@@ -69,9 +69,9 @@ class Scattered(nn.Module):
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        self.base = torch.arange(24.0).view(4, 6) + 100 * rank
-        self.sliced = nn.Parameter(self.base[:, :3])
-        self.frozen = nn.Parameter(self.base[:, 3:5], requires_grad=False)
+        base = torch.arange(24.0).view(4, 6) + 100 * rank
+        self.sliced, self.beside = nn.Parameter(base[:, :3]), base[:, 5]
+        self.frozen = nn.Parameter(base[:, 3:5], requires_grad=False)
         self.gain = nn.Parameter(torch.ones(3))
         self.register_buffer("repeated", torch.full((1, 1), 1.0 + rank).expand(500, 3))
 
@@ -82,4 +82,4 @@ def scattered(group: dist.ProcessGroup, stage: int) -> dict[str, Any]:
     engine = build_engine(model, EngineSpec(zero_stage=stage), group)
     values: dict[str, Any] = {**engine.full_parameters(), "repeated": model.repeated.clone()}
     engine.close()
-    return values | {"beside": model.base[:, 5]}
+    return values | {"beside": model.beside}

@@ -136,8 +136,10 @@ class Engine:
         policies, core = self.policies, self._core
         core.access.absorb()
         core.gradients.settle()
-        terms = Terms(core.optimizer.hyperparameters(), core.optimizer.refusal())
+        refusal = core.optimizer.refusal() or core.schedule.refusal()
+        terms = Terms(core.optimizer.hyperparameters(), refusal)
         summary = core.summarizer.gather(core.gradients.contributed, terms, norm=grad_norm)
+        core.parameters.absorb_hidden()  # here the device has been waited for, where there are ranks
         loss_scale, norm = policies.scaling.scale, None
         if summary.square_sum is not None:
             norm = math.sqrt(summary.square_sum) * policies.scale(loss_scale, 1.0)
@@ -178,6 +180,7 @@ class Engine:
         """Take over edits; raise UsageError for a parameter that was added to the model."""
         self._members.check(self.model)
         self._core.access.absorb()
+        self._core.parameters.absorb_hidden()
 
     def gathered(
         self, what: nn.Module | nn.Parameter | Iterable[nn.Parameter], write: bool = False

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.engine.safety.plainly import SMALL, build
 from tests.engine.steps.agreeing import heard
 from zbench.engine import Engine, build_engine, load, save
 from zbench.engine.checkpoint import save_weights
+from zbench.engine.parameters.released import is_released
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
@@ -181,3 +183,34 @@ def copy_of(engine: Engine) -> nn.Module:
     """Return a copy of the model, which belongs to no engine."""
     with engine.gathered(engine.model):
         return deepcopy(engine.model)
+
+
+def written_by_a_collective(
+    group: dist.ProcessGroup, row: dict[str, Any], use: str
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the parameters after a collective of the user's has written one, and as they should be."""
+    engine = build(net(), row, group)
+    dtype = engine.model[0].weight.dtype
+    engine.backward(engine.model(torch.ones(2, WIDTH, dtype=dtype)).square().mean())
+    engine.step()
+    expected = engine.full_parameters()
+    released = is_released(engine.model[1].weight)
+    with engine.gathered(engine.model[1]) if released else nullcontext(), torch.no_grad():
+        weight = engine.model[1].weight
+        if use == "all_reduce":
+            expected["1.weight"] = 2 * weight.float()
+            dist.all_reduce(weight, group=group)
+        else:
+            part = {"broadcast": weight, "of a view": weight.detach(), "of a part": weight.detach()[70]}[use]
+            if dist.get_rank(group) == 0:
+                part.fill_(7)
+            dist.broadcast(part, 0, group=group)
+            expected["1.weight"][70 if use == "of a part" else slice(None)] = 7
+    values = engine.full_parameters()
+    for _ in range(2):
+        engine.backward(engine.model(torch.ones(2, WIDTH, dtype=dtype)).square().mean())
+        engine.step()
+    whole = engine.full_parameters()
+    assert all(torch.equal(whole[n].to(dtype), p) for n, p in engine.model.state_dict().items())
+    engine.close()
+    return values, expected

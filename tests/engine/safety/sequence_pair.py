@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from tests.engine.plain import DTYPES, Options, PlainTrainer
 from tests.engine.safety.sequence_nets import LAYERS, Net
@@ -37,7 +37,7 @@ class Pair:
         self.plain = PlainTrainer(net, world_size=self.world, optimizer=optimizer, plan=plan)
         self.forget_untrained()
         self.number = 0
-        self.saved: list[tuple[dict[str, Tensor], PlainTrainer]] = []
+        self.saved: list[tuple[dict[str, Any], PlainTrainer]] = []
 
     def build(self, group: dist.ProcessGroup | None, trained: Collection[str]) -> Engine:
         """Return another engine of the same row, on a new model, that trains parameters with these names."""
@@ -47,6 +47,10 @@ class Pair:
         for name, p in net.named_parameters():
             p.requires_grad_(name in trained)
         return build_engine(net, spec, group)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.plain.model.named_parameters()]
 
     @property
     def nets(self) -> tuple[Any, Any]:

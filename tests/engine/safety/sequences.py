@@ -4,20 +4,31 @@ A run is a seeded list of rules. After every rule each parameter and each first 
 bits of the plain run, or the rule was refused and changed nothing. The plain run plays every rank.
 """
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.engine.disturbances import AccidentError
 from tests.engine.plain import padded
-from tests.engine.safety.sequence_nets import LAYERS, LOSSES, adapter, batch, usual
+from tests.engine.safety.sequence_nets import LAYERS, LOSSES, Net, adapter, batch, usual
 from tests.engine.safety.sequence_pair import Pair, alone
+from zbench.engine import build_engine
+from zbench.engine.parameters.released import memory_of
 from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+
+HELD: list[Callable[[nn.Parameter], Tensor]] = [
+    lambda p: p.data,
+    lambda p: p.detach(),
+    lambda p: torch.tensor([], dtype=p.dtype).set_(p.detach().untyped_storage(), p.storage_offset(), p.shape),
+]
 
 
 class Both(Pair):
@@ -29,11 +40,18 @@ class Both(Pair):
         numbers = [10 * self.number + k for k in range(backwards)]
         if not any(p.requires_grad for p in self.plain.model.parameters()):
             return
-        for k, number in enumerate(numbers):
-            self.engine.backward(loss(self.engine.model, batch(number, self.rank)), last=k == backwards - 1)
-            if self.draw.random() < 0.2:
-                self.evaluate()
-        self.engine.step()
+
+        def closure() -> None:
+            for k, number in enumerate(numbers):
+                self.engine.backward(loss(self.engine.model, batch(number, self.rank)), k == backwards - 1)
+                if self.draw.random() < 0.2:
+                    self.evaluate()
+
+        if self.draw.random() < 0.3:
+            self.engine.optimizer.step(closure)
+        else:
+            closure()
+            self.engine.step()
         self.plain.step(loss, [[batch(n, r) for r in range(self.world)] for n in numbers])
 
     def discard_a_step(self) -> None:
@@ -74,7 +92,7 @@ class Both(Pair):
             net.get_submodule(name).requires_grad_(trains)
 
     def write(self) -> None:
-        name = self.draw.choice([name for name, _ in self.plain.model.named_parameters()])
+        name = self.draw.choice(self.names)
         mine, expected = (net.get_parameter(name) for net in self.nets)
         with self.engine.gathered(mine, write=True), torch.no_grad():
             mine.mul_(0.75 if self.rank == 0 else 3.0)
@@ -87,6 +105,59 @@ class Both(Pair):
         for net in self.nets:
             net.get_submodule(module).weight.data.mul_(0.875)
         self.sync_plain()
+
+    def edit_by_what_is_held(self) -> None:
+        """Change a weight by another tensor, perhaps one from before a step; it may have left that memory."""
+        name, hold = self.draw.choice(self.names), self.draw.choice(HELD)
+        p, expected = (net.get_parameter(name) for net in self.nets)
+        with self.engine.gathered(p) if self.row["zero_stage"] == 3 else nullcontext():
+            held = hold(p)
+            if self.draw.random() < 0.5 and self.row["zero_stage"] < 3:
+                self.step()
+            left = held.data_ptr() != memory_of(p).data_ptr()
+            if left and not any(q.requires_grad for q in self.plain.model.parameters()):
+                return
+            held.mul_(0.875)
+        if left:
+            self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
+            with pytest.raises(UsageError, match="take it anew after each step"):
+                self.engine.step()
+            self.engine.zero_grad()
+        else:
+            expected.data.mul_(0.875)
+        self.sync_plain()
+
+    def edit_by_a_collective(self) -> None:
+        name, hold = self.draw.choice(self.names), self.draw.choice(HELD)
+        p, expected = (net.get_parameter(name) for net in self.nets)
+        with self.engine.gathered(p) if self.row["zero_stage"] == 3 else nullcontext(), torch.no_grad():
+            if self.draw.random() < 0.5:
+                dist.all_reduce(hold(p), group=self.group)
+                expected.mul_(self.world)
+            else:
+                if self.rank == 0:
+                    hold(p).view(-1)[-3:] = 0.125
+                dist.broadcast(hold(p), 0, group=self.group)
+                expected.view(-1)[-3:] = 0.125
+        self.sync_plain()
+
+    def set_what_no_step_reads(self) -> None:
+        group = self.engine.optimizer.param_groups[0]
+        group["momentum"] = 0.5
+        if any(q.requires_grad for q in self.plain.model.parameters()):
+            self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
+            with pytest.raises(UsageError, match=r"momentum=0\.5"):
+                self.engine.step()
+            self.engine.zero_grad()
+        del group["momentum"]
+        with pytest.raises(UsageError, match="group\\['lr'\\]"):
+            self.engine.optimizer.param_groups = []
+
+    def share_memory(self) -> None:
+        net = Net(self.dtype)
+        net.last.turned = net.second.weight.t()
+        with pytest.raises(UsageError, match=r"'last\.turned' shares it"):
+            build_engine(net, EngineSpec.model_validate(self.row), self.group)
 
     def load_into_the_model(self) -> None:
         for net in self.nets:
@@ -116,12 +187,15 @@ class Both(Pair):
         assert torch.equal(copied(batch(1, 0)[0]), self.plain.model(batch(1, 0)[0]))
 
     def save(self) -> None:
-        self.saved.append((self.engine.state_dict(), deepcopy(self.plain)))
+        of_torch = self.draw.random() < 0.5
+        state = self.engine.optimizer.state_dict() if of_torch else self.engine.state_dict()
+        self.saved.append((state, deepcopy(self.plain)))
 
     def load(self) -> None:
         if self.saved:
             state, plain = self.draw.choice(self.saved)
-            self.engine.load_state_dict(state)
+            loads = self.engine.optimizer if "param_groups" in state else self.engine
+            loads.load_state_dict(state)
             self.return_to(plain)
 
     def resume_in_another_engine(self) -> None:
@@ -221,6 +295,10 @@ RULES: dict[str, int] = {
     "freeze_or_thaw": 3,
     "write": 1,
     "edit": 1,
+    "edit_by_what_is_held": 2,
+    "edit_by_a_collective": 1,
+    "set_what_no_step_reads": 1,
+    "share_memory": 1,
     "load_into_the_model": 1,
     "read": 1,
     "read_what_is_not_there": 1,

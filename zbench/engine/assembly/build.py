@@ -84,6 +84,7 @@ def build_engine(
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     with all_or_none(collectives, transport.agreement, MODEL) as alike:
         alike += discovery.described(parameters, buffers)
+        discovery.check_memory(model)
     discovery.prepare(parameters, buffers, dtypes, collectives)
     builder = _Builder(model, spec, memories, transport, policies, instruments, groups)
     return Engine(model, builder.build(), policies, groups)
@@ -135,6 +136,7 @@ class _Builder:
             set_masters(optimizer, parameters, lambda t: whole_values(t.parameter, comm))
             gradients.reducer.on_reduced = schedule.reduced
             parameters.on_edit = partial(_take_edit, schedule, optimizer)
+            parameters.has_masters = any(masters.flats for masters in optimizer.masters)
             gradients.attach()
             hooks, access = builder.attach(frozen, gradients)
             undo.pop_all()

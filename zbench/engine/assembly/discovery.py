@@ -1,6 +1,6 @@
 """Parameter discovery: which parameters are trained, and in which optimizer group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -89,6 +89,61 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
                 " build the engine on a new model"
             )
     return [f"{name!r} {list(t.shape)} {t.dtype}" for name, t in [*parameters.items(), *buffers.items()]]
+
+
+def check_memory(model: nn.Module) -> None:
+    """Raise UsageError for memory of a parameter that another parameter, a buffer, or a tensor that a module
+    keeps also sees: the engine gives its parameters other memory, and what else saw theirs would go stale.
+    """
+    tensors = [*((n, p) for n, p in model.named_parameters() if not is_part(p)), *model.named_buffers()]
+    known = {id(p) for p in model.parameters()}
+    for prefix, module in model.named_modules():
+        computed = {getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()}
+        kept = vars(module).keys() - vars(nn.Module()).keys() - computed  # spectral_norm keeps such a view
+        for key in sorted(kept):
+            inside = _tensors_in(vars(module)[key])
+            tensors += [(f"{prefix}.{key}".lstrip("."), t) for t in inside if id(t) not in known]
+    begun: list[tuple[str, Tensor]] = []  # those that reach beyond the beginning of the next one
+    for name, tensor in sorted((t for t in tensors if _place(t[1])), key=lambda t: _place(t[1])):
+        storage, start, _ = _place(tensor)
+        begun = [t for t in begun if _place(t[1])[0] == storage and _place(t[1])[2] > start]
+        for earlier, before in begun:
+            if known & {id(tensor), id(before)} and _overlap(tensor, before):
+                p, other = (name, earlier) if id(tensor) in known else (earlier, name)
+                raise UsageError(
+                    f"expected memory for {p!r} that nothing else sees, but {other!r} shares it, and would"
+                    " keep old values when the engine moves the parameter; make both one nn.Parameter (tied"
+                    f" weights), compute {other!r} from it in forward, or give it values of its own (clone())"
+                )
+        begun.append((name, tensor))
+
+
+def _place(tensor: Tensor) -> tuple[int, ...]:
+    """Return the storage of a tensor, and where in it it begins and ends, in bytes; () if it has none."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return ()
+    size, start = tensor.element_size(), int(tensor.storage_offset())
+    last = sum(int(n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage()._cdata, start * size, (start + last + 1) * size
+
+
+def _overlap(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors whose places overlap have an element in common: columns of a matrix do not."""
+    if one.element_size() != two.element_size():
+        return True
+    elements = max(_place(one)[2], _place(two)[2]) // one.element_size()
+    seen = torch.zeros(elements, dtype=torch.bool)
+    seen.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(seen.as_strided(two.shape, two.stride(), two.storage_offset()).any())
+
+
+def _tensors_in(value: object, depth: int = 3) -> Iterator[Tensor]:
+    """Yield the tensors in a tensor, or in lists and dicts of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors_in(each, depth - 1)
 
 
 def prepare(

@@ -25,6 +25,10 @@ class Schedule(ABC):
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         """Note that a bucket's final sums are reduced, or will be when `arrival` has been waited for."""
 
+    def refusal(self) -> str | None:
+        """Return why the step that has begun cannot be taken, or None."""
+        return None
+
     @abstractmethod
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         """Prepare the step with gradients times `scale` for `active` parameters; return whether work was

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.released import data_is_read
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
@@ -58,6 +59,8 @@ class Access:
             stack.enter_context(self._hold(list(parameters.values())))
             if write:
                 stack.enter_context(self._writing(parameters))
+            for parameter in parameters.values():  # an alias of it may be changed
+                data_is_read(parameter)
             yield
 
     @contextmanager

@@ -55,7 +55,8 @@ class Parameters(ABC):
     them.
 
     buffers: their memory on this rank, one per dtype group, in `memory`. on_edit: called with every segment
-    of this rank, and its values, that somebody else than the engine has changed.
+    of this rank, and its values, that somebody else than the engine has changed. has_masters: what an edit
+    does not reach by itself has float32 masters apart from the parameters.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Parameters(ABC):
         self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
         self._arriving: list[Copy] = []
         self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
+        self.has_masters = False
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
@@ -83,6 +85,17 @@ class Parameters(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Publish the rest; return when the next forward may begin."""
+
+    @abstractmethod
+    def written(self, storage: int) -> None:
+        """Note that a collective writes into the storage with this key, whosever it is."""
+
+    def absorb_hidden(self) -> None:
+        """Report the parameters whose memory has changed behind torch's back; waits for the device."""
+
+    def left_edited(self) -> bool:
+        """Return whether memory that the parameters have left at the last step was changed since."""
+        return False
 
     def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
         """Start copying new values of what this rank owns from another memory."""

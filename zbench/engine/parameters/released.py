@@ -118,7 +118,7 @@ class Whole(Trained):
 
     @property
     def data(self) -> Tensor:
-        setattr(self, _READ, True)
+        data_is_read(self)
         values: Tensor = _BASE.data.__get__(self)
         return values
 
@@ -132,7 +132,7 @@ class Whole(Trained):
                 f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
         present.copy_(values)
-        setattr(self, _READ, True)
+        data_is_read(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
         if id(self) not in memo:
@@ -265,6 +265,12 @@ def release(parameter: nn.Parameter, kind: type[nn.Parameter], nowhere: Tensor) 
     parameter.__class__ = kinds_of(parameter).original
     _BASE.data.__set__(parameter, nowhere)
     parameter.__class__ = kind
+
+
+def data_is_read(parameter: nn.Parameter) -> None:
+    """Note that the values of a parameter in an engine may be changed by way of another tensor."""
+    if isinstance(parameter, Trained):
+        setattr(parameter, _READ, True)
 
 
 def data_was_read(parameter: nn.Parameter) -> bool:

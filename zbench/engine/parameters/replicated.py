@@ -2,14 +2,16 @@
 of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 from torch import Tensor
 
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.base import Parameters, ParamInfo
+from zbench.engine.parameters.edits import Contents, watch_collectives
 from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
+from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.buffers import place
@@ -39,6 +41,8 @@ class ReplicatedParameters(Parameters):
         super().__init__(param_infos, shard, dtypes, memory, dtype_groups)
         self.collectives, self._watched = collectives, watched
         self._versions: list[int] = []
+        self._contents: list[Contents] = []
+        self._written = False
         self._blocks = shard.blocks_to_gather
         self._published = 0
         self._works: list[Work] = []
@@ -49,10 +53,22 @@ class ReplicatedParameters(Parameters):
             kinds = kinds_of(t.parameter)
             set_values(t.parameter, kinds.whole if self._watched else kinds.trained, self._view(t))
             data_was_read(t.parameter)
-        self._expect_versions()
+        if self.has_masters:
+            for k, (whole, flat) in enumerate(zip(self.dtype_groups, self.buffers, strict=True)):
+                parts = [s for s in self.shard.segments if s.dtype_group == k]
+                self._contents.append(Contents([Extent(s.flat - whole.start, s.length) for s in parts], flat))
+            watch_collectives(self)
+        self._expect()
 
-    def _expect_versions(self) -> None:
+    def _expect(self) -> None:
+        """Take what the parameters hold now for what they are to hold at the next `absorb`."""
         self._versions = [t.parameter._version for t in self.param_infos]
+        for contents, flat in zip(self._contents, self.buffers, strict=False):
+            contents.note(flat)
+        self._written = False
+
+    def written(self, storage: int) -> None:
+        self._written |= any(flat.untyped_storage()._cdata == storage for flat in self.buffers)
 
     def absorb(self) -> None:
         """Report the parameters that user code has changed since the last step."""
@@ -60,11 +76,26 @@ class ReplicatedParameters(Parameters):
         for t, version in zip(self.param_infos, self._versions, strict=True):
             if data_was_read(t.parameter) or t.parameter._version != version or self._replaced(t):
                 edited.add(t.index)
-        if edited:
-            self._expect_versions()
-            for s in self.shard.segments:
-                if s.parameter in edited:
-                    self.on_edit(s, self.owned(s))
+        if edited or self._written:
+            self._report(edited | self._hidden())
+
+    def absorb_hidden(self) -> None:
+        if edited := self._hidden():
+            self._report(edited)
+
+    def left_edited(self) -> bool:
+        return any(contents.left_differ() for contents in self._contents)
+
+    def _hidden(self) -> set[int]:
+        """Return the parameters that may have changed unseen: all of a buffer, or none."""
+        changed = {k for k, contents in enumerate(self._contents) if self._written or contents.differ()}
+        return {i for i, number in self.shard.layout.dtype_group_of.items() if number in changed}
+
+    def _report(self, edited: Container[int]) -> None:
+        self._expect()
+        for s in self.shard.segments:
+            if s.parameter in edited:
+                self.on_edit(s, self.owned(s))
 
     def _replaced(self, t: ParamInfo) -> bool:
         """Whether `p.data = values` gave an unwatched parameter other memory; its values are taken over."""
@@ -108,4 +139,4 @@ class ReplicatedParameters(Parameters):
         All(self._works).wait()
         self._works.clear()
         self._published = 0
-        self._expect_versions()
+        self._expect()

@@ -17,7 +17,16 @@ from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
 from zbench.engine.parameters.base import Parameters, ParamInfo
-from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
+from zbench.engine.parameters.edits import watch_collectives
+from zbench.engine.parameters.released import (
+    Kinds,
+    data_is_read,
+    data_was_read,
+    kinds_of,
+    release,
+    set_refusal,
+    set_values,
+)
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
@@ -166,6 +175,7 @@ class ShardedParameters(Parameters):
         for m in (m for group in self.groups for m in group.members):
             set_refusal(m.info.parameter, _REFUSAL.format(name=m.info.name))
             release(m.info.parameter, m.kinds.released, m.nowhere)
+        watch_collectives(self)
         self.settle()
 
     def owned(self, segment: Segment) -> Tensor:
@@ -253,6 +263,10 @@ class ShardedParameters(Parameters):
         for m in (m for group in self.groups for m in group.members):
             release(m.info.parameter, m.kinds.left, m.nowhere)
             set_refusal(m.info.parameter, _LEFT.format(name=m.info.name))
+
+    def written(self, storage: int) -> None:
+        for m in self.by_storage[storage].members if storage in self.by_storage else ():
+            data_is_read(m.info.parameter)
 
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""

@@ -42,6 +42,14 @@ class StepAssumptions:
     norm: bool
 
 
+_LEFT_EDITED = (
+    "expected weights to be changed by way of the model, got a change of memory that they have left:"
+    " speculative offload on a CPU exchanges it at every step, so p.data (or a numpy view) from before the"
+    " last step is not theirs any more; call engine.zero_grad(), and take it anew after each step, or set"
+    " rollback: journal"
+)
+
+
 class Speculative(Schedule):
     """Updates before the step is certain. `subgroups[b]`: those of bucket b; `late`: indices of those updated
     after it; `ahead`: subgroup index -> its update in this step, submitted during backward.
@@ -62,13 +70,22 @@ class Speculative(Schedule):
         self._all = sorted((g for of in subgroups for g in of), key=lambda g: g.segments[0].local)
         self.ahead: dict[int, Update] = {}
         self._scale = 1.0  # of what runs ahead
+        self._wrote = False  # since the last commit
+        self._left_edited = False
         self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
         self._valid: list[Update] = []  # updates that a commit is to take over
         self._alike: set[int] = set()  # local starts of segments that need no keeping
 
     def begin(self, *, last: bool) -> None:
         self.drop()
+        self._left_edited |= not self._wrote and self.parameters.left_edited()
         self.updates.optimizer.release()
+
+    def refusal(self) -> str | None:
+        if not self._left_edited:
+            return None
+        self._left_edited, self._wrote = False, True  # it is refused once
+        return _LEFT_EDITED
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         if not self.ahead:
@@ -103,7 +120,7 @@ class Speculative(Schedule):
         self._collect()
         guessed = _single(scale) == _single(self._scale)
         wrong = {k for k, update in self.ahead.items() if not guessed or not self.updates.current(update)}
-        self._valid = []
+        self._valid, self._wrote = [], True
         try:
             for subgroup in self._all:
                 if subgroup.index in self.late:
@@ -123,6 +140,7 @@ class Speculative(Schedule):
         optimizer.release()
         self.updates.commit(self._valid)
         optimizer.planned = None
+        self._wrote = False
         self.ahead.clear()
         for subgroup in self._all:
             there = [s for s in subgroup.segments if active[s.parameter]]
@@ -163,6 +181,7 @@ class Speculative(Schedule):
     def _submit(
         self, subgroup: Subgroup, segments: tuple[Segment, ...], scale: float, arrival: Work | None = None
     ) -> Update:
+        self._wrote = True
         self._alike.difference_update(s.local for s in segments)
         update = self.updates.of(subgroup, segments)
         self.worker.submit(update, scale, arrival)
