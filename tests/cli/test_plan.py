@@ -42,6 +42,23 @@ def test_plan_of_a_search_prints_the_space(sweep, zbench):
     assert zbench("plan", sweep, "--json").document["axes"]["lr"]["range"]["log"] is True
 
 
+@pytest.mark.parametrize("command", ["plan", "sweep --dry-run", "tune --dry-run", "run --dry-run"])
+def test_a_plan_runs_nothing_and_says_what_it_does_not_know(tmp_path, zbench, command):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    python.chmod(0o755)
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        f"engine: {{engine: ddp, engine_python: {python}, zero_stage: 0}}\naxes: {{lr: [0.1, 0.2]}}\n"
+    )
+    said = zbench(*command.split(), file)
+    assert said.code == 0, said.err
+    assert f"{python}: not asked what it has: a plan runs nothing" in said.err
+    assert not (tmp_path / "was-run").exists()
+    assert zbench("sweep", file).code == 2
+    assert (tmp_path / "was-run").exists()
+
+
 def test_a_mistake_is_one_message_and_leaves_nothing(sweep, refusal):
     sweep.write_text("axes:\n  zero_stag: [1]\n")
     assert f"{sweep}:2: axes.zero_stag: unknown key" in refusal("plan", sweep)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from zbench.errors import UsageError
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import load_environment, load_records, runs_of
 from zbench.report.text import clock_text, plural
+from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
@@ -32,7 +34,20 @@ def command(
 
     Where the sweep ran on this machine before, its newest runs tell how long it will take.
     """
-    print_plan(load_sweep(file, overrides), output_dir)
+    with starting_nothing(True):
+        print_plan(load_sweep(file, overrides), output_dir)
+
+
+@contextlib.contextmanager
+def starting_nothing(is_dry: bool) -> Iterator[None]:
+    """Where a run is dry, have the body start no interpreter, and say what is not known for that."""
+    if not is_dry:
+        yield
+        return
+    with environments.unasked() as left_out:
+        yield
+    for python in sorted(left_out):
+        console.warn(f"{python}: not asked what it has: a plan runs nothing; `zbench doctor` asks it")
 
 
 def print_plan(sweep: SweepSpec, output_dir: Path) -> None:

@@ -17,6 +17,7 @@ from zbench.cli.options import (
     Timeout,
     run_settings,
 )
+from zbench.cli.plan import starting_nothing
 from zbench.cli.sweep import perform, single
 from zbench.spec.sweep import dump_sweep, sweep_document
 
@@ -44,7 +45,9 @@ def command(
 
     Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
     """
-    request = single(file, output_dir, run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed))
+    settings = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    with starting_nothing(dry_run):
+        request = single(file, output_dir, settings)
     if dry_run:
         if console.state.json:
             console.document({"sweep": sweep_document(request.sweep)})

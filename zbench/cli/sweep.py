@@ -41,7 +41,7 @@ from zbench.cli.options import (
     seconds,
     slurm_options,
 )
-from zbench.cli.plan import print_plan
+from zbench.cli.plan import print_plan, starting_nothing
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
@@ -81,15 +81,16 @@ def command(
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     most = seconds(max_time, "--max-time")
     wanted += ["search.imply_oom=false"] * run_implied_oom
-    if resume is not None:
-        request = resumed(resume, output_dir, file, wanted)
-    elif file is None:
-        raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
-    else:
-        request = from_file(file, output_dir, wanted)
-    if dry_run:
-        print_plan(request.sweep, output_dir)
-        return
+    with starting_nothing(dry_run):
+        if resume is not None:
+            request = resumed(resume, output_dir, file, wanted)
+        elif file is None:
+            raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
+        else:
+            request = from_file(file, output_dir, wanted)
+        if dry_run:
+            print_plan(request.sweep, output_dir)
+            return
     request = tracked(request, log)
     jobs = slurm_options(slurm)
     if request.sweep.search.is_listed:

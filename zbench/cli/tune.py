@@ -38,7 +38,7 @@ from zbench.cli.options import (
     run_settings,
     slurm_options,
 )
-from zbench.cli.plan import print_plan
+from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import from_file, resumed
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
@@ -101,10 +101,11 @@ def command(
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
     asked = _search_settings(objective=objective, budget=budget, memory=memory, run_implied=run_implied_oom)
-    request = _request(file, resume, output_dir, [*wanted, *asked], method)
-    if dry_run:
-        print_plan(request.sweep, output_dir)
-        return
+    with starting_nothing(dry_run):
+        request = _request(file, resume, output_dir, [*wanted, *asked], method)
+        if dry_run:
+            print_plan(request.sweep, output_dir)
+            return
     jobs = slurm_options(slurm)
     raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, slurm=jobs))
 

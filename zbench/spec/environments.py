@@ -6,6 +6,7 @@ mapping is name -> path; a directory stands for the environments in it, each nam
 configuration of a trial holds the path; its axes, and so the tables, show the name.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,7 @@ WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
 """What a worker imports beside torch. To an environment of the same Python, these are lent."""
 
 _PATIENCE_SECONDS = 60.0
+_UNASKED: ContextVar[set[Path] | None] = ContextVar("unasked", default=None)
 _ASK = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -97,6 +100,26 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
         lacks = f"{written} has no {', '.join(missing)}"
         return f"{lacks}; run `{answer.path} -m pip install {' '.join(missing)}`"
     return answer
+
+
+@contextlib.contextmanager
+def unasked() -> Iterator[set[Path]]:
+    """Have the body start no interpreter: a plan runs nothing. Yields those that it would have asked."""
+    left_out: set[Path] = set()
+    token = _UNASKED.set(left_out)
+    try:
+        yield left_out
+    finally:
+        _UNASKED.reset(token)
+
+
+def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment | None:
+    """Return what stands for an environment that is not asked: one that lacks nothing. None where it is."""
+    python, left_out = executable(written, place), _UNASKED.get()
+    if left_out is None or not python.exists():
+        return None
+    left_out.add(python)
+    return Environment(python, sys.version_info[:3], str(sys.implementation.cache_tag), {}, plugins)
 
 
 def lendable() -> dict[str, str]:

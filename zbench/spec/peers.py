@@ -126,6 +126,9 @@ def missing_package(name: str) -> str | None:
 
 def elsewhere(name: str, engine_python: str, place: Path) -> environments.Environment | str:
     """Return the environment that runs an engine, or why it cannot; `plan` and `doctor` say so."""
+    presumed = environments.presumed(engine_python, place, frozenset({name} - PEERS.keys()))
+    if presumed is not None:
+        return presumed
     needs = PEERS[name].needs if name in PEERS else None
     environment = environments.environment(engine_python, place, () if needs is None else (needs,))
     if isinstance(environment, str) or name != "builtin" or environment.same_python:
