@@ -1,5 +1,6 @@
 """The GitHub Action's script in its outcomes, and the workflows' rules: pinned, least rights."""
 
+import json
 import os
 import re
 import shutil
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, trial, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, results, trial, write_run
 from ruamel.yaml import YAML
 
+from zbench.analysis.compare import compare_runs
+from zbench.analysis.settings import Settings
+from zbench.report.exports import document
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -194,17 +198,58 @@ def test_actions_are_pinned_and_no_text_of_an_event_is_pasted_into_a_script(path
         assert "${{" not in step.get("run", ""), step
 
 
+def test_what_publishes_is_installed_by_hash() -> None:
+    for step in steps_of(ROOT / ".github" / "workflows" / "publish.yml"):
+        for line in re.findall(r".*pip install.*", step.get("run", "")):
+            assert line.endswith("--require-hashes --only-binary :all: -r .github/publish-requirements.txt")
+    listed = (ROOT / ".github" / "publish-requirements.txt").read_text().splitlines()[1:]
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+ --hash=sha256:[0-9a-f]{64}", line) for line in listed)
+
+
+HOSTILE = "`|\n\n@everyone [x](http://evil.example) <img src=x> www.evil.example #1"
+
+
+def commented(path: Path, document: object) -> str:
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    command = [sys.executable, "-I", str(ROOT / ".github" / "comment.py"), str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_comment_is_made_of_json_and_copies_no_text_as_it_is(tmp_path: Path) -> None:
+    base, head = (results(trial(steps, axes={HOSTILE: HOSTILE})) for steps in (STEPS, [2 * s for s in STEPS]))
+    whole = document.document(compare_runs(base, head, Settings(run_noise=0.01)))
+    text = commented(tmp_path / "compare.json", whole)
+    assert text.startswith("<!-- zbench-compare -->\n### zbench\n\n**1 regression**\n")
+    assert "| regression | +100.0% | 1e+04 → 5e+03 | identical → identical |" in text
+    name = re.search(r"^\| `(.*?)` \|", text, re.MULTILINE)
+    assert name is not None
+    assert re.fullmatch(r"[\w .=+-]+", name[1])
+    for changed in (
+        {"answer": HOSTILE},
+        {"step_time": {"change": HOSTILE}},
+        {"axes": [HOSTILE]},
+        {"base": HOSTILE},
+    ):
+        damaged = whole | {"trials": [whole["trials"][0] | changed]}
+        assert "There is no comparison" in commented(tmp_path / "compare.json", damaged)
+    for damaged in (HOSTILE, "[" * 100_000, [HOSTILE], {"trials": HOSTILE}):
+        text = commented(tmp_path / "compare.json", damaged)
+        assert "There is no comparison" in text
+        assert "evil" not in text
+
+
 @pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
 def test_rights_are_least(path: Path) -> None:
     document = load(path)
     rights = document["permissions"]
     if path.name == "performance-comment.yml":
-        assert rights == {"actions": "read", "pull-requests": "write"}
-        assert not any("checkout" in step.get("uses", "") for step in steps_of(path)), (
-            "it runs no foreign code"
-        )
+        assert rights == {"actions": "read", "contents": "read", "pull-requests": "write"}
+        (checkout,) = (step for step in steps_of(path) if "checkout" in step.get("uses", ""))
+        assert checkout["with"]["ref"] == "${{ github.event.repository.default_branch }}", "no foreign code"
     elif path.name == "publish.yml":
-        assert rights == {"contents": "read", "id-token": "write"}
+        assert rights == {"contents": "read"}
+        publish = document["jobs"]["publish"]
+        assert publish.pop("permissions") == {"contents": "read", "id-token": "write"}
         assert (document.get(True) or document.get("on")) == {"push": {"tags": ["v*"]}}
     else:
         assert rights == {"contents": "read"}
