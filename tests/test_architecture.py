@@ -201,7 +201,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7508,
-    "spec": 3133,
+    "spec": 3153,
     "launch": 2980,
     "cli": 2600,
     "report": 2081,
