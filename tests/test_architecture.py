@@ -201,11 +201,11 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7508,
-    "spec": 3153,
+    "spec": 3160,
     "launch": 2980,
     "cli": 2600,
-    "report": 2081,
-    "analysis": 1795,
+    "report": 2082,
+    "analysis": 1819,
     "worker": 1443,
     "tune": 1175,
     "estimate": 940,
@@ -222,7 +222,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 26_700), ("tests", 29_050)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 27_800), ("tests", 30_500)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -15,7 +15,7 @@ from scipy.stats import t
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.multiple_comparisons import one_sided_dunnett
 from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank, recommended_why
-from zbench.record.record import Record
+from zbench.record.record import Heat, Record
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
@@ -72,6 +72,22 @@ def test_pairing_by_round_takes_the_machines_drift_away() -> None:
     steps = noisy([0.1, 0.105], 6, 0.003, 5)
     assert ranked(sweep(steps)).best == "tn0"
     assert ranked(sweep([steps[0], [*steps[1][1:], steps[1][0]]])).best is None, "the rounds are mixed up"
+
+
+def test_alone_links_configurations_that_never_met() -> None:
+    """Equals in two heats of each round; the machine is half as fast in the second one."""
+
+    def in_heats(alone: bool) -> list[Record]:
+        records = []
+        for trial_id, pace in (("tn0", 1.0), ("tn1", 2.0)):
+            for number, noise in enumerate(noisy([0.1], 5, 0.01, len(trial_id) + int(pace))[0]):
+                heat = Heat(f"{number}{trial_id}", [noise * pace] * 2, [0.08 * pace] * 2 if alone else [])
+                (record,) = sweep([[noise * pace]])
+                records.append(replace(record, trial_id=trial_id, repeat=number, heat=heat))
+        return records
+
+    assert ranked(in_heats(alone=False)).best == "tn0"
+    assert ranked(in_heats(alone=True)).best is None
 
 
 def test_equals_are_recommended_for_memory_that_prints_unlike_and_then_for_simplicity() -> None:

@@ -10,12 +10,15 @@ tie, so each side has half of `alpha` here. scipy's `dunnett` and `tukey_hsd` ar
 give p-values and not the difference.
 """
 
+import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from statistics import fmean
 from typing import Any, TypeVar
 
+from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, cost, obstacles
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import leaves
@@ -157,19 +160,53 @@ def _defaults() -> dict[str, Any]:
 
 
 def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:
-    """Return log of the goal's metric, less is better: (configurations, rounds), NaN where it is missing."""
+    """Return log of the goal's metric, less is better: (configurations, rounds), NaN where it is missing.
+
+    A time of a heat is the mean of its turns on a log scale, so that a difference of two configurations of
+    the heat is the mean over its cycles. Where `alone` took turns with them it stands for what the machine
+    did in that heat, and so links configurations that never met.
+    """
     metric = metric_named(goal.metric)
     sign = -1 if goal.direction == "maximize" else 1
     rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
     column = {number: i for i, number in enumerate(rounds)}
     table = [[math.nan] * len(rounds) for _ in summaries]
-
+    pace = _pace_of_heats(summaries) if metric.path[0] == "timing" else {}
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
             value = metric.read(record)
             if isinstance(value, int | float) and value > 0:
-                row[column[record.repeat]] = sign * math.log(value)
+                row[column[record.repeat]] = sign * math.log(value) + pace.get(id(record), 0.0)
     return table
+
+
+def _pace_of_heats(summaries: Sequence[ConfigSummary]) -> dict[int, float]:
+    """Return what to add to the log of a record's time, by its `id`: from its median to its turns, and from
+    its heat to the typical one of the same `alone`.
+    """
+    timed = [
+        (record, record.heat) for summary in summaries for record in summary.ok if record.heat is not None
+    ]
+    alone: dict[str, dict[str, float]] = {}
+    for record, heat in timed:
+        if heat.alone:
+            alone.setdefault(_workload_of(record), {})[heat.name] = fmean(map(math.log, heat.alone))
+    pace: dict[int, float] = {}
+    for record, heat in timed:
+        if record.timing is not None and heat.turn_seconds:
+            turns = fmean(map(math.log, heat.turn_seconds)) - math.log(record.timing.median_step_s)
+            heats = alone.get(_workload_of(record), {})
+            pace[id(record)] = turns + (
+                fmean(heats.values()) - heats[heat.name] if heat.name in heats else 0.0
+            )
+    return pace
+
+
+def _workload_of(record: Record) -> str:
+    """Return what configurations have in common that share an `alone`."""
+    config = record.config
+    what = [config.get("workload"), config["run"].get("world_size"), config["engine"].get("dtype")]
+    return json.dumps(what, sort_keys=True)
 
 
 Key = TypeVar("Key", bound=Hashable)

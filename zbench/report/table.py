@@ -44,13 +44,14 @@ _FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
     Column("tokens/s"): lambda s: rate_text(s.number("tokens_per_s")),
     Column("spread"): lambda s: spread_text(s.spread("tokens_per_s")),
     Column("median step"): lambda s: seconds_text(s.number("median_step_s")),
+    Column("of compute"): lambda s: ratio_text(s.number("of_compute")),
     Column("peak mem"): lambda s: bytes_text(s.number("peak_device_bytes")),
     Column("host mem"): lambda s: bytes_text(s.number("peak_host_bytes")),
     Column("verdict", "left"): lambda s: _verdict(s),
     Column("error ratio"): lambda s: ratio_text(s.number("error_ratio")),
 }
-_SHOWN_WHERE_USED = ("", "host mem", "behind")
-_DROPPED_FIRST = ("behind", "median step", "host mem", "error ratio", "spread", "outcome")
+_SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind")
+_DROPPED_FIRST = ("behind", "median step", "of compute", "host mem", "error ratio", "spread", "outcome")
 
 
 Line = tuple[str, str]

@@ -9,7 +9,7 @@ from zbench.errors import nearest
 from zbench.units import format_bytes, format_seconds, parse_bytes, parse_duration
 
 Direction = Literal["maximize", "minimize"]
-Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
+Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "share", "verdict"]
 Operator = Literal["<=", ">=", "<", ">", "=="]
 VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
 VERDICTS: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
@@ -67,6 +67,13 @@ _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
     ("samples_per_s", "1/s", "maximize", "timing", "Sequences trained a second, all ranks."),
     ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
     ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
+    (
+        "of_compute",
+        "share",
+        "maximize",
+        "timing",
+        "Time of compute alone, without communication, over it.",
+    ),
     ("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
     ("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
     ("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
