@@ -200,6 +200,10 @@ def written_by_a_collective(
         if use == "all_reduce":
             expected["1.weight"] = 2 * weight.float()
             dist.all_reduce(weight, group=group)
+        elif use == "all_gather":
+            sent = torch.full_like(weight[: WIDTH // 2], 1 + dist.get_rank(group))
+            dist.all_gather_into_tensor(weight.detach(), sent, group=group)
+            expected["1.weight"][: WIDTH // 2], expected["1.weight"][WIDTH // 2 :] = 1, 2
         else:
             part = {"broadcast": weight, "of a view": weight.detach(), "of a part": weight.detach()[70]}[use]
             if dist.get_rank(group) == 0:

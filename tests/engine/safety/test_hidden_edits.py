@@ -110,7 +110,7 @@ ROWS += [{"zero_stage": 0, "dtype": "bfloat16"}, {"zero_stage": 2, "dtype": "bfl
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
-@pytest.mark.parametrize("use", ["broadcast", "all_reduce", "of a view", "of a part"])
+@pytest.mark.parametrize("use", ["broadcast", "all_reduce", "all_gather", "of a view", "of a part"])
 def test_a_collective_that_writes_a_weight_counts(ranks: RankPool, row: dict[str, Any], use: str) -> None:
     first, second = ranks.run(2, "tests.engine.safety.ranked:written_by_a_collective", row, use)
     for values, expected in (first, second):
