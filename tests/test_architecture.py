@@ -200,19 +200,19 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7508,
+    "engine": 7520,
     "spec": 3160,
     "launch": 2980,
     "cli": 2600,
-    "report": 2082,
+    "report": 2092,
     "analysis": 1819,
-    "worker": 1443,
+    "worker": 1570,
     "tune": 1175,
     "estimate": 940,
-    "verify": 813,
+    "verify": 1556,
     "workloads": 650,
-    "record": 738,
-    "measure peers errors units": 812,
+    "record": 755,
+    "measure peers errors units": 848,
 }
 
 

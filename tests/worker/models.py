@@ -48,6 +48,17 @@ class OldSpectral(Stateful):
         self.head = nn.utils.weight_norm(self.head)
 
 
+class Normed(Stateful):
+    """Keeps BatchNorm's statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def changed(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
 class Running(Stateful):
     """Subtracts a running mean in training, too."""
 

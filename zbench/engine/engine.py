@@ -216,6 +216,12 @@ class Engine:
         return {name: value.float() for name, value in moments.items()}
 
     @torch.no_grad()
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return this rank's own master weights and moments, as views (`TrainingEngine.optimizer_parts`)."""
+        state = self.checked_state()
+        return state.parts(state.shard.segments)
+
+    @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything a resumed run needs, the same on every rank; `checkpoint.state` lists the
         keys.

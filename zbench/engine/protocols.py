@@ -21,7 +21,11 @@ class StepInfo:
 
 
 class TrainingEngine(Protocol):
-    """The protocol that the built-in engine and every peer adapter implement."""
+    """The protocol that the built-in engine and every peer adapter implement.
+
+    What follows `close` is for verification alone; an engine without it is judged by its parameters, and its
+    rows say what was not checked.
+    """
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None: ...
     def step(self) -> StepInfo: ...
@@ -30,6 +34,22 @@ class TrainingEngine(Protocol):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
     def memory_by_category(self) -> dict[str, int]: ...
     def close(self) -> None: ...
+
+    def first_moments(self) -> dict[str, Tensor] | None:
+        """Return name -> the whole exp_avg of every trained parameter that has one, on every rank.
+
+        None, as here: not readable.
+        """
+        return None
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]] | None:
+        """Return this rank's own part of the optimizer, `NAME@PLACE` -> `param` (the float32 master),
+        `exp_avg`, `exp_avg_sq` and, with amsgrad, `max_exp_avg_sq`: flat, all of one length.
+
+        They may be views; PLACE tells the parts of one parameter apart. Moments may be missing before the
+        first step. None, as here: not readable.
+        """
+        return None
 
 
 class GradientSink(Protocol):

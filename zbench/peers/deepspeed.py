@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from zbench.engine.assembly import settings
 from zbench.engine.protocols import StepInfo
 from zbench.peers.extensions import remove_abandoned_locks
-from zbench.peers.stepping import TorchAdam
+from zbench.peers.stepping import TorchAdam, part_of
 from zbench.spec.deepspeed import engine_configuration, has_amsgrad
 from zbench.spec.engine import EngineSpec
 
@@ -48,6 +48,7 @@ class DeepSpeedEngine:
         self._counting, self._clipping = settings.accumulation(spec), spec.gradient_clipping
         self._has_masters = spec.dtype != "float32"
         self._counted = spec.accumulation_mode == "micro_steps"
+        self._has_stepped = False
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
         """Let DeepSpeed add up gradients; UsageError where no backward may follow."""
@@ -63,6 +64,7 @@ class DeepSpeedEngine:
         """Let DeepSpeed clip and update."""
         self._counting.check_step()
         self.module.step()
+        self._has_stepped = True
         self._counting.reset()
         norm = self.module.get_global_grad_norm() if self._clipping else None
         norm = None if norm is None else float(norm)
@@ -78,6 +80,37 @@ class DeepSpeedEngine:
             return {n: (p if masters[n] is None else masters[n]).float().clone() for n, p in named.items()}
         with deepspeed.zero.GatheredParameters(list(named.values()), enabled=self._stage == 3):
             return {name: p.detach().float().clone() for name, p in named.items()}
+
+    def first_moments(self) -> dict[str, Tensor]:
+        """Return name -> the whole exp_avg of every parameter that has one, on every rank."""
+        return {name: state["exp_avg"].float() for name, state in self._moments().items()}
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return the optimizer's state as DeepSpeed assembles it: all of it on rank 0, nothing on others."""
+        values, moments = self.full_parameters(), self._moments()
+        if dist.get_rank() != 0:
+            return {}
+        trained = (name for name, p in self._model.named_parameters() if p.requires_grad)
+        return {f"{name}@": part_of(values[name], moments.get(name, {})) for name in trained}
+
+    def _moments(self) -> dict[str, dict[str, Tensor]]:
+        """Return name -> torch's name of a moment -> its whole tensor, on every rank; empty before a step."""
+        import deepspeed
+
+        trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        if not self._has_stepped:
+            return {}
+        if self._stage == 0:
+            return {name: self.module.optimizer.state[p] for name, p in trained.items()}
+        mappings = (getattr(p, "_hp_mapping", None) for p in trained.values())
+        linked = all(one is None or "exp_avg" in (one.optim_fragment or {}) for one in mappings)
+        on_all = torch.tensor(float(linked))
+        dist.all_reduce(on_all, dist.ReduceOp.MIN)
+        if not on_all:  # reading would fail on this rank and wait for ever on the others
+            return {}
+        read = deepspeed.utils.safe_get_full_optimizer_state
+        kinds = ("exp_avg", "exp_avg_sq")
+        return {name: {kind: read(p, kind) for kind in kinds} for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
         """Return what is plain to see: the parameters. DeepSpeed's own buffers are in the measured peak."""

@@ -14,6 +14,7 @@ from zbench.engine.assembly.stages import reduces_at_boundary
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
+_MOMENTS = ("exp_avg", "max_exp_avg")
 _TORCHS = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 
@@ -99,12 +100,19 @@ class TorchEngine:
         states = self._optimizer.state
         return {n: _whole(states[p]["exp_avg"]).float() for n, p in self._named.items() if states.get(p)}
 
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return this rank's parameters and moments (`TrainingEngine.optimizer_parts`)."""
+        states = self._optimizer_states()
+        trained = {name: p for name, p in self._named.items() if p.requires_grad}
+        return {f"{name}@": part_of(p, states.get(p) or {}) for name, p in trained.items()}
+
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes that this rank holds: gradients as they are during a step, in the parameters'
         sizes.
         """
         named = self._named.values()
-        moments = [value for state in self._states() for value in state.values() if torch.is_tensor(value)]
+        states = self._optimizer_states().values()
+        moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
         return {
             "parameters": _bytes(list(named)),
             "gradients": _bytes([p for p in named if p.requires_grad]),
@@ -114,8 +122,17 @@ class TorchEngine:
     def close(self) -> None:
         """Nothing outlives the wrapper."""
 
-    def _states(self) -> Sequence[dict[str, Any]]:
-        return list(self._optimizer.state.values())
+    def _optimizer_states(self) -> Mapping[Tensor, dict[str, Any]]:
+        return self._optimizer.state
+
+
+def part_of(master: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return this rank's part of a master weight and of torch's Adam state, flat: `max_exp_avg_sq` is torch's
+    `max_exp_avg_sqs`.
+    """
+    moments = {kind.removesuffix("s"): value for kind, value in state.items() if kind.startswith(_MOMENTS)}
+    both = {"param": master.detach(), **moments}
+    return {k: (v.to_local() if isinstance(v, DTensor) else v).reshape(-1) for k, v in both.items()}
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """torch's DDP with its ZeroRedundancyOptimizer: `engine: zero_redundancy`, stage 1."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ class ShardedStates(TorchEngine):
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> the whole exp_avg, on every rank: the owner's, with zeros from all others added."""
-        states, moments = self._optimizer.optim.state, {}  # type: ignore[attr-defined]
+        states, moments = self._optimizer_states(), {}
         for name, p in self._named.items():
             if p.requires_grad:
                 moment = states[p]["exp_avg"].clone() if states.get(p) else torch.zeros_like(p)
@@ -26,8 +26,9 @@ class ShardedStates(TorchEngine):
                 moments[name] = moment.detach()
         return moments
 
-    def _states(self) -> Sequence[dict[str, Any]]:
-        return list(self._optimizer.optim.state.values())  # type: ignore[attr-defined]
+    def _optimizer_states(self) -> Mapping[Tensor, dict[str, Any]]:
+        states: Mapping[Tensor, dict[str, Any]] = self._optimizer.optim.state  # type: ignore[attr-defined]
+        return states
 
 
 def build_engine(

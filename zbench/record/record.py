@@ -76,8 +76,24 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Coefficient:
+    """How large a term of the step is, as a share of what it should be; 1 is right.
+
+    error: half of its interval; infinite where nothing in the run could tell.
+    """
+
+    term: str
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class Correctness:
-    """The verdict and the distances it rests on."""
+    """The verdict and what it rests on.
+
+    diagnosis: what is wrong, in words. not_checked: `update`, `scale`: what the engine does not let be read;
+    such a configuration is never the best. coefficients: of the replayed update and the first gradient.
+    """
 
     verdict: VerdictName
     error_ratio: float | None = None
@@ -87,6 +103,9 @@ class Correctness:
     first_differing_step: int | None = None
     loss_max_abs_diff: float | None = None
     grad_norm_max_abs_diff: float | None = None
+    diagnosis: str | None = None
+    not_checked: list[str] = field(default_factory=list)
+    coefficients: list[Coefficient] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

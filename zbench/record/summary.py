@@ -48,6 +48,19 @@ class ConfigSummary:
         return min((r.correctness.verdict for r in self.ok), key=VERDICT_ORDER.index, default="unchecked")
 
     @property
+    def not_checked(self) -> list[str]:
+        """What the engine did not let be judged in some repeat: `update not checked`, `scale not checked`."""
+        what = dict.fromkeys(part for record in self.ok for part in record.correctness.not_checked)
+        return [f"{part} not checked" for part in what]
+
+    @property
+    def diagnosis(self) -> str | None:
+        """What is wrong, of the repeat with the worst verdict; else what was not checked."""
+        worst = (record.correctness for record in self.ok if record.correctness.verdict == self.verdict)
+        texts = (what.diagnosis for what in worst if what.diagnosis)
+        return next(texts, None) or ", ".join(self.not_checked) or None
+
+    @property
     def farthest(self) -> Correctness:
         """What was found of the repeat that is farthest from the reference, of those that ended well."""
         return max(self.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
@@ -136,7 +149,7 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
     """Return why a configuration cannot be the best; empty if it is feasible and correct."""
     if summary.outcome != "ok":
         return [summary.outcome]
-    reasons: list[str] = [] if summary.verdict in CORRECT else [summary.verdict]
+    reasons: list[str] = summary.not_checked if summary.verdict in CORRECT else [summary.verdict]
     for constraint in objective.constraints:
         value = summary.metric(constraint.metric)
         if constraint.metric == "verdict" and reasons:

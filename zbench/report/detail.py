@@ -24,6 +24,7 @@ from zbench.report.text import (
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
+_UNRESOLVED = 0.1
 
 
 def print_configuration(screen: Screen, summary: ConfigSummary, run_dir: Path | None = None) -> None:
@@ -94,7 +95,12 @@ def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
     yield "verdict", word(summary.verdict)
+    if summary.diagnosis is not None:
+        yield "diagnosis", printable(summary.diagnosis)
     what = summary.farthest
+    for one in what.coefficients:
+        known = f"{one.value:.6g} ± {one.error:.1g}" if one.error < _UNRESOLVED else "not resolved"
+        yield f"  {printable(one.term)}", f"{known} of what it should be"
     figures = (
         ("error ratio", what.error_ratio),
         ("max abs diff", what.max_abs_diff),

@@ -139,7 +139,7 @@ def notes(
         *(
             Text.assemble(word(summary.verdict), f" {axes_text(summary.axes)}: {_difference(summary)}")
             for summary in summaries
-            if summary.verdict in ("drifted", "wrong")
+            if summary.diagnosis is not None or summary.verdict in ("drifted", "wrong")
         ),
         *_failure_lines([summary for summary in summaries if summary.outcome != "ok"], run_dir),
         *(Text.assemble(("warning", "yellow"), f" {line}") for line in _warning_lines(summaries)),
@@ -147,9 +147,10 @@ def notes(
 
 
 def _difference(summary: ConfigSummary) -> str:
-    """Return by how much, where and since when a configuration differs from the reference."""
+    """Return what is wrong or was not checked; by how much, where and since when it differs."""
     worst = summary.farthest
-    parts = [f"error ratio {ratio_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
+    parts = [printable(summary.diagnosis)] if summary.diagnosis else []
+    parts += [f"error ratio {ratio_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
     parts += [f"worst parameter {printable(worst.worst_parameter)}"] if worst.worst_parameter else []
     if worst.first_differing_step is not None:
         parts.append(f"differs from step {worst.first_differing_step} on")

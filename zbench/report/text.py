@@ -113,7 +113,7 @@ _SHORTEST_ID = 6
 
 CONFIGURATION_COLUMNS = (
     *("configuration", "trial", "tokens/s", "spread", "median step"),
-    *("peak device", "peak host", "verdict", "error ratio"),
+    *("peak device", "peak host", "verdict", "error ratio", "diagnosis"),
 )
 
 
@@ -129,6 +129,7 @@ def configuration_cells(trial: "ConfigSummary", name: str) -> list[str]:
         bytes_text(trial.number("peak_host_bytes")),
         trial.verdict if trial.ok else outcome_text(trial),
         ratio_text(trial.number("error_ratio")),
+        printable(trial.diagnosis or ""),
     ]
 
 

@@ -2,8 +2,8 @@
 
 Margins follow Optuna's convention: at most 0 where a constraint is met. They are relative to the bound, so
 that bytes and seconds can be added up; a trial without the figure at all misses by the whole bound. Two
-margins are always there: `finished`, and `correct` (a verdict of at least `equivalent`), since nothing else
-may be best.
+margins are always there: `finished`, and `correct` (a verdict of at least `equivalent`, with nothing
+left unchecked), since nothing else may be best.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,6 +53,7 @@ def score(summary: ConfigSummary, objective: ObjectiveSpec) -> Score:
     known = tuple(value for value in values if value is not None)
     finished = _FAILED[summary.outcome] or float(len(known) < len(values))
     correct = VERDICT_ORDER.index("equivalent") - VERDICT_ORDER.index(summary.verdict)
+    correct = max(correct, 1) if summary.not_checked else correct
     margins = {"finished": finished, "correct": float(correct)}
     margins |= {str(constraint): _margin(constraint, summary) for constraint in objective.constraints}
     return Score(None if finished > 0 else known, margins)

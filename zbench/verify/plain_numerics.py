@@ -110,10 +110,16 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def group_of(name: str, groups: Mapping[str, ParamGroupSpec]) -> ParamGroupSpec | None:
     """Return the overrides of the first pattern that matches a parameter's name, if there is one."""
-    return next((group for pattern, group in groups.items() if fnmatchcase(name, pattern)), None)
+    return group_named(name, groups)[1]
 
 
-@dataclass(frozen=True, slots=True)
+def group_named(name: str, groups: Mapping[str, ParamGroupSpec]) -> tuple[str | None, ParamGroupSpec | None]:
+    """Return the first pattern that matches a parameter's name, and its overrides; None where none does."""
+    matching = ((pattern, group) for pattern, group in groups.items() if fnmatchcase(name, pattern))
+    return next(matching, (None, None))
+
+
+@dataclass(slots=True)
 class _Padded:
     """One parameter's master weights and Adam state, each padded with zeros to whole chunks."""
 
@@ -123,6 +129,7 @@ class _Padded:
     max_exp_avg_sq: list[Tensor]  # one with `amsgrad`, else none
     step: Tensor
     settings: Mapping[str, Any]
+    updated: bool = False
 
 
 class PlainAdam:
@@ -142,7 +149,7 @@ class PlainAdam:
         self._decoupled = spec.optimizer.name == "adamw"
         self._state: dict[str, _Padded] = {}
         for name, value in initial.items():
-            settings = _settings(spec.optimizer, group_of(name, spec.param_groups))
+            settings = settings_of(spec.optimizer, group_of(name, spec.param_groups))
             first_step = 0.0 if settings.pop("bias_correction") else _LONG_AGO
             flat = _padded(value.detach(), dtype)
             mean, square, *largest = (torch.zeros_like(flat) for _ in range(2 + settings["amsgrad"]))
@@ -158,6 +165,7 @@ class PlainAdam:
             gradient = gradients[name]
             if gradient is None:
                 continue
+            one.updated = True
             scaled = _padded(gradient, one.value.dtype).mul_(scale)
             adam(
                 [one.value], [scaled], [one.exp_avg], [one.exp_avg_sq], one.max_exp_avg_sq, [one.step],
@@ -173,6 +181,14 @@ class PlainAdam:
     def first_moments(self) -> dict[str, Tensor]:
         """Return views of `exp_avg`, in the parameters' shapes."""
         return {name: self._cut(name, one.exp_avg) for name, one in self._state.items()}
+
+    def first_gradients(self) -> dict[str, Tensor]:
+        """Return what the first update took as each gradient (with the decay of `adam`), where it had one."""
+        return {
+            name: self._cut(name, one.exp_avg) / (1 - one.settings["beta1"])
+            for name, one in self._state.items()
+            if one.updated
+        }
 
     def _cut(self, name: str, flat: Tensor) -> Tensor:
         shape = self._shapes[name]
@@ -192,7 +208,8 @@ def _padded(value: Tensor, dtype: torch.dtype) -> Tensor:
     return flat
 
 
-def _settings(optimizer: OptimizerSpec, overrides: ParamGroupSpec | None) -> dict[str, Any]:
+def settings_of(optimizer: OptimizerSpec, overrides: ParamGroupSpec | None) -> dict[str, Any]:
+    """Return Adam's settings under the names that `torch.optim.adam.adam` has for them."""
     names = ("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad")
     settings = {}
     for name in names:

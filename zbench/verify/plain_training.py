@@ -7,8 +7,8 @@ then averages, unscales and clips.
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from zbench.verify.plain_numerics import (
     square_sum,
     torch_dtype,
 )
+from zbench.verify.slope import SKETCH, sketch
 from zbench.verify.trajectory import Reference, Trajectory
 from zbench.workloads import Workload, seed_all
 
@@ -59,13 +60,26 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     trajectory = plain.run(lambda step: on_step(step, total))
     _require_repeatable(task, trajectory)
     moved = [(value - initial[name]).double().norm() for name, value in plain.adam.values().items()]
-    exact: Mapping[str, Tensor] = {}
-    exact_moments: Mapping[str, Tensor] = {}
-    if truth:
-        true = _PlainRun(task, skips=trajectory.skipped)
-        true.run(lambda step: on_step(task.steps + step, total))
-        exact, exact_moments = true.adam.values(), true.adam.first_moments()
-    return Reference(trajectory, torch.stack(moved), {}, exact, exact_moments)
+    reference = Reference(
+        trajectory,
+        torch.stack(moved),
+        gradients=plain.gradients,
+        contributions=plain.contributions(),
+        buffers=plain.buffers(),
+        frozen=plain.frozen,
+        active=torch.tensor(plain.active),
+    )
+    if not truth:
+        return reference
+    true = _PlainRun(task, skips=trajectory.skipped)
+    true.run(lambda step: on_step(task.steps + step, total))
+    return replace(
+        reference,
+        truth=true.adam.values(),
+        true_moments=true.adam.first_moments(),
+        true_gradients=true.gradients,
+        true_buffers=true.buffers(),
+    )
 
 
 def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:
@@ -115,7 +129,14 @@ class _PlainRun:
                 tensor.data = tensor.data.to(torch_dtype(task.spec.dtype)).to(tensor.dtype)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad and not _frozen(n, task.spec)}
         self.adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
+        others = {name: value for name, value in model.named_parameters() if name not in trained}
+        digests = {name: [digest(value.detach().float())] for name, value in others.items()}
         first = self._cast(model)
+        self.frozen = {n: torch.tensor([*digests[n], digest(others[n].detach().float())]) for n in others}
+        self.gradients: dict[str, Tensor] = {}
+        self.active: list[list[bool]] = []
+        self._sketches: dict[str, Tensor] = {}
+        self._factor = 1.0
         self._parameters = {n: p for n, p in first.named_parameters() if n in trained}
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
@@ -146,7 +167,10 @@ class _PlainRun:
         losses, norms, digests, skipped = [], [], [], []
         for step in range(self._task.steps):
             gradients, step_losses = self._gradients(step)
+            self.active.append([gradient is not None for gradient in gradients.values()])
             norm, updated = self._update(step, gradients)
+            if updated and not self.gradients:
+                self.gradients = self.adam.first_gradients()
             losses.append(step_losses)
             norms.append(norm)
             skipped += [] if updated else [step]
@@ -207,7 +231,32 @@ class _PlainRun:
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():
             parameter.grad = None
+        if not self.gradients and not self._exact:
+            self._take_sketches(micro, rank, gradients)
         return {n: None if g is None else g.cpu() for n, g in gradients.items()}, float(loss.detach())
+
+    def _take_sketches(self, micro: int, rank: int, gradients: Gradients) -> None:
+        ranks, backwards = self._task.workload.world_size, self._task.accumulation.backwards
+        if ranks * backwards > SKETCH // 2:
+            return
+        for name, gradient in gradients.items():
+            if gradient is not None:
+                empty = torch.zeros(ranks, backwards, SKETCH, dtype=torch.float64)
+                self._sketches.setdefault(name, empty)[rank, micro] = sketch(gradient.cpu())
+
+    def contributions(self) -> dict[str, Tensor]:
+        """Return sketches [W, B, 64] of what each backward added to the first step's gradient."""
+        return {
+            name: parts * self._factor for name, parts in self._sketches.items() if name in self.gradients
+        }
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return every rank's buffers by `RANK/NAME`, as copies in CPU memory."""
+        return {
+            f"{rank}/{name}": buffer.detach().cpu().clone()
+            for rank, model in enumerate(self._models)
+            for name, buffer in model.named_buffers()
+        }
 
     def _update(self, step: int, gradients: Gradients) -> tuple[float, bool]:
         """Clip, scale and apply the step's gradients; return their averaged norm and whether they were
@@ -216,7 +265,9 @@ class _PlainRun:
         norm, summed = self._averaged_norm(squares), self._summed
         take = step not in self._skips if self._skips is not None else self._scaling.accepts(squares)
         if take:
-            self.adam.step(gradients, clipping_factor(norm, self._task.spec.gradient_clipping) / summed)
+            factor = clipping_factor(norm, self._task.spec.gradient_clipping) / summed
+            self._factor = self._factor if self.gradients else factor
+            self.adam.step(gradients, factor)
             with torch.no_grad():
                 for name, value in self.adam.values().items():
                     self._parameters[name].copy_(value)

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -15,8 +17,12 @@ from torch import Tensor
 from zbench.errors import DamagedReferenceError, UsageError, undamaged
 from zbench.verify.digest import digest
 
-_FORMAT = "1"
-_PREFIXES = ("parameters", "moments", "truth", "true_moments")
+_FORMAT = "2"
+_OF_REFERENCE = (
+    "truth", "true_moments", "gradients", "true_gradients", "contributions", "buffers", "true_buffers",
+    "frozen",
+)  # fmt: skip
+_PREFIXES = ("parameters", "moments", *_OF_REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,11 @@ class Reference:
     """The plain run and, if `truth` is not empty, the final values of the float64 run (float64, by name).
 
     travelled [P] float64: how far (L2) each parameter moved from its first value. inputs: the user's files
-    that it was computed from, each with a digest (`record.inputs`).
+    that it was computed from, each with a digest (`record.inputs`). gradients, true_gradients: what both runs
+    took as the gradient in the first step that was not skipped, by name; contributions: sketches
+    (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to it. active [S, P] bool:
+    which parameters had a gradient. buffers, true_buffers: final ones by `RANK/NAME`. frozen: digests [2]
+    int64 of what is not trained, in float32 and in the model's dtype.
     """
 
     plain: Trajectory
@@ -51,6 +61,13 @@ class Reference:
     inputs: Mapping[str, str] = field(default_factory=dict)
     truth: Mapping[str, Tensor] = field(default_factory=dict)
     true_moments: Mapping[str, Tensor] = field(default_factory=dict)
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    true_gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    contributions: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    true_buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    active: Tensor | None = None
 
 
 def save_reference(reference: Reference, path: Path) -> None:
@@ -62,7 +79,9 @@ def save_reference(reference: Reference, path: Path) -> None:
         "digests": plain.digests,
         "travelled": reference.travelled,
     }
-    groups = (plain.parameters, plain.moments, reference.truth, reference.true_moments)
+    if reference.active is not None:
+        tensors["active"] = reference.active
+    groups = (plain.parameters, plain.moments, *(getattr(reference, name) for name in _OF_REFERENCE))
     for prefix, group in zip(_PREFIXES, groups, strict=True):
         tensors |= {f"{prefix}/{name}": tensor for name, tensor in group.items()}
     about = {
@@ -72,6 +91,13 @@ def save_reference(reference: Reference, path: Path) -> None:
         "skipped": json.dumps(plain.skipped),
     }
     write_tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, path, about)
+
+
+def load_active(path: Path) -> tuple[tuple[str, ...], NDArray[np.bool_]] | None:
+    """Return a reference's trained parameters, and in which steps [S, P] each had a gradient."""
+    with undamaged(path, "remove it and run the sweep again"), safe_open(path, framework="pt") as file:
+        names = tuple(json.loads((file.metadata() or {})["names"]))
+        return (names, file.get_tensor("active").numpy().copy()) if "active" in file.keys() else None  # noqa: SIM118
 
 
 def load_reference(path: Path) -> Reference:
@@ -144,7 +170,12 @@ def _check(reference: Reference) -> None:
         raise ValueError("its truth is not whole")
     if reference.true_moments.keys() not in (set(), plain.moments.keys()):
         raise ValueError("its true moments are not whole")
-    for group in (plain.moments, reference.truth, reference.true_moments):
+    if any(steps.shape != plain.digests.shape for steps in (reference.active,) if steps is not None):
+        raise ValueError("its active parameters are not those it names")
+    if not reference.gradients.keys() <= names or not reference.true_gradients.keys() <= names:
+        raise ValueError("its gradients are not those of its parameters")
+    shaped = (reference.gradients, reference.true_gradients)
+    for group in (plain.moments, reference.truth, reference.true_moments, *shaped):
         if any(v.shape != plain.parameters[n].shape or not v.is_floating_point() for n, v in group.items()):
             raise ValueError("its moments or its truth are not those of its parameters")
 
@@ -171,8 +202,8 @@ def _reference(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Refer
         plain,
         single["travelled"],
         json.loads(about.get("inputs", "{}")),
-        groups["truth"],
-        groups["true_moments"],
+        **{name: groups[name] for name in _OF_REFERENCE},
+        active=single.get("active"),
     )
 
 

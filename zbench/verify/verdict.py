@@ -25,8 +25,8 @@ quarter of what it travelled: four times that is the whole way, which a run of o
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,12 +34,16 @@ from torch import Tensor
 from zbench.errors import UsageError
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import Difference, Errors, compare, errors_of
+from zbench.verify.evidence import Witness, examine
+from zbench.verify.slope import slopes
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MANY = 100
+_MOST_NAMED = 3
+_GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -51,9 +55,34 @@ class Judgement:
     warnings: list[str] = field(default_factory=list)
 
 
-def judge(observed: Trajectory, reference: Reference) -> Judgement:
+def judge(observed: Trajectory, reference: Reference, evidence: Witness | None = None) -> Judgement:
     """Return the verdict on a run of the same steps as the reference's; ValueError if parameters are
-    missing."""
+    missing. evidence: what else the trial showed; without it the parameters alone are judged.
+    """
+    judgement = _by_distance(observed, reference)
+    was = judgement.correctness
+    finite = all_finite(observed.parameters) and all_finite(reference.plain.parameters)
+    if evidence is None or not finite:
+        return judgement
+    examined = examine(observed, reference, evidence)
+    graver = [finding.gravity for finding in examined.findings]
+    verdict = min([was.verdict, *graver], key=_GRAVITY.index)
+    diagnosis = "; ".join(dict.fromkeys(finding.text for finding in examined.findings[:_MOST_NAMED]))
+    if not diagnosis and verdict in ("drifted", "wrong"):
+        diagnosis = f"parameters differ from step {was.first_differing_step} on"
+    correctness = replace(
+        was,
+        verdict=verdict,
+        diagnosis=diagnosis or None,
+        not_checked=[] if was.verdict == "identical" else examined.not_checked,
+        coefficients=examined.coefficients,
+    )
+    warnings = [] if was.verdict == "identical" else examined.warnings
+    return Judgement(correctness, [*judgement.warnings, *warnings])
+
+
+def _by_distance(observed: Trajectory, reference: Reference) -> Judgement:
+    """Return the verdict on the parameters."""
     plain = reference.plain
     missing = [name for name in plain.names if name not in observed.parameters]
     if missing:
@@ -77,8 +106,7 @@ def judge(observed: Trajectory, reference: Reference) -> Judgement:
 
 def worse(judgements: Sequence[Judgement]) -> Judgement:
     """Return the gravest of several ranks' judgements: `wrong` before `drifted` before `unchecked`."""
-    gravity: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
-    return min(judgements, key=lambda judgement: gravity.index(judgement.correctness.verdict))
+    return min(judgements, key=lambda judgement: _GRAVITY.index(judgement.correctness.verdict))
 
 
 def _weigh(
@@ -94,9 +122,15 @@ def _weigh(
         return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
     if not reference.truth:
         return _without_truth(reference, difference)
-    errors = [errors_of(observed.parameters, plain.parameters, reference.truth)]
+    of_each = slopes(reference.gradients, reference.gradients, reference.true_gradients)
+    noise = {name for name, slope in of_each.items() if slope.is_noise}  # Adam makes whole steps of it
+
+    def felt(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {n: value for n, value in values.items() if n not in noise} or dict(values)
+
+    errors = [errors_of(observed.parameters, plain.parameters, felt(reference.truth))]
     if observed.moments and reference.true_moments:
-        errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
+        errors.append(errors_of(observed.moments, plain.moments, felt(reference.true_moments)))
     ratio = max(e.ratio for e in errors)
     verdict, worst, share = name_of(ratio), _worst(errors, suspects), _own_share(reference)
     if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:

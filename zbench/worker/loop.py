@@ -81,6 +81,7 @@ class Trainer:
         spec = trial.engine
         model = workload.make_model().to(device)
         self.engine = build(spec.engine, model, spec, base_dir, instruments, group)
+        self.model = model
         self._model: nn.Module = getattr(self.engine, "module", model)  # an engine may wrap it
         self._accumulation = accumulation(spec, trial.workload)
         self._marks_last = spec.accumulation_mode == "multi_backward"

@@ -1,40 +1,66 @@
 """Watches a trial for the verdict: between the timed steps, outside every measured figure."""
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.record.inputs import changed
 from zbench.record.record import Correctness
+from zbench.spec.trial import TrialSpec
 from zbench.verify.digest import digest
-from zbench.verify.trajectory import Trajectory, load_reference
+from zbench.verify.evidence import Witness, adam_of, judge_buffers
+from zbench.verify.replay import KINDS, Adam, Parts, Remainder, replay
+from zbench.verify.trajectory import Trajectory, load_active, load_reference
 from zbench.verify.verdict import Judgement, judge, worse
+from zbench.workloads.workload import derived_seed
 
 T = TypeVar("T")
+_LOT = -2  # beside the seeds of steps, which are not negative, and of the model
 
 
 class Observer:
-    """Notes losses and gradient norms of every step and, where `bits` is set, digests of all parameters."""
+    """Notes losses and gradient norms of every step and, with a reference, digests of all parameters.
 
-    def __init__(self, engine: TrainingEngine, *, bits: bool) -> None:
-        self._engine, self.bits = engine, bits
+    Some steps are replayed: the first two, the last and one that the trial's seed draws. The state before
+    such a step waits in a file without a name, so that it is in no measured memory.
+    """
+
+    def __init__(
+        self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str | None
+    ) -> None:
+        """reference_path: the reference's file; None, as `verify.mode: off`, leaves the trial unjudged."""
+        self._engine, self._model, self._trial = engine, model, trial
+        self._path = None if trial.verify.mode == "off" or reference_path is None else Path(reference_path)
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
         self._digests: list[list[int]] = []
         self._names: tuple[str, ...] = ()
+        self._replayer: _Replayer | None = None
+        if self._path is not None:
+            values = engine.full_parameters()
+            self._first = {name: digest(value.float()) for name, value in values.items()}
+            self._replayer = _Replayer(engine, trial, self._path, values)
+
+    @property
+    def bits(self) -> bool:
+        """Whether the trial is judged: its last step is one more than those that are timed."""
+        return self._path is not None
 
     def after_step(self, losses: list[float], info: StepInfo) -> None:
         """Note one step; gathers all parameters, so every rank must call it."""
         self._losses.append(losses)
         self._infos.append(info)
-        if self.bits:
+        if self._replayer is not None:
             parameters = self._engine.full_parameters()
             self._names = tuple(parameters)
             self._digests.append([digest(value.float()) for value in parameters.values()])
+            self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters)
 
     def trajectory(self) -> Trajectory:
         """Return what this rank saw, with the losses of all ranks. Every rank must call it."""
@@ -42,40 +68,170 @@ class Observer:
         everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(everyone, own)
         norms = [float("nan") if info.grad_norm is None else info.grad_norm for info in self._infos]
-        first_moments = getattr(self._engine, "first_moments", dict)
         return Trajectory(
             names=self._names,
             losses=torch.stack(everyone, dim=1),
             grad_norms=torch.tensor(norms, dtype=torch.float64),
             digests=torch.tensor(self._digests, dtype=torch.int64),
             parameters={name: value.cpu().float() for name, value in self._engine.full_parameters().items()},
-            moments={name: value.cpu().float() for name, value in first_moments().items()},
+            moments={name: value.cpu().float() for name, value in _first_moments(self._engine).items()},
             skipped=tuple(step for step, info in enumerate(self._infos) if info.skipped),
         )
 
-    def verdict(self, path: str | None, inputs: Mapping[str, str]) -> Judgement:
-        """Judge what was noted by the reference at `path`. Every rank must call it.
+    def verdict(self, inputs: Mapping[str, str]) -> Judgement:
+        """Judge what was noted. Every rank must call it.
 
         inputs: digests of the user's files that this trial read. Where ranks hold different parameters, the
         gravest verdict over ranks counts.
         """
-        if not self.bits or path is None:
+        if self._path is None or self._replayer is None:
             return Judgement(Correctness("unchecked"))
-        own = self.trajectory()
+        own, reference = self.trajectory(), load_reference(self._path)
+        buffers = judge_buffers(self._model, reference, dist.get_rank())
+        every = from_all((self._replayer.remainders, self._replayer.unread, buffers))
+        evidence = Witness(
+            adams=self._replayer.adams,
+            remainders=[one for remainders, _, _ in every for one in remainders],
+            unread=next((why for _, why, _ in every if why is not None), None),
+            gradients=self._replayer.first_gradients(),
+            first=self._first,
+            findings=[finding for _, _, findings in every for finding in findings],
+            dtype=self._trial.engine.dtype,
+        )
         first = _first_disagreement(own)
         judgement = Judgement(Correctness("unchecked"))
         if dist.get_rank() == 0 or first is not None:
-            reference = load_reference(Path(path))
             if names := changed(reference.inputs, inputs):
                 warning = f"{', '.join(names)} changed after the reference was computed; start a new run"
                 judgement = Judgement(Correctness("unchecked"), [warning])
             else:
-                judgement = judge(own, reference)
+                judgement = judge(own, reference, evidence)
         if first is None:
             return judgement
         judgement = worse(from_all(judgement))
         warning = f"ranks hold different parameters since step {first}; the verdict is the gravest over ranks"
         return Judgement(judgement.correctness, [*judgement.warnings, warning])
+
+
+class _Replayer:
+    """Replays some steps of this rank; `unread` says why the engine does not let it."""
+
+    def __init__(
+        self, engine: TrainingEngine, trial: TrialSpec, path: Path, parameters: Mapping[str, Tensor]
+    ) -> None:
+        self._engine = engine
+        self._active = load_active(path)
+        names = self._active[0] if self._active is not None else ()
+        self.adams: dict[str, Adam] = {name: adam_of(name, trial.engine) for name in names}
+        last = trial.run.warmup_steps + trial.run.steps
+        drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
+        self._steps = {0, 1, last} | drawn
+        self._skipped: list[bool] = []
+        self.remainders: list[Remainder] = []
+        self.unread: str | None = None if self._active is not None else "the reference does not say"
+        self._before = _Spool()
+        self._moments = _Spool()
+        self._keep(self._parts(parameters), 0)
+
+    def after_step(self, step: int, skipped: bool, parameters: Mapping[str, Tensor]) -> None:
+        """Replay the step that has ended, if it is one of those; keep the state before the next such one."""
+        self._skipped.append(skipped)
+        if skipped is False and self._skipped.count(False) == 1 and dist.get_rank() == 0:
+            self._moments.put(_first_moments(self._engine))
+        elif not skipped and self._skipped.count(False) == 1:
+            _first_moments(self._engine)  # a collective
+        if not {step, step + 1} & self._steps:
+            return
+        parts = self._parts(parameters)
+        if step in self._steps and not skipped and parts is not None:
+            before, counts = self._before.take(), self._counts(step)
+            rank = dist.get_rank()
+            self.remainders += replay(before, parts, self.adams, counts, rank=rank, step=step)
+        self._keep(parts, step + 1)
+
+    def first_gradients(self) -> dict[str, Tensor]:
+        """Return what the first update took as gradients, on rank 0; empty where that cannot be read."""
+        moments = self._moments.take()
+        return {name: m / (1 - self.adams[name].beta1) for name, m in moments.items() if name in self.adams}
+
+    def _keep(self, parts: Parts | None, step: int) -> None:
+        if parts is not None and step in self._steps:
+            self._before.put(parts)
+
+    def _counts(self, step: int) -> dict[str, int]:
+        assert self._active is not None
+        names, active = self._active
+        taken = [at for at in range(min(step + 1, len(active))) if not self._skipped[at]]
+        return dict(zip(names, active[taken].sum(axis=0).tolist(), strict=True))
+
+    def _parts(self, parameters: Mapping[str, Tensor]) -> Parts | None:
+        """Return this rank's part; None, with the reason in `unread`, where the engine does not tell."""
+        if self.unread is not None:
+            return None
+        read = getattr(self._engine, "optimizer_parts", None)
+        parts = None if read is None else read()
+        if parts is None:
+            moments = _first_moments(self._engine)
+            names = parameters if moments or not self._skipped else {}
+            parts = {
+                f"{n}@": {"param": parameters[n].reshape(-1)}
+                | ({"exp_avg": moments[n].reshape(-1)} if n in moments else {})
+                for n in names
+            }
+            if not parts:
+                self.unread = "the engine has neither optimizer_parts() nor first_moments()"
+                return None
+        self.unread = _mistake(parts)
+        return parts if self.unread is None else None
+
+
+def _mistake(parts: Any) -> str | None:
+    """Return what is wrong with what `optimizer_parts` returned, in one message; None if nothing is."""
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        return "optimizer_parts() returned no dict of dicts of tensors"
+    for key, part in parts.items():
+        shape = getattr(part.get("param"), "shape", None)
+        for kind, value in {"param": None, **part}.items():
+            if kind not in KINDS or not isinstance(value, Tensor) or value.dim() != 1:
+                return f"optimizer_parts(): {kind} of {key!r} is no flat tensor of {', '.join(KINDS)}"
+            if value.shape != shape or not value.is_floating_point():
+                given = f"{value.dtype} {list(value.shape)}"
+                return f"optimizer_parts(): {kind} of {key!r} is {given}, expected floats {list(shape or [])}"
+    return None
+
+
+def _first_moments(engine: TrainingEngine) -> dict[str, Tensor]:
+    """Return the first moments; empty where the engine does not tell."""
+    read = getattr(engine, "first_moments", None)
+    return (read() if read is not None else None) or {}
+
+
+class _Spool:
+    """Keeps tensors outside of memory, in a file without a name."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with its owner
+
+    def put(self, tensors: Mapping[str, Any]) -> None:
+        """Keep these, and forget what was kept."""
+        self._file.seek(0)
+        self._file.truncate()
+        torch.save(_copied(tensors), self._file)
+
+    def take(self) -> dict[str, Any]:
+        """Return what was kept; empty where nothing was."""
+        if self._file.seek(0, 2) == 0:
+            return {}
+        self._file.seek(0)
+        kept: dict[str, Any] = torch.load(self._file, weights_only=True)
+        return kept
+
+
+def _copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.detach().cpu().clone() if isinstance(value, Tensor) else _copied(value)
+        for name, value in tensors.items()
+    }
 
 
 def _first_disagreement(own: Trajectory) -> int | None:

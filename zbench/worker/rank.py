@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
@@ -63,7 +64,7 @@ def run_reference(job: ReferenceJob) -> None:
         workload,
         trial.engine,
         accumulation(trial.engine, trial.workload),
-        trial.run.warmup_steps + trial.run.steps,
+        trial.run.warmup_steps + trial.run.steps + 1,  # the last one is not timed
         process.device_of(trial.run.device),
     )
     full = trial.verify.mode == "full"
@@ -92,10 +93,11 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
     read = inputs_of(trial, base_dir, workload.data)
     engine = trainer.engine
-    observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
+    with limit.lifted():
+        observer = Observer(engine, trainer.model, trial, job.reference_path)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
-    def one_more_step() -> object:
+    def one_more_step() -> tuple[list[Tensor], StepInfo]:
         return trainer.step(trainer.batches(warmup + timed))
 
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
@@ -111,7 +113,10 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
-        judgement = observer.verdict(job.reference_path, read)
+        if observer.bits:
+            losses, info = one_more_step()
+            observer.after_step([float(loss) for loss in losses], info)
+        judgement = observer.verdict(read)
         counts = meters.counts.smallest
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)

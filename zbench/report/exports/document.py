@@ -72,7 +72,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 def _figures(trial: ConfigSummary) -> dict[str, Any]:
     numbers = {name: trial.number(name) for name in ("median_step_s", "tokens_per_s")}
-    return _picked(trial, ("outcome", "verdict")) | {"processes": len(trial.ok)} | numbers
+    return _picked(trial, ("outcome", "verdict", "diagnosis")) | {"processes": len(trial.ok)} | numbers
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

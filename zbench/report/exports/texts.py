@@ -94,7 +94,8 @@ def reasons(row: Row) -> list[str]:
     """Return why the row got its answer, and what changed that `cells` does not show, a sentence each."""
     lines = []
     if row.answer == "incorrect":
-        lines.append(f"head is {row.head.verdict}: it computes another training step than the reference")
+        what = row.head.diagnosis or "it computes another training step than the reference"
+        lines.append(f"head is {row.head.verdict}: {what}")
     elif row.head.outcome != "ok":
         lines.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
     if row.answer == "failed" and row.base.outcome != "ok":

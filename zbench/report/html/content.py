@@ -230,6 +230,7 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
         f"device {bytes_text(summary.number('peak_device_bytes'))}, "
         f"host {bytes_text(summary.number('peak_host_bytes'))}",
         summary.verdict if summary.ok else outcome_text(summary),
+        *([printable(summary.diagnosis)] if summary.diagnosis else []),
         *(f"cannot be the best: {reason}" for reason in obstacles(summary, objective)),
     ]
     return "\n".join(lines)

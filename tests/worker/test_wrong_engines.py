@@ -1,0 +1,99 @@
+"""Engines that are wrong on purpose, in real processes: each is found out and named, in both dtypes."""
+
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import RunTrial, trial
+from zbench.record.record import Correctness
+from zbench.record.summary import obstacles, summarize
+from zbench.spec.sweep import SweepSpec
+
+HERE = "tests.worker.wrong_engines:"
+GPT = {"model": "gpt", "options": {"layers": 2, "width": 64, "heads": 4}, "sequence_length": 32}
+STEPS = {"warmup_steps": 1, "steps": 3}
+ENGINE = {"zero_stage": 1, "gradient_accumulation_steps": 2, "sub_group_size": 30_000}
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+
+
+def correctness(run_trial: RunTrial, name: str, **engine: Any) -> Correctness:
+    record = run_trial(trial(ENGINE | {"engine": HERE + name} | engine, workload=GPT, run=STEPS))
+    assert record.error is None
+    return record.correctness
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("name", "diagnosis"),
+    [
+        ("Summed", "gradients 2.0 x, as if summed over 2 ranks"),
+        ("SummedByNorm", "gradients 2.0 x, as if summed over 2 ranks"),
+        ("TripledByNorm", "gradients 3.0 x (by their norm)"),
+        ("DropsMicroBatch", "gradients without those of micro-batch 2 of 2"),
+        ("DropsRank1", "gradients without those of rank 1"),
+        ("DropsTensor", "no gradient (blocks.1.mlp_in.weight)"),
+        ("no_decay", "no weight decay on all parameters"),
+        ("no_decay_on_biases", "no weight decay on *.bias"),
+        ("longer", "updates 1.0 % too long (all parameters)"),
+        ("longer_biases", "updates 1.0 % too long (*.bias)"),
+        ("longer_on_rank_1", "updates 0.01 % too long (rank 1's part)"),
+        ("other_beta2", "beta2 0.99 instead of 0.999 (all parameters)"),
+        ("eps_inside", "eps inside the root (all parameters)"),
+        ("decay_after", "weight decay after the update (all parameters)"),
+        ("float32_products", "bias correction rounded to float32"),
+        ("no_bias_correction", "no bias correction (all parameters)"),
+    ],
+)
+def test_a_fault_of_the_step_is_named(run_trial: RunTrial, name: str, diagnosis: str, dtype: str) -> None:
+    found = correctness(run_trial, name, dtype=dtype)
+    assert found.verdict in ("drifted", "wrong")
+    assert found.diagnosis is not None
+    assert found.diagnosis.startswith(diagnosis)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"), [("ZeroesBuffers", 0), ("ZeroesBuffers", 1), ("ZeroesBuffersOfRank1", 1)]
+)
+def test_buffers_are_state(run_trial: RunTrial, name: str, rank: int) -> None:
+    workload = {"model": "tests.worker.models:Normed", "micro_batch_size": 4}
+    found = run_trial(trial({"engine": HERE + name}, workload=workload)).correctness
+    assert found.verdict == "wrong"
+    assert f"buffers of rank {rank} (norm.running_mean and 2 more)" in str(found.diagnosis)
+
+
+def test_frozen_parameters_keep_their_bits(run_trial: RunTrial) -> None:
+    found = correctness(run_trial, "TouchesFrozen", param_groups={"positions.*": {"frozen": True}})
+    assert (found.verdict, found.diagnosis) == ("wrong", "frozen parameter positions.weight was changed")
+
+
+@pytest.mark.parametrize(
+    ("name", "unchecked", "why"),
+    [
+        ("SummedInSecret", ["update", "scale"], "has neither optimizer_parts() nor first_moments()"),
+        (
+            "MomentsOfWrongShape",
+            ["update"],
+            "exp_avg of 'head.weight@0' is torch.float32 [16383]",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_never_the_best(
+    run_trial: RunTrial, name: str, unchecked: list[str], why: str
+) -> None:
+    record = run_trial(trial(ENGINE | {"engine": HERE + name}, workload=GPT, run=STEPS))
+    assert (record.correctness.verdict, record.correctness.not_checked) == ("equivalent", unchecked)
+    assert any(why in warning for warning in record.warnings)
+    (summary,) = summarize([record])
+    assert obstacles(summary, SweepSpec().objective) == [f"{part} not checked" for part in unchecked]
+    assert summary.diagnosis == ", ".join(f"{part} not checked" for part in unchecked)
+
+
+@DTYPES
+def test_an_engine_that_shows_first_moments_alone_is_checked_in_its_first_steps(
+    run_trial: RunTrial, dtype: str
+) -> None:
+    found = correctness(run_trial, "OnlyFirstMoments", dtype=dtype)
+    assert (found.verdict, found.diagnosis, found.not_checked) == ("equivalent", None, [])
+    terms = {one.term: one for one in found.coefficients}
+    assert abs(terms["update length"].value - 1) < 1e-6
+    assert abs(terms["weight decay"].value - 1) < 2e-3

@@ -1,0 +1,235 @@
+"""Engines that are wrong on purpose: the built-in one, changed in one place.
+
+`engine: tests.verify.wrong_engines:NAME`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zbench.engine import build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.assembly.build import Instruments
+from zbench.engine.protocols import StepInfo, TrainingEngine
+from zbench.spec.engine import EngineSpec
+
+
+class Engine:
+    """The built-in engine. factor: of all losses. hidden: methods that it lacks. reports_norm: always."""
+
+    factor, hidden, reports_norm = 1.0, frozenset[str](), False
+
+    def __init__(
+        self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+    ) -> None:
+        self.model, self.spec = model, spec
+        spec = spec.model_copy(update={"engine": "builtin"})
+        self.inner = build_engine(model, self.changed(spec), None, instruments=instruments)
+        self.count = 0
+
+    def changed(self, spec: EngineSpec) -> EngineSpec:
+        return spec
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.hidden or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        self.inner.backward(loss * self.factor, last)
+
+    def step(self) -> StepInfo:
+        self.count += 1
+        info = self.inner.step(grad_norm=self.reports_norm)
+        self.after_step()
+        return info
+
+    def after_step(self) -> None:
+        """Break something."""
+
+
+NOTHING = frozenset({"first_moments", "optimizer_parts"})
+
+
+class Summed(Engine):
+    """Sums gradients over ranks."""
+
+    factor = 2.0
+
+
+class SummedByNorm(Summed):
+    hidden, reports_norm = NOTHING, True
+
+
+class TripledByNorm(SummedByNorm):
+    factor = 3.0
+
+
+class SummedInSecret(Summed):
+    hidden = NOTHING
+
+
+class OnlyFirstMoments(Engine):
+    """A right engine that shows no more, and rounds otherwise."""
+
+    hidden = frozenset({"optimizer_parts"})
+    factor = 1 + 2.0**-22
+
+
+class ZeroesBuffers(Engine):
+    def after_step(self) -> None:
+        for buffer in self.model.buffers():
+            buffer.zero_()
+
+
+class ZeroesBuffersOfRank1(ZeroesBuffers):
+    def after_step(self) -> None:
+        if dist.get_rank() == 1:
+            super().after_step()
+
+
+class DropsMicroBatch(Engine):
+    """The last micro-batch's gradient is lost."""
+
+    backwards = 0
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        self.backwards += 1
+        super().backward(loss * float(self.backwards % 2), last)
+
+
+class DropsRank1(Engine):
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        super().backward(loss * float(dist.get_rank() == 0), last)
+
+
+class DropsTensor(Engine):
+    def __init__(self, model: nn.Module, *rest: Any, **more: Any) -> None:
+        super().__init__(model, *rest, **more)
+        model.get_parameter("blocks.1.mlp_in.weight").register_hook(torch.zeros_like)
+
+
+class TouchesFrozen(Engine):
+    def full_parameters(self) -> dict[str, Tensor]:
+        values: dict[str, Tensor] = self.inner.full_parameters()
+        if self.count == 3:
+            values["positions.weight"].mul_(1 + 2.0**-6)
+        return values
+
+
+class MomentsOfWrongShape(Engine):
+    factor = 1 + 2.0**-22
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
+        return {key: part | {"exp_avg": part["exp_avg"][:-1]} for key, part in parts.items()}
+
+
+def with_optimizer(**changes: Any) -> type[Engine]:
+    class Changed(Engine):
+        def changed(self, spec: EngineSpec) -> EngineSpec:
+            return spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update=changes)})
+
+    return Changed
+
+
+def with_group(pattern: str, **changes: Any) -> type[Engine]:
+    class Changed(Engine):
+        def changed(self, spec: EngineSpec) -> EngineSpec:
+            values = spec.model_dump()
+            values["param_groups"] = {pattern: changes, **values["param_groups"]}
+            return EngineSpec.model_validate(values)
+
+    return Changed
+
+
+no_decay = with_optimizer(weight_decay=0.0)
+no_decay_on_biases = with_group("*.bias", weight_decay=0.0)
+longer = with_optimizer(lr=1.01e-3)
+longer_biases = with_group("*.bias", lr=1.01e-3)
+other_beta2 = with_optimizer(betas=(0.9, 0.99))
+no_bias_correction = with_optimizer(bias_correction=False)
+
+Change = Callable[[AdamTask, Tensor, int], None]
+"""Changes what an update wrote: the task, the parameters before it, the number of the call in its step."""
+
+
+class _Backend:
+    def __init__(self, inner: AdamBackend, change: Change, before: Callable[[AdamTask], AdamTask]) -> None:
+        self._inner, self._change, self._before = inner, change, before
+        self._step, self._call = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def update(self, tasks: Sequence[AdamTask], **options: Any) -> None:
+        self._call = self._call + 1 if tasks and tasks[0].step == self._step else 0
+        self._step = tasks[0].step if tasks else self._step
+        old = [task.slot.param.clone() for task in tasks]
+        self._inner.update([self._before(task) for task in tasks], **options)
+        for task, param in zip(tasks, old, strict=True):
+            self._change(task, param, self._call)
+            if task.param_out is not None:
+                task.param_out.copy_(task.slot.param)
+
+
+def with_adam(
+    change: Change = lambda task, old, call: None, before: Callable[[AdamTask], AdamTask] = lambda task: task
+) -> Callable[..., TrainingEngine]:
+    """Return a builder of the built-in engine whose Adam is another one."""
+
+    def build(
+        model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+    ) -> TrainingEngine:
+        wrap = instruments.wrap_adam
+        broken = Instruments(
+            instruments.wrap_collectives, lambda inner: _Backend(wrap(inner), change, before)
+        )
+        return build_engine(model, spec.model_copy(update={"engine": "builtin"}), None, instruments=broken)
+
+    return build
+
+
+def _moved(task: AdamTask, old: Tensor, *, first: float, second: float, inside: bool = False) -> None:
+    """Write the update again from the new moments, with these bias corrections, in float32."""
+    hyper, slot = task.hyper, task.slot
+    corrected = slot.exp_avg_sq / second
+    root = (corrected + hyper.eps).sqrt() if inside else corrected.sqrt() + hyper.eps
+    kept = old * (1 - hyper.lr * hyper.weight_decay)
+    slot.param.copy_(kept - hyper.lr / first * slot.exp_avg / root)
+
+
+def _eps_inside(task: AdamTask, old: Tensor, call: int) -> None:
+    first, second = 1 - task.hyper.beta1**task.step, 1 - task.hyper.beta2**task.step
+    _moved(task, old, first=first, second=second, inside=True)
+
+
+def _float32_products(task: AdamTask, old: Tensor, call: int) -> None:
+    if call == 1:
+        betas = np.array([[task.hyper.beta1, task.hyper.beta2]] * task.step, np.float32)
+        first, second = (float(x) for x in 1 - np.multiply.reduce(betas, axis=0, dtype=np.float32))
+        _moved(task, old, first=first, second=second)
+
+
+def _decayed_after(task: AdamTask, old: Tensor, call: int) -> None:
+    task.slot.param.mul_(1 - task.hyper.lr * task.hyper.weight_decay)
+
+
+def _without_decay(task: AdamTask) -> AdamTask:
+    return replace(task, hyper=replace(task.hyper, weight_decay=0.0))
+
+
+def _longer_on_rank_1(task: AdamTask) -> AdamTask:
+    lr = task.hyper.lr * (1.0001 if dist.get_rank() == 1 else 1.0)
+    return replace(task, hyper=replace(task.hyper, lr=lr))
+
+
+eps_inside = with_adam(_eps_inside)
+float32_products = with_adam(_float32_products)
+decay_after = with_adam(_decayed_after, _without_decay)
+longer_on_rank_1 = with_adam(before=_longer_on_rank_1)

@@ -1,0 +1,329 @@
+"""What is wrong, in words: findings about update, gradient and state, from what was replayed and regressed.
+
+Every limit is about twice the largest value of engines without known faults; `docs/verdicts.md` says of how
+many, and what they gave.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from zbench.record.record import Coefficient
+from zbench.verify.distance import UNIT_ROUNDOFF
+from zbench.verify.replay import DECAY, EPS, EPS_INSIDE, LENGTH, Adam, Products, Remainder, within
+
+WORST_UP_TO = 3.0
+"""Largest remainder of one element's update, in units of its rounding."""
+LENGTH_UP_TO = 1e-6
+"""Share by which updates may be longer than Adam's, beyond what float32's bias corrections explain."""
+DECAY_UP_TO = 0.1
+"""How much of a float32 unit roundoff lr x weight_decay may be off: where it is but a few units, rounding has
+a pattern in common that many elements do not average out."""
+BETA2_UP_TO = 2e-5
+"""Share by which 1 - beta2 may be off, beyond float32's rounding of beta2."""
+CERTAIN = 4.0
+"""Standard errors that an interval has on each side."""
+WRONG_FROM = 0.1
+"""Share of its term from which a fault is `wrong`, and not `drifted`."""
+_LEAST_DECAY = 0.01
+NEAR = 0.15
+_HALF = 0.5
+MOST_FAULTS = 3
+_SAME = 1 - 1e-6
+
+Place = tuple[str, int]
+"""A parameter, and the rank whose part of it is meant."""
+Gravity = Literal["drifted", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault, how large it is as a share of its term, and how it reads."""
+
+    size: float
+    text: str
+
+    @property
+    def gravity(self) -> Gravity:
+        """The verdict that it means."""
+        return "drifted" if self.size < WRONG_FROM else "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """Coefficients of update and decay, fitted together, and half their intervals."""
+
+    length: float
+    decay: float
+    length_error: float
+    decay_error: float
+
+    @classmethod
+    def of(cls, gram: Products, alike: float = 1.0) -> "_Fit":
+        g11, g22, g12 = (float(gram[i, j]) for i, j in ((LENGTH, LENGTH), (DECAY, DECAY), (LENGTH, DECAY)))
+        g01, g02 = float(gram[0, LENGTH]), float(gram[0, DECAY])
+        if g22 <= 0 or g11 <= 0:
+            error = CERTAIN * math.sqrt(alike / g11) if g11 > 0 else math.inf
+            return cls(g01 / g11 if g11 > 0 else 0.0, 0.0, error, math.inf)
+        rest = 1 - g12 * g12 / (g11 * g22)
+        if rest < 1 - _SAME:
+            return cls(0.0, 0.0, math.inf, math.inf)
+        length = (g01 - g02 * g12 / g22) / g11 / rest
+        decay = (g02 - g01 * g12 / g11) / g22 / rest
+        errors = [CERTAIN * math.sqrt(alike / own / rest) for own in (g11, g22)]
+        return cls(length, decay, *errors)
+
+
+def _excess(value: float, ways: Sequence[float]) -> float:
+    return abs(value - within(value, tuple(ways)))
+
+
+def _strays(fit: _Fit, adam: Adam, count: int) -> bool:
+    """Whether a fit is beyond what float32's rounding of Adam's constants and of the elements explains."""
+    decay_limit = DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf
+    decays = (adam.decay_in_float32,) if adam.decoupled else (0.0,)
+    return (
+        _excess(fit.length, adam.lengths_in_float32(count)) > LENGTH_UP_TO + fit.length_error
+        or _excess(fit.decay, decays) > decay_limit + fit.decay_error
+    )
+
+
+def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple[set[Place], set[Place]]:
+    """Return where bias corrections were rounded to float32, and where they were not, in the same step.
+
+    An engine that rounds them everywhere, as DeepSpeed's CPU Adam does, is right: both are empty then.
+    """
+    rounded: set[Place] = set()
+    exact: set[Place] = set()
+    for step, beta2, count in {(one.step, adams[one.parameter].beta2, one.count) for one in remainders}:
+        same = [
+            one
+            for one in remainders
+            if (one.step, adams[one.parameter].beta2, one.count) == (step, beta2, count)
+        ]
+        way = min(adams[same[0].parameter].lengths_in_float32(count), key=abs)
+        if abs(way) <= LENGTH_UP_TO:
+            continue
+        fits = [(one, _Fit.of(one.gram, one.alike)) for one in same]
+        shares = [(one, fit.length / way, fit.length_error / abs(way)) for one, fit in fits]
+        exact_here = {_place(one) for one, share, error in shares if abs(share) + error < _HALF}
+        rounded_here = {
+            _place(one) for one, share, error in shares if _HALF + error < share <= 1 + error + _HALF
+        }
+        if exact_here and rounded_here:
+            exact, rounded = exact | exact_here, rounded | rounded_here
+    return rounded, exact
+
+
+def judge_update(
+    remainders: Sequence[Remainder], adams: Mapping[str, Adam]
+) -> tuple[list[Finding], list[Coefficient]]:
+    """Return the faults of the update over all ranks' remainders, and the coefficients of the whole."""
+    findings = _judge_moments(remainders, adams)
+    suspects = [
+        one
+        for one in remainders
+        if one.worst > WORST_UP_TO or _strays(_Fit.of(one.gram, one.alike), adams[one.parameter], one.count)
+    ]
+    rounded, exact = _uneven(remainders, adams)
+    if rounded:
+        where = where_of(rounded, exact - rounded, adams)
+        findings.append(Finding(LENGTH_UP_TO, f"bias correction rounded to float32 ({where})"))
+        suspects = [one for one in suspects if _place(one) not in rounded | exact and _is_whole(one, adams)]
+    if not suspects and not rounded:
+        suspects = _coherent(remainders, adams)
+    for _ in range(MOST_FAULTS):
+        if not suspects:
+            break
+        finding, explained = _name(suspects, remainders, adams)
+        if not (findings and finding.text.startswith("updates ")):  # moments that are wrong change lengths
+            findings.append(finding)
+        suspects = [one for one in suspects if _place(one) not in explained]
+    return findings, _coefficients(remainders, adams)
+
+
+def _place(one: Remainder) -> Place:
+    return one.parameter, one.rank
+
+
+def _is_whole(one: Remainder, adams: Mapping[str, Adam]) -> bool:
+    """Whether a part strays as a whole, and not because some of it was rounded to float32."""
+    return _strays(_Fit.of(one.gram, one.alike), adams[one.parameter], one.count)
+
+
+def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Remainder]:
+    """Return the parts that only together stray: of all, of a group, of a rank."""
+    keys: list[Callable[[Remainder], object]] = [
+        lambda one: one.rank, lambda one: adams[one.parameter].group, lambda one: None,
+    ]  # fmt: skip
+    for key in keys:
+        for part in {key(one) for one in remainders}:
+            some = [one for one in remainders if key(one) == part]
+            for step in {(one.step, one.count, adams[one.parameter]) for one in some}:
+                of_step = [one for one in some if (one.step, one.count, adams[one.parameter]) == step]
+                if _strays(_Fit.of(_pooled(of_step)), step[2], step[1]):
+                    return some
+    return []
+
+
+def _pooled(remainders: Iterable[Remainder]) -> Products:
+    return sum((one.gram / one.alike for one in remainders), np.zeros((5, 5)))
+
+
+def _share(gram: Products, row: int) -> tuple[float, float]:
+    """Return the coefficient of a direction, and half its interval: update and decay are fitted together."""
+    if row in (LENGTH, DECAY):
+        fit = _Fit.of(gram)
+        return (fit.length, fit.length_error) if row == LENGTH else (fit.decay, fit.decay_error)
+    own = float(gram[row, row])
+    return (float(gram[0, row]) / own, CERTAIN / math.sqrt(own)) if own > 0 else (0.0, math.inf)
+
+
+def _explained(gram: Products, row: int) -> float:
+    """Return the share of the remainder that a direction explains; eps inside the root has no factor."""
+    own, whole = float(gram[row, row]), float(gram[0, 0])
+    if own <= 0 or whole <= 0:
+        return 0.0
+    if row == EPS_INSIDE:
+        return (2 * float(gram[0, row]) - own) / whole
+    return float(gram[0, row]) ** 2 / own / whole
+
+
+def _name(
+    suspects: Sequence[Remainder], remainders: Sequence[Remainder], adams: Mapping[str, Adam]
+) -> tuple[Finding, set[Place]]:
+    """Return the fault that explains most of the suspects, and which of them it explains."""
+    steps = {one.step: _pooled(other for other in suspects if other.step == one.step) for one in suspects}
+    total = {
+        row: sum(_explained(gram, row) * float(gram[0, 0]) for gram in steps.values())
+        for row in (LENGTH, DECAY, EPS_INSIDE, EPS)
+    }
+    row = max(total, key=lambda row: total[row])
+    whole = sum(float(gram[0, 0]) for gram in steps.values())
+    suspected = {_place(one) for one in suspects}
+    if total[row] < whole / 2 and any(one.worst > WORST_UP_TO for one in suspects):
+        where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
+        size = max(one.size for one in suspects)
+        return Finding(size, f"updates other than Adam's ({where})"), suspected
+    faulty, sound = set(), set()
+    for one in remainders:
+        value, error = _share(one.gram / one.alike, row)
+        key = _place(one)
+        wanted = _share(steps[one.step], row)[0] if one.step in steps else None
+        if key in suspected and abs(value) > error:
+            faulty.add(key)
+        elif wanted is not None and abs(value - wanted) > error + abs(wanted) * NEAR:
+            sound.add(key)
+    faulty = faulty or suspected
+    where = where_of(faulty, sound - faulty, adams)
+    size, text = _words(row, steps, suspects, adams)
+    return Finding(size, text.format(where=where)), suspected - (sound - faulty)
+
+
+def _words(
+    row: int, steps: Mapping[int, Products], suspects: Sequence[Remainder], adams: Mapping[str, Adam]
+) -> tuple[float, str]:
+    """Return the size of a fault as a share of its term, and what it reads like."""
+    adam, strongest = adams[suspects[0].parameter], max(steps, key=lambda s: float(steps[s][row, row]))
+    share = _share(steps[strongest], row)[0]
+    if row == DECAY:
+        share /= adam.weight_decay or _LEAST_DECAY
+        if adam.weight_decay == 0:
+            return abs(share), "weight decay that was not asked for on {where}"
+        if abs(share + 1) < NEAR:
+            return 1.0, "no weight decay on {where}"
+        return abs(
+            share
+        ), f"weight decay {percent(share)} too {'strong' if share > 0 else 'weak'} ({{where}})"
+    if row == EPS_INSIDE:
+        return max(one.size for one in suspects), "eps inside the root ({where})"
+    if row == EPS:
+        return max(one.size for one in suspects), f"eps {times(1 + share)} ({{where}})"
+    counts = {one.step: one.count for one in suspects}
+    lengths = {step: _share(gram, LENGTH)[0] for step, gram in steps.items()}
+    bare = {step: _without_correction(adam, counts[step]) for step in steps}
+    if adam.bias_correction and all(abs(lengths[s] - bare[s]) < NEAR * abs(bare[s]) for s in steps):
+        return max(map(abs, lengths.values())), "no bias correction ({where})"
+    after = -adam.lr * adam.weight_decay
+    if adam.decoupled and after and all(abs(length - after) < NEAR * -after for length in lengths.values()):
+        return -after, "weight decay after the update ({where})"
+    return abs(share), f"updates {percent(share)} too {'long' if share > 0 else 'short'} ({{where}})"
+
+
+def _without_correction(adam: Adam, count: int) -> float:
+    first, second = adam.corrections(count)
+    return first / math.sqrt(second) - 1
+
+
+def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Finding]:
+    bad = [one for one in remainders if one.worst_moment > WORST_UP_TO or _moment_strays(one, adams)]
+    if not bad:
+        return []
+    suspected = {_place(one) for one in bad}
+    where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
+    gram = sum((one.moments for one in bad), np.zeros((2, 2)))
+    share, adam = float(gram[0, 1] / gram[1, 1]), adams[bad[0].parameter]
+    size = max(one.size_moment for one in bad)
+    if float(gram[0, 1]) ** 2 > float(gram[0, 0] * gram[1, 1]) / 2 and adam.beta2 < 1:
+        beta2 = adam.beta2 - share * (1 - adam.beta2)
+        if 0 <= beta2 < 1:
+            return [Finding(abs(share), f"beta2 {beta2:.4g} instead of {adam.beta2:g} ({where})")]
+    return [Finding(size, f"second moments that are not the gradients' ({where})")]
+
+
+def _moment_strays(one: Remainder, adams: Mapping[str, Adam]) -> bool:
+    own = float(one.moments[1, 1])
+    share, error = (float(one.moments[0, 1]) / own, CERTAIN / math.sqrt(own)) if own > 0 else (0.0, 0.0)
+    return _excess(share, (adams[one.parameter].beta2_in_float32,)) > BETA2_UP_TO + error * math.sqrt(
+        one.alike
+    )
+
+
+def _coefficients(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Coefficient]:
+    """Return the coefficients of all parameters and replayed steps together."""
+    if not remainders:
+        return []
+    gram = _pooled(remainders)
+    fit, decay = _Fit.of(gram), max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
+    moments = sum((one.moments for one in remainders), np.zeros((2, 2)))
+    result = [
+        Coefficient("update length", 1 + fit.length, fit.length_error),
+        Coefficient("weight decay", 1 + fit.decay / decay, fit.decay_error / decay),
+    ]
+    if moments[1, 1] > 0:
+        value = 1 + float(moments[0, 1] / moments[1, 1])
+        result.append(Coefficient("1 - beta2", value, CERTAIN / math.sqrt(float(moments[1, 1]))))
+    return result
+
+
+def where_of(faulty: Collection[Place], sound: Collection[Place], adams: Mapping[str, Adam]) -> str:
+    """Return which parameters, or whose part of them; those in neither could not be told."""
+    if not sound:
+        return "all parameters"
+    names, ranks = {name for name, _ in faulty}, {rank for _, rank in faulty}
+    sound_names, sound_ranks = {name for name, _ in sound}, {rank for _, rank in sound}
+    whose = f"rank {', '.join(map(str, sorted(ranks)))}'s"
+    if names & sound_names and not ranks & sound_ranks:
+        return f"{whose} part"
+    suffix = f" of {whose} part" if names & sound_names else ""
+    groups = {adams[name].group for name in names if name in adams}
+    pattern = next(iter(groups)) if len(groups) == 1 else None
+    if pattern is not None and not any(adams[name].group == pattern for name in sound_names):
+        return pattern + suffix
+    endings = {name.rpartition(".")[2] for name in names}
+    ending = next(iter(endings))
+    if len(endings) == 1 and len(names) > 1 and not any(n.rpartition(".")[2] == ending for n in sound_names):
+        return f"*.{ending}{suffix}"
+    first = min(names)
+    return first + suffix if len(names) == 1 else f"{first} and {len(names) - 1} more{suffix}"
+
+
+def percent(share: float) -> str:
+    return f"{abs(share):.1%}".replace("%", " %") if abs(share) >= 5e-4 else f"{abs(share) * 100:.2g} %"
+
+
+def times(factor: float) -> str:
+    return f"{factor:.1f} x" if 0.1 <= abs(factor) < 1000 else f"{factor:.2g} x"

@@ -1,0 +1,156 @@
+"""What a trial shows beside its trajectory, and what follows from it: findings, and what was not checked."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from zbench.record.record import Coefficient
+from zbench.spec.engine import EngineSpec
+from zbench.verify.diagnosis import Finding, judge_update
+from zbench.verify.distance import errors_of
+from zbench.verify.plain_numerics import group_named, settings_of
+from zbench.verify.replay import Adam, Remainder
+from zbench.verify.slope import NORM_UP_TO, factor_in_words, judge_gradient, shares, slopes
+from zbench.verify.trajectory import Reference, Trajectory
+
+_BUFFERS_UP_TO = 10.0
+_GROSS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What was replayed and read of all ranks.
+
+    unread: why the update cannot be replayed. gradients: of the first update, by name; empty where they
+    cannot be read. first: digests of all parameters before the first step. findings: of each rank's buffers.
+    """
+
+    adams: Mapping[str, Adam]
+    remainders: Sequence[Remainder]
+    unread: str | None
+    gradients: Mapping[str, Tensor]
+    first: Mapping[str, int]
+    findings: Sequence[Finding]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Faults, the gravest first; coefficients; and what could not be checked, with the reasons."""
+
+    findings: list[Finding] = field(default_factory=list)
+    coefficients: list[Coefficient] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def adam_of(name: str, spec: EngineSpec) -> Adam:
+    """Return the hyperparameters of a parameter's updates."""
+    pattern, group = group_named(name, spec.param_groups)
+    settings = settings_of(spec.optimizer, group)
+    settings.pop("amsgrad")
+    return Adam(**settings, decoupled=spec.optimizer.name == "adamw", group=pattern)
+
+
+def examine(observed: Trajectory, reference: Reference, evidence: Witness) -> Examination:
+    """Return what evidence says of a finite run, by the reference."""
+    updates, of_update = judge_update(evidence.remainders, evidence.adams)
+    scale, of_gradient, scale_checked = _judge_scale(observed, reference, evidence)
+    state = [*_judge_untrained(observed, reference, evidence), *evidence.findings]
+    unchecked, warnings = [], []
+    missing = _not_replayed(reference, evidence)
+    if missing is not None:
+        unchecked.append("update")
+        warnings.append(f"update not checked: {missing}")
+    if not scale_checked:
+        unchecked.append("scale")
+        warnings.append("scale not checked: the engine reports neither first_moments() nor gradient norms")
+    findings = sorted([*scale, *updates, *state], key=lambda finding: finding.gravity != "wrong")
+    return Examination(findings, [*of_gradient, *of_update], unchecked, warnings)
+
+
+def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
+    """Return why some of the update was not replayed; None where all of it was."""
+    if evidence.unread is not None:
+        return evidence.unread
+    counts: Counter[tuple[str, int]] = Counter()
+    for one in evidence.remainders:
+        counts[one.parameter, one.step] += one.elements
+    most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
+    for at, (name, value) in enumerate(reference.plain.parameters.items()):
+        trained = reference.active is not None and bool(reference.active[:, at].any())
+        if trained and most.get(name, 0) < value.numel():
+            return f"optimizer_parts() has {most.get(name, 0):,} of {value.numel():,} elements of {name}"
+    return None
+
+
+def _judge_scale(
+    observed: Trajectory, reference: Reference, evidence: Witness
+) -> tuple[list[Finding], list[Coefficient], bool]:
+    """Return the faults of the first step's gradient, its coefficient, and whether it could be judged."""
+    if observed.skipped != reference.plain.skipped:
+        return [], [], True  # told by a warning
+    first = next((s for s in range(len(observed.grad_norms)) if s not in observed.skipped), 0)
+    if evidence.gradients and reference.gradients:
+        of_each = slopes(evidence.gradients, reference.gradients, reference.true_gradients)
+        parts = shares(evidence.gradients, reference.contributions) if reference.contributions else None
+        return *judge_gradient(of_each, parts, evidence.dtype, evidence.adams), True
+    norm, own = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
+    if not math.isfinite(norm) or not own > 0:
+        return [], [], False
+    factor, limit = norm / own, NORM_UP_TO[evidence.dtype]
+    coefficient = Coefficient("gradient", factor, limit)
+    if abs(factor - 1) <= limit:
+        return [], [coefficient], True
+    words = factor_in_words(factor, "by their norm", *reference.plain.losses.shape[1:])
+    return [Finding(abs(factor - 1), words)], [coefficient], True
+
+
+def _judge_untrained(observed: Trajectory, reference: Reference, evidence: Witness) -> list[Finding]:
+    """Return the faults of parameters that nothing may change: frozen ones, and those without a gradient."""
+    findings = []
+    columns = {name: observed.digests[:, at] for at, name in enumerate(observed.names)}
+    untouched = set()
+    if reference.active is not None:
+        never = ~reference.active.any(dim=0)
+        untouched = {name for name, no in zip(reference.plain.names, never.tolist(), strict=True) if no}
+    for name in sorted((untouched | reference.frozen.keys()) & columns.keys() & evidence.first.keys()):
+        what = "frozen parameter" if name in reference.frozen else "parameter without a gradient"
+        if bool((columns[name] != evidence.first[name]).any()):
+            findings.append(Finding(1.0, f"{what} {name} was changed"))
+        elif name in reference.frozen and evidence.first[name] not in reference.frozen[name].tolist():
+            findings.append(Finding(1.0, f"{what} {name} has other values than the model's"))
+    return findings
+
+
+def judge_buffers(model: nn.Module, reference: Reference, rank: int) -> list[Finding]:
+    """Return the faults of one rank's buffers: they are its own, or rank 0's where an engine broadcasts."""
+    strays = []
+    for name, buffer in model.named_buffers():
+        own = [(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
+        if own[0] in reference.buffers and not any(_same_buffer(buffer, reference, key) for key in own):
+            strays.append(name)
+    more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
+    return [Finding(1.0, f"buffers of rank {rank} ({strays[0]}{more})")] if strays else []
+
+
+def _same_buffer(buffer: Tensor, reference: Reference, key: str) -> bool:
+    plain, value = reference.buffers[key], buffer.detach().cpu()
+    if value.shape != plain.shape or value.is_floating_point() != plain.is_floating_point():
+        return False
+    if not plain.is_floating_point():
+        return torch.equal(value, plain.to(value.dtype))
+    if not bool(plain.isfinite().all()):
+        return bool((value.isfinite() == plain.isfinite()).all())
+    if torch.equal(value.double(), plain.double()):
+        return True
+    if key not in reference.true_buffers:
+        apart, size = (float(x.double().norm()) for x in (value.double() - plain.double(), plain))
+        return apart <= _GROSS * size
+    truth = {"": reference.true_buffers[key].double()}
+    errors = errors_of({"": value.float()}, {"": plain.float()}, truth)
+    return errors.each[""] <= _BUFFERS_UP_TO
