@@ -1,5 +1,6 @@
 """A round in heats: who takes turns with whom, and what their records say."""
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,6 +39,9 @@ class TurnTaker(MockExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.heats: list[list[TrialSpec]] = []
+
+    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
+        return replace(super().run(task, watch), peak_rss_bytes=1000)
 
     def run_heat(
         self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
@@ -113,7 +117,11 @@ def test_only_what_fits_beside_one_another_shares_a_heat(monkeypatch: pytest.Mon
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
         rooms.observe(replace(record, memory=memory))
-    assert rooms.share(known) == known[:3], "8,000 bytes are 80 % of what is free"
+    assert rooms.share(known, lambda _: math.inf) == known[:3], "8,000 bytes are 80 % of what is free"
+    new = make_trial(sample="new", world_size=2)
+    assert rooms.share([new, known[0]], lambda _: 2500) == [new, known[0]]
+    assert rooms.share([new, known[0]], lambda _: 2501) == [new]
+    assert rooms.share([known[0], new], lambda _: math.inf) == [known[0]], "what it needs is not known"
 
 
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:

@@ -96,9 +96,13 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """No process of the group, nor any that it started, is left. cpu_seconds: what all of them used."""
+    """No process of the group, nor any that it started, is left. cpu_seconds: what all of them used.
+
+    peak_rss_bytes: the most memory that one rank held.
+    """
 
     cpu_seconds: float
+    peak_rss_bytes: int
 
 
 @dataclass(slots=True)
@@ -114,6 +118,7 @@ class GroupEnd:
     suspended: int | None = None
     stopped: str | None = None
     cpu_seconds: float = 0.0
+    peak_rss_bytes: int | None = None
 
 
 class ServerLostError(Exception):
@@ -204,7 +209,8 @@ class RankGroup:
         """Return what happened to the group next; None after `timeout` seconds."""
         message = self._receive(timeout)
         if isinstance(message, GroupGone):
-            self.is_gone, self.end.cpu_seconds = True, message.cpu_seconds
+            self.is_gone = True
+            self.end.cpu_seconds, self.end.peak_rss_bytes = message.cpu_seconds, message.peak_rss_bytes
         return message
 
     def _send(self, message: object) -> None:

@@ -117,7 +117,8 @@ class Attempt:
     """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok.
 
     environment: path and versions of another Python environment that the ranks ran in. seconds: how long it
-    ran, where that is not how long `Executor.run` took.
+    ran, where that is not how long `Executor.run` took. peak_rss_bytes: the most memory that one of its
+    processes held, where that is known.
     """
 
     outcome: Outcome
@@ -126,6 +127,7 @@ class Attempt:
     disturbance: Disturbance | None = None
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
+    peak_rss_bytes: int | None = None
 
     @property
     def was_killed(self) -> bool:

@@ -173,7 +173,7 @@ class Processes(Contender):
         if error is None and not any(log.stat().st_size for log in logs.iterdir()):
             shutil.rmtree(logs)
         what = self._meter.disturbance(self._group.end.cpu_seconds + self._own_seconds)
-        return Attempt(outcome, error, disturbance=what)
+        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=self._group.end.peak_rss_bytes)
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing of them."""

@@ -1,6 +1,7 @@
 """Which trials may be there at once: those whose memory fits beside one another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -10,12 +11,16 @@ from zbench.spec.trial import TrialSpec
 SHARE = 0.8
 """How much of the free memory the contenders of a heat may need together."""
 
-UNKNOWN = 0.3 * 2**30
-"""Bytes a rank is expected to hold beside its tensors."""
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+
+def uses_cpu(device: str) -> bool:
+    """Whether `run.device` means the CPU here."""
+    return device == "cpu" or (device == "auto" and not any(file.exists() for file in _GPU_DRIVERS))
 
 
 class Room:
-    """Knows what each trial held when it last ran."""
+    """Knows what each trial held when it last ran; else what it can hold at most decides."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
@@ -26,11 +31,15 @@ class Room:
             ranks = record.config["run"]["world_size"]
             self._held[record.trial_id] = record.memory.peak_rss_bytes * ranks
 
-    def share(self, trials: Sequence[TrialSpec]) -> list[TrialSpec]:
-        """Return those of the trials, from the first on, that fit into free memory together."""
+    def share(self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float]) -> list[TrialSpec]:
+        """Return those of the trials, from the first on, that fit into free memory together.
+
+        most_bytes: an upper bound for one rank of a trial that has not run yet.
+        """
         free, needed, fitting = psutil.virtual_memory().available * SHARE, 0.0, []
         for trial in trials:
-            needed += self._held.get(trial.trial_id, UNKNOWN * trial.run.world_size)
+            held = self._held.get(trial.trial_id)
+            needed += most_bytes(trial) * trial.run.world_size if held is None else held
             if needed <= free:
                 fitting.append(trial)
         return fitting

@@ -14,6 +14,7 @@ import psutil
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
 from zbench.launch.revisions import Checkouts, Version, clean_environment
+from zbench.launch.room import SHARE, uses_cpu
 from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
@@ -23,11 +24,7 @@ _LONGEST_MESSAGE = 500
 _END_SECONDS = 0.25
 """How long an interrupted sweep may take to end by itself: Ctrl-C reaches it, too."""
 
-_SHARE_OF_MEMORY = 0.8
-"""How much of the available memory two samples may need that are there at once."""
-
 _POLL_SECONDS = 0.1
-_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
 class _Sweep(Contender):
@@ -160,7 +157,7 @@ class Sampler:
         if not all(_on_cpu(record) for sample in samples for record in sample):
             return "they need a GPU"
         needed, available = sum(map(_bytes_held, samples)), psutil.virtual_memory().available
-        if needed > _SHARE_OF_MEMORY * available:
+        if needed > SHARE * available:
             return f"both need {format_bytes(needed)}, and {format_bytes(available)} are available"
         return None
 
@@ -194,8 +191,7 @@ class Sampler:
 
 def _on_cpu(record: Record) -> bool:
     """Say whether a trial's ranks used the CPU alone."""
-    device = _run_key(record, "device", "auto")
-    return device == "cpu" or (device == "auto" and not any(file.exists() for file in _GPU_DRIVERS))
+    return uses_cpu(_run_key(record, "device", "auto"))
 
 
 def _run_key(record: Record, key: str, default: Any) -> Any:

@@ -91,7 +91,7 @@ class Keeper:
         self._launcher = launcher
         self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, rank)
         self._group = 0
-        self._cpu_seconds = 0.0
+        self._cpu_seconds, self._peak_rss_bytes = 0.0, 0
 
     def keep(self, request: StartGroup) -> None:
         """Return when the group is gone; it ends when the launcher says so, or is gone."""
@@ -106,7 +106,7 @@ class Keeper:
         finally:
             self._kill()
             self._cpu_seconds += end_children()
-        self._launcher.send(GroupGone(self._cpu_seconds))
+        self._launcher.send(GroupGone(self._cpu_seconds, self._peak_rss_bytes))
 
     def _start(self, request: StartGroup) -> None:
         keeper, pids = os.getpid(), []
@@ -136,6 +136,7 @@ class Keeper:
         os.close(pidfd)
         _, status, usage = os.wait4(pid, 0)
         self._cpu_seconds += usage.ru_utime + usage.ru_stime
+        self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
         self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
 
     def _kill(self) -> None:

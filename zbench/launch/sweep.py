@@ -22,7 +22,7 @@ from zbench.launch.events import (
 )
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
-from zbench.launch.room import Room
+from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
@@ -118,7 +118,7 @@ class SweepRun:
         if executor.runs_ahead and time.monotonic() < deadline:
             self._begin_all(runner, todo)
         while waiting and time.monotonic() < deadline:
-            heat = self._next_heat(list(waiting.values())) if runner.takes_turns else []
+            heat = self._next_heat(runner, list(waiting.values())) if runner.takes_turns else []
             if len(heat) > 1:
                 self._run_heat(runner, heat, waiting)
             else:
@@ -209,7 +209,7 @@ class SweepRun:
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
-    def _next_heat(self, todo: Sequence[Repeat]) -> list[TrialSpec]:
+    def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
         """Return who of a round takes turns next: as many as fit into heats of equal size."""
         able = [
             trial
@@ -219,17 +219,16 @@ class SweepRun:
         if not able:
             return []
         heats = math.ceil(len(able) / min(trial.run.heat for trial in able))
-        return self._room.share(able[: math.ceil(len(able) / heats)])
+        heat = able[: math.ceil(len(able) / heats)]
+        for trial in heat:
+            self._prepare(runner, trial)
+        return self._room.share(heat, runner.most_bytes)
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
         """Run one repeat of each of these trials, in turns, and take them out."""
-        for trial in heat:
-            self._prepare(runner, trial)
         _, repeat = next(iter(todo.values()))
-        trace, lot = (
-            self._plan.trace and repeat == 0,
-            random.Random(f"{self._plan.seed}/{repeat}/{len(todo)}"),
-        )
+        trace = self._plan.trace and repeat == 0
+        lot = random.Random(f"{self._plan.seed}/{repeat}/{len(todo)}")
 
         def watch(trial: TrialSpec) -> Watch:
             return lambda line: self._tell(StepDone(trial, line))
@@ -274,7 +273,7 @@ def can_take_turns(trial: TrialSpec) -> bool:
     """Whether a trial can take turns: a script cannot, nor what runs on several hosts or on CUDA."""
     run = trial.run
     has_turns = run.order != "rounds" and run.steps >= SHORTEST
-    return has_turns and trial.workload.command is None and run.host_count == 1 and run.device != "cuda"
+    return has_turns and trial.workload.command is None and run.host_count == 1 and uses_cpu(run.device)
 
 
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:

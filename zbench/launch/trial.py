@@ -1,5 +1,6 @@
 """One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
+import math
 import random
 import secrets
 import time
@@ -60,6 +61,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self.executor, self.run_dir = executor, run_dir.absolute()
         self._tell = on_notice
         self._references: dict[str, Path | Failure] = {}
+        self._reference_bytes: dict[str, int] = {}
         self._recomputed: set[str] = set()
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.paired_path() is None else 0
 
@@ -166,7 +168,16 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             if error and error.kind == "storage":
                 raise StorageError(f"no reference could be saved: {error.message}; use --resume")
             self._references[key] = error or task.path
+            if attempt is not None and attempt.peak_rss_bytes is not None:
+                self._reference_bytes[key] = attempt.peak_rss_bytes
         return self._references[key]
+
+    def most_bytes(self, trial: TrialSpec) -> float:
+        """Return what one rank of a trial can hold at most: what its reference did.
+
+        That one plays all ranks with whole state, in float32 and float64. Infinite where it is not known.
+        """
+        return self._reference_bytes.get(reference_key(trial), math.inf) if is_verified(trial) else math.inf
 
     def has_reference(self, trial: TrialSpec) -> bool:
         """Whether `run` would start at once, without computing a reference first."""
