@@ -156,6 +156,7 @@ def faults_free_everything(group: dist.ProcessGroup) -> None:
                 with pytest.raises(ZeroDivisionError, match="a fault in backward"):
                     engine.backward(model(*batch(rank, step), faulty=True))
                 assert settled() == idle
+                engine.zero_grad()
             for micro in range(2):
                 engine.backward(model(*batch(rank, step + 10 * micro)))
             engine.step()
