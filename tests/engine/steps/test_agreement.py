@@ -1,5 +1,9 @@
 """Ranks that do not make the same collective calls stop with one error; no shard is swapped."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.engine.ranks import RankPool
@@ -63,3 +67,36 @@ def test_behind_a_backend_without_headers_the_step_compares_a_hash_of_all_calls(
 def test_collectives_are_those_of_the_backend_that_serves_the_device(ranks: RankPool, backend: str) -> None:
     for said in ranks.run(4, CASES + "backend_of", backend):
         assert said.endswith("CrossMemoryCollectives"), said
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("how", "stage", "named"), [("is killed", 3, "left"), ("closes", 1, "stopped: it has closed its engine")]
+)
+def test_a_rank_that_leaves_is_named_on_the_others_with_its_last_call(
+    way: str, how: str, stage: int, named: str
+) -> None:
+    ranks = RankPool(3)
+    try:
+        ranks.begin(3, "tests.engine.steps.leaving:train", way, how, stage)
+        for rank in range(2):
+            returned, words = ranks.answer(rank, 60.0)
+            assert returned, words
+            assert words.startswith(f"RanksDisagreeError: rank 2 has {named}"), words
+            assert "(this rank gathers" in words or "(this rank reduces" in words
+            if how == "is killed":
+                assert "its last such call: gathers" in words or "its last such call: reduces" in words
+    finally:
+        ranks.close()
+
+
+def test_an_error_outside_the_engine_that_ends_a_rank_is_named_on_the_others(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.engine.steps.leaving", str(tmp_path / "store")]
+    others = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [
+        subprocess.Popen([*command, str(rank), "2", "memory", "raises"], **others)  # type: ignore[call-overload]
+        for rank in (0, 1)
+    ]
+    words, why = started[0].communicate(timeout=100)[0], started[1].communicate(timeout=100)[1]
+    assert "KeyError: 'in the data loader'" in why
+    assert words.startswith("RanksDisagreeError: rank 1 has stopped: KeyError: 'in the data loader'"), words

@@ -18,6 +18,7 @@ from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, peers
 from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.peers import probe_peers
+from zbench.errors import RanksDisagreeError
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
@@ -152,7 +153,7 @@ def outlive(group: dist.ProcessGroup, victim: int) -> str:
     try:
         comm.reduce_scatter(send, out, TAG).wait()
         return "nothing"
-    except OSError as error:
+    except RanksDisagreeError as error:
         return str(error)
 
 

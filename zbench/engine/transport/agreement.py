@@ -7,7 +7,9 @@ collective. The words of an error go through the process group's store: after a 
 works.
 """
 
+import atexit
 import json
+import sys
 import time
 import weakref
 from collections import deque
@@ -59,24 +61,36 @@ class Call:
 
 
 class Board:
-    """Texts that each rank writes for the others; `store` is None in a world of one rank."""
+    """Texts that each rank writes for the others; `store` is None in a world of one rank. lost: the rank that
+    serves the store has left.
+    """
 
     def __init__(self, rank: int, world_size: int, store: Store | None) -> None:
         self._rank, self._world_size, self._store = rank, world_size, store
+        self.lost = False
 
     def write(self, topic: str, text: str) -> None:
         """Let the others read `text`."""
-        if self._store is not None:
-            self._store.set(f"{topic}/{self._rank}", text)
+        with self._unless_lost():
+            if self._store is not None:
+                self._store.set(f"{topic}/{self._rank}", text)
+
+    @contextmanager
+    def _unless_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError:
+            self._store, self.lost = None, True
 
     def read(self, topic: str, seconds: float) -> dict[int, str]:
         """Return the texts of the ranks that wrote one within `seconds`, by rank."""
         texts: dict[int, str] = {}
         deadline = time.monotonic() + seconds
         while self._store is not None:
-            for rank in set(range(self._world_size)) - texts.keys():
-                if self._store.check([f"{topic}/{rank}"]):
-                    texts[rank] = self._store.get(f"{topic}/{rank}").decode()
+            with self._unless_lost():
+                for rank in set(range(self._world_size)) - texts.keys():
+                    if self._store.check([f"{topic}/{rank}"]):
+                        texts[rank] = self._store.get(f"{topic}/{rank}").decode()
             if len(texts) == self._world_size or time.monotonic() > deadline:
                 break
             time.sleep(0.01)
@@ -102,6 +116,7 @@ class Agreement:
         self._posted = ""
         self._ended: Exception | None = None
         self._lock = Lock()
+        _AGREEMENTS.add(self)
         self.waiting: tuple[Call, float] | None = None
 
     def note(self, channel: str, tag: Tag, size: int) -> Call:
@@ -135,8 +150,28 @@ class Agreement:
                 self._end()
                 raised = self._raised_elsewhere(call)
                 texts = {} if raised else self._board.read("ended", _SECONDS_TO_HEAR)
+                if raised is None and not isinstance(error, OtherCallError):
+                    raised = self._left(call, texts)
                 self._ended = raised or (_disagreement(texts) if len(set(texts.values())) > 1 else error)
             return self._ended
+
+    def _left(self, call: Call, texts: Mapping[int, str]) -> Exception | None:
+        """Return the error of ranks that have left: the others have written why their own calls ended."""
+        gone = ", ".join(str(rank) for rank in range(self._world_size) if rank not in texts)
+        if not gone:
+            return None
+        who = "the rank that serves the process group's store (0, as a rule)" if self._board.lost else gone
+        earlier = [str(c) for c in self._latest[call.channel] if c.number < call.number]
+        return RanksDisagreeError(
+            f"rank {who} has left: it ended, was killed, or closed its engine; its last such call:"
+            f" {earlier[-1] if earlier else 'none'} (this rank {call}); see what that rank has printed"
+        )
+
+    def leave(self, why: str) -> None:
+        """Say to ranks that wait for this one that it makes no more calls, unless it has said so."""
+        if self._ended is None and not self._posted:
+            self._errors += 1
+            self._tell_error(why)
 
     def look(self, patience: float) -> bool:
         """Return whether this rank has waited for `patience` seconds, and all wait for calls that some rank
@@ -192,6 +227,16 @@ class Agreement:
         topic = f"meeting/{self._meetings}"
         self._board.write(topic, text)
         return {self._rank: text, **self._board.read(topic, _SECONDS_TO_HEAR)}
+
+
+_AGREEMENTS: "weakref.WeakSet[Agreement]" = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    error = getattr(sys, "last_value", None)
+    for agreement in list(_AGREEMENTS):
+        agreement.leave("its process has ended" if error is None else f"{type(error).__name__}: {error}")
 
 
 @dataclass(slots=True)

@@ -78,6 +78,7 @@ class GroupCollectives(ABC):
     def close(self) -> None:
         """Release what was made for this engine alone."""
         self._watch.close()
+        self.agreement.leave("it has closed its engine")
 
 
 def _end(comm: "weakref.ref[GroupCollectives]") -> None:
