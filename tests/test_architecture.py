@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7520,
+    "engine": 7618,
     "spec": 3160,
     "launch": 2980,
     "cli": 2600,

@@ -22,6 +22,7 @@ from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.optimizer.torch_optimizer import GROUPS_REFUSAL, SchedulerOptimizer
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.base import Parameters
+from zbench.engine.parameters.gathering import uncompiled
 from zbench.engine.parameters.hooks import GradientHooks
 from zbench.engine.parameters.ownership import Members, check_no_gradients
 from zbench.engine.parameters.released import own
@@ -85,6 +86,7 @@ class Engine:
     def _reporting(self) -> AbstractContextManager[None]:  # errors reach ranks that wait for this one
         return self._core.summarizer.agreement.reporting()
 
+    @uncompiled
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
@@ -120,6 +122,7 @@ class Engine:
                 self.policies.accumulation.discarded = earlier
             raise
 
+    @uncompiled
     def step(self, *, grad_norm: bool = False) -> StepInfo:
         """Update the parameters from the gradients since the last step; UsageError if they are not complete.
         grad_norm: return the norm also where nothing is clipped. Any other exception leaves every bit as it
@@ -163,6 +166,7 @@ class Engine:
             policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
 
+    @uncompiled
     def zero_grad(self) -> None:
         """Discard the gradients since the last step: the next backward begins a new one."""
         self._integrity.check()

@@ -9,17 +9,42 @@ torch's message.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.sharded import GroupState, Member, ShardedGroup, ShardedParameters
+from zbench.errors import UsageError
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
+F = TypeVar("F", bound=Callable[..., Any])
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
 _CONTEXT = -1  # the caller of every context
 _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that ends is longer
+
+
+def uncompiled(function: F, *, calls: bool = False) -> F:
+    """Have `torch.compile` break its graph at a function, and leave what that calls alone; with `calls` it
+    may compile that. (`torch.compiler.disable` does the same, and imports the compiler, which takes 2 s.)
+    """
+    marked: Any = function
+    marked._torchdynamo_disable, marked._torchdynamo_disable_msg = True, "the engine is not compiled"
+    inside = _FrameAction.DEFAULT if calls else _FrameAction.SKIP
+    set_code_exec_strategy(marked.__code__, _FrameExecStrategy(_FrameAction.SKIP, inside))
+    return function
+
+
+def explain_torch_func(error: RuntimeError) -> None:
+    """Raise UsageError with the remedy for the error of torch.func.grad and its kin in a region."""
+    if "support saved tensor hooks" in str(error):
+        raise UsageError(
+            "torch.func.grad, vjp, jacrev and hessian do not run inside a forward or engine.gathered at"
+            " zero_stage 3; call them outside, with engine.full_parameters() for torch.func.functional_call,"
+            " or use torch.autograd.grad(create_graph=True), or zero_stage 2"
+        ) from error
 
 
 class Gatherer:
@@ -47,6 +72,7 @@ class Gatherer:
         groups = (self.group_of.get(id(p)) for p in parameters)
         return list(dict.fromkeys(group for group in groups if group is not None and not group.resident))
 
+    @uncompiled
     def enter(self, caller: int) -> None:
         """Begin a call of `caller` (a number for each module). The outermost call opens a region."""
         self.depth += 1
@@ -65,6 +91,7 @@ class Gatherer:
         packer = getattr(top[0], "__self__", None) if top else None
         return isinstance(packer, Packer) and packer.gatherer is self
 
+    @uncompiled
     def leave(self) -> None:
         """End that call, whether it returned or raised."""
         if self._pushed and self._pushed[-1][0] == self.depth:
@@ -75,6 +102,7 @@ class Gatherer:
             for group in kept:
                 self.release(group)
 
+    @uncompiled
     def begin_use(self, groups: Sequence[ShardedGroup], *, gather: bool = True) -> None:
         """A module begins to run, or a context is entered, that needs these groups: now, with `gather`."""
         safe = not torch.is_grad_enabled() or self._packs()
@@ -85,6 +113,7 @@ class Gatherer:
             if not safe:
                 self._expose(group)
 
+    @uncompiled
     def end_use(self, groups: Sequence[ShardedGroup]) -> None:
         """What was begun has ended, well or not."""
         for group in groups:
@@ -175,6 +204,9 @@ class Gatherer:
         try:
             self.begin_use(groups)
             yield
+        except RuntimeError as error:
+            explain_torch_func(error)
+            raise
         finally:
             self.end_use(groups)
             self.leave()
@@ -187,6 +219,7 @@ class Packer:
         self.gatherer, self._outer = gatherer, outer
         self._nested = outer is not None and isinstance(getattr(outer[0], "__self__", None), Packer)
 
+    @uncompiled
     def pack(self, tensor: Tensor) -> object:
         """Return what autograd keeps in place of `tensor`: a reference where it is a view of a group."""
         group = self.gatherer.group_behind(tensor)
@@ -194,6 +227,7 @@ class Packer:
             return self._outer[0](tensor if group is None else tensor.detach())  # memory that stays
         return (SavedView.of(group, tensor) if group is not None else None) or Saved(tensor)
 
+    @uncompiled
     def unpack(self, kept: object) -> Tensor:
         """Return the tensor that was packed. Its group is released when backward has unpacked all of it."""
         if isinstance(kept, Saved):
@@ -313,5 +347,6 @@ class SavedView:
         self.group.outstanding -= self._pending
         self._pending = False
 
+    @uncompiled
     def __del__(self) -> None:
         self._settle()

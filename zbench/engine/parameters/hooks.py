@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.gathering import Gatherer, explain_torch_func, uncompiled
 from zbench.engine.parameters.leaves import LeafModules
 from zbench.engine.parameters.ownership import NOT_DISTRIBUTED
 from zbench.engine.parameters.released import take_gradient
@@ -87,7 +88,8 @@ def _hooked(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> An
 
 class WatchedParameters(dict[str, nn.Parameter | None]):
     """A module's parameters. `touch` is called for each parameter that is read as an attribute, inside
-    forward or outside.
+    forward or outside. Compiled code reads them without it where they are `held` by running forwards, and is
+    left elsewhere.
     """
 
     def __init__(
@@ -95,8 +97,15 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
     ) -> None:
         super().__init__(parameters)
         self._touch = touch
+        self.held = 0
 
     def __getitem__(self, name: str) -> nn.Parameter | None:
+        if self.held and torch.compiler.is_compiling():
+            return super().__getitem__(name)
+        return self._read(name)
+
+    @uncompiled
+    def _read(self, name: str) -> nn.Parameter | None:
         parameter = super().__getitem__(name)
         if parameter is not None:
             self._touch(parameter)
@@ -110,7 +119,8 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
 class GatheredForward:
     """The `forward` of a module: its groups stay gathered while it runs, whatever ends it.
 
-    A module without children, or a `leaf`, has them gathered when it begins; another, when it reads them.
+    A module without children, or a `leaf`, has them gathered when it begins; another, when it reads them. A
+    compiled module reads them unseen, and has them gathered when it begins.
     """
 
     def __init__(
@@ -120,12 +130,15 @@ class GatheredForward:
         self._was_set = "forward" in vars(module)
         self._module, self._number, self._gatherer = module, number, gatherer
         self._leaf = leaf
+        own = module._parameters
+        self._own = own if isinstance(own, WatchedParameters) else WatchedParameters({}, gatherer.touch)
         self._groups = gatherer.groups_of(module.parameters() if leaf else module._parameters.values())
         self._whole = leaf is not None or not any(True for _ in module.children())
         self.closed = False
         update_wrapper(self, self._inner)
         module.forward = self
 
+    @partial(uncompiled, calls=True)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.closed:
             return self._inner(*args, **kwargs)
@@ -133,11 +146,17 @@ class GatheredForward:
         recomputes = torch._C._current_graph_task_id() >= 0  # what a checkpoint forgot: its graph is not used
         leaf = self._leaf if torch.is_grad_enabled() and not recomputes else None
         watch = leaf.watch(self._module, (args, kwargs)) if leaf else None
+        compiled = get_eval_frame_callback() is not None
         gatherer.enter(self._number)
+        self._own.held += compiled
         try:
-            gatherer.begin_use(groups, gather=self._whole)
+            gatherer.begin_use(groups, gather=self._whole or compiled)
             outputs = self._inner(*args, **kwargs)
+        except RuntimeError as error:
+            explain_torch_func(error)
+            raise
         finally:
+            self._own.held -= compiled
             gatherer.end_use(groups)
             gatherer.leave()
         if watch:

@@ -17,7 +17,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves
 
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.gathering import Gatherer, uncompiled
 from zbench.errors import UsageError
 
 Absent = Callable[[Collection[int]], None]
@@ -52,6 +52,7 @@ class LeafModules:
         self.modules, self.gatherer = modules, gatherer
         self._indices, self._absent = {id(t.parameter): t.index for t in param_infos}, absent
 
+    @uncompiled
     def watch(self, module: nn.Module, inputs: object) -> Callable[[object], None]:
         """A leaf module is called with `inputs`; return what to call with its outputs."""
         given = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.grad_fn is not None]
@@ -73,6 +74,7 @@ class LeafUse:
         self._leaves, self._gatherer, self._held = leaves, leaves.gatherer, leaves.gatherer.held_in_backward
         self._parameters, self._inputs, self._missing = parameters, inputs, inputs
 
+    @uncompiled
     def watch_outputs(self, inputs: Sequence[Node | None], outputs: object) -> None:
         """Begin when the first gradient of an output is there; `inputs` are the nodes of the inputs."""
         for tensor in tree_leaves(outputs):

@@ -183,7 +183,9 @@ class Left(Released):
 
 
 def refuse(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
-    """Raise UsageError for an operation on a released parameter among its arguments."""
+    """Raise UsageError for an operation on a released parameter among its arguments; in `torch.compile`, what
+    has it not compile that.
+    """
     pending: list[Any] = [*args, *kwargs.values()]
     text = "the values of this parameter are not on this rank now"
     while pending:
@@ -195,6 +197,8 @@ def refuse(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     name = getattr(func, "__name__", str(func))
     if name in ("__get__", "__set__"):
         name = f"its attribute {getattr(getattr(func, '__self__', None), '__name__', '')!r}".rstrip()
+    if torch.compiler.is_compiling():  # break the graph: what is not compiled gathers
+        raise torch._dynamo.exc.Unsupported(text, "zbench")
     raise UsageError(f"{text} (refused: {name})")
 
 

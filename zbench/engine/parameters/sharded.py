@@ -7,12 +7,14 @@ the group is resharded its parameters become `Released`. No memory is freed whil
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import wraps
 
 import torch
 from torch import Tensor
+from torch._C._functorch import maybe_current_level
 from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
@@ -129,6 +131,23 @@ class ShardedGroup:
         return self.members[bisect_right(self.starts, offset) - 1]
 
 
+Act = Callable[["ShardedParameters", ShardedGroup], None]
+
+
+def _apart(act: Act) -> Act:
+    """Act on a group outside of inference mode and torch.func: tensors made in these serve nothing else."""
+
+    @wraps(act)
+    def call(store: "ShardedParameters", group: ShardedGroup) -> None:
+        if not torch.is_inference_mode_enabled() and maybe_current_level() is None:
+            act(store, group)
+            return
+        with torch.inference_mode(False), torch._C._DisableFuncTorch():
+            act(store, group)
+
+    return call
+
+
 class ShardedParameters(Parameters):
     """Parts of all parameters in `memory`, in the parameters' dtypes, and the operations on groups."""
 
@@ -194,12 +213,9 @@ class ShardedParameters(Parameters):
         for group in again:
             self.wait_for_unshard(group)
 
+    @_apart
     def unshard(self, group: ShardedGroup) -> None:
         """Start to all-gather a group."""
-        if torch.is_inference_mode_enabled():  # what is made there can never be trained with
-            with torch.inference_mode(False):
-                self.unshard(group)
-            return
         full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
         works = []
@@ -221,6 +237,7 @@ class ShardedParameters(Parameters):
             copy.release()
         self._leaving.clear()
 
+    @_apart
     def wait_for_unshard(self, group: ShardedGroup) -> None:
         """Return when a gather that was started is done; the parameters are whole then, on this stream of the
         device, too.
@@ -245,6 +262,7 @@ class ShardedParameters(Parameters):
             group.unsharding = None
         return group.full
 
+    @_apart
     def reshard(self, group: ShardedGroup) -> None:
         """Free a group's whole values; a graph that saved exposed parameters cannot be used any more."""
         if group.state is GroupState.SHARDED:
@@ -268,6 +286,7 @@ class ShardedParameters(Parameters):
         for m in self.by_storage[storage].members if storage in self.by_storage else ():
             data_is_read(m.info.parameter)
 
+    @_apart
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
         for m in group.members:
