@@ -13,6 +13,7 @@ from zbench.analysis.ranking import Ranking
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, VerdictName
 from zbench.record.summary import summarize
 from zbench.report import text
+from zbench.report.live import record_line
 from zbench.report.screen import Screen
 from zbench.report.table import log_path, notes, print_results, ranked
 from zbench.spec.sweep import ObjectiveSpec
@@ -46,6 +47,19 @@ def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
 def without_styles(output: str) -> str:
     """Return what is left on paper: no bold, no cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+
+
+@pytest.mark.parametrize(
+    ("timing", "unit", "figure"),
+    [(Timing([0.5], 0.5, None, 20.0), "samples/s", "20"), (Timing([0.5], 0.5, None, None), "steps/s", "2")],
+)
+def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(timing, unit, figure):
+    heading, row, best = printed([record(1, 1.0, timing=timing)])
+    assert unit in heading.split()
+    assert "tokens" not in heading
+    assert figure in row.split()
+    assert best == f"* best zero_stage=1 reduce_bucket_size=5M: {figure} {unit}, identical"
+    assert unit in record_line(record(1, 1.0, timing=timing)).plain
 
 
 def test_best_is_first_and_marked_and_the_others_are_behind_it():

@@ -115,8 +115,8 @@ YAML = {
     "unknown metric": (
         "objective:\n  maximize: tokens\n",
         "sweep.yaml:2: objective.maximize: unknown metric 'tokens' (did you mean 'tokens_per_s'?); metrics are"
-        " tokens_per_s, samples_per_s, tflops, median_step_s, of_compute, peak_device_bytes, peak_host_bytes, peak_rss_bytes,"
-        " error_ratio, max_abs_diff, verdict",
+        " tokens_per_s, samples_per_s, steps_per_s, tflops, median_step_s, of_compute, peak_device_bytes,"
+        " peak_host_bytes, peak_rss_bytes, error_ratio, max_abs_diff, verdict",
     ),
     "objective without direction": (
         "objective: tokens_per_s\n",

@@ -77,12 +77,33 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     healthy, faulty = (runner.run(trial) for trial in sweep(tmp_path).trials)
     assert healthy.outcome == "ok", healthy.error
     assert healthy.timing.step_seconds == [0.02, 0.03, 0.04], "the first step is warm-up"
-    assert healthy.timing.samples_per_s == pytest.approx(2 / 0.03)
     assert not healthy.memory.exact
     assert healthy.correctness.verdict == "equivalent"
     assert faulty.correctness.verdict == "wrong"
     assert faulty.correctness.worst_parameter == "w"
     assert healthy.config["verify"]["against"] == {"zero_stage": 1}, "the file's own engine is the base"
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "samples"),
+    [
+        ("", None, None),
+        ("--ds {micro_batch_size}", None, 2 / 0.03),
+        ("--ds {sequence_length}", None, None),
+        ("--ds {micro_batch_size}-{sequence_length}", 2 * 128 / 0.03, 2 / 0.03),
+    ],
+)
+def test_a_script_has_the_rates_of_what_it_was_given(
+    tmp_path: Path, runner: TrialRunner, given: str, tokens: float | None, samples: float | None
+) -> None:
+    command = f"python train.py --stage {{zero_stage}} --steps {{steps}} --out {{output}} {given}"
+    trial = sweep(tmp_path, workload={"command": command, "checkpoint": None}).trials[0]
+    timing = runner.run(trial).timing
+    assert (timing.tokens_per_s, timing.samples_per_s) == (
+        tokens and pytest.approx(tokens),
+        samples and pytest.approx(samples),
+    )
+    assert timing.steps_per_s == pytest.approx(1 / 0.03)
 
 
 def test_a_killed_build_keeps_no_command_waiting_and_one_that_goes_on_keeps_its_lock(

@@ -96,6 +96,21 @@ def number(): return 3
 
 def output_loss(output, target): return (output - target).square().mean()
 
+class Counts(Regression):
+    def count_tokens(self, batch): return 7
+
+def labels():
+    return TensorDataset(X, Y.long())
+
+class Read(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(40, 1)
+    def forward(self, place, input_ids): return self.embed(input_ids).mean()
+
+class Ids(Dicts):
+    def __getitem__(self, k): return {"place": k, "input_ids": X[k].long()}
+
 def empty():
     return TensorDataset(X[:0])
 """
@@ -132,7 +147,26 @@ def test_every_way_to_a_loss(base_dir: Path, model: str, dataset: str, keys: dic
     assert torch.equal(loss, torch.nn.functional.mse_loss(net.line(batch[0]), batch[1]))
     loss.backward()
     assert batch[0].shape == (4, 3)
-    assert (made.tokens_per_micro_batch, made.samples_per_micro_batch) == (4, 4)
+    assert made.samples_per_micro_batch == 4
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "keys", "tokens"),
+    [
+        ("mine:Predicts", None, {"sequence_length": 5}, 4 * 5),
+        ("mine:Counts", None, {}, 7),
+        ("mine:Read", "mine:Ids", {}, 4 * 3),
+        ("mine:Regression", None, {}, None),
+        ("mine:Plain", "mine:labels", {"loss": "mine:loss"}, None),
+    ],
+)
+def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
+    base_dir: Path, model: str, dataset: str | None, keys: dict[str, object], tokens: int | None
+) -> None:
+    made = load(base_dir, model, dataset, **keys)
+    batch = made.batch(0, 0, 0)
+    assert made.has_tokens == (tokens is not None)
+    assert made.size(batch) == (tokens or sum(tensor.numel() for tensor in batch))
 
 
 def test_samples_follow_from_the_seed_and_a_loader_collates(base_dir: Path) -> None:

@@ -16,7 +16,7 @@ from zbench.analysis.rows import Pair, Row, RowAnswer, is_incorrect, judged, mat
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.summary import ConfigSummary
+from zbench.record.summary import ConfigSummary, known_rate
 
 _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 """Answers that end with 3; naming `inconclusive` in `--fail-on` names them all."""
@@ -48,6 +48,11 @@ class Comparison:
     def timed(self) -> list[tuple[Row, Decision]]:
         """Return the rows with a step-time decision."""
         return [(row, row.step_time) for row in self.rows if row.step_time is not None]
+
+    @property
+    def rate(self) -> str:
+        """Return the rate that both sides' configurations have, one of `zbench.spec.metrics.RATES`."""
+        return known_rate(trial for row in self.rows for trial in (row.base, row.head))
 
     @property
     def geometric_mean(self) -> float | None:

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, cost, obstacles
+from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import leaves
 from zbench.spec.metrics import Direction, Goal, metric_named
@@ -71,8 +71,8 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     alpha: one-sided error of naming a best where equals lead; by default 1 %, shared out over the looks of
     a sweep that repeats until its leaders are apart (`run.separate`).
     """
-    goal = objective.goals[0]
-    able = candidates(summaries, objective)
+    summaries = list(summaries)
+    goal, able = first_goal(summaries, objective), candidates(summaries, objective)
     if not able:
         return Ranking()
     first = able[0]
@@ -93,13 +93,16 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
 
 def candidates(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
     """Return the feasible and correct configurations that have a figure for the first goal."""
-    goal = objective.goals[0]
+    summaries = list(summaries)
+    goal = first_goal(summaries, objective)
     return [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
 
 
 def by_figure(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
     """Return the candidates, the best figure first, whatever its noise: who really leads is for `rank`."""
-    return sorted(candidates(summaries, objective), key=lambda s: cost(s, objective.goals[0]))
+    able = candidates(summaries, objective)
+    goal = first_goal(able, objective)
+    return sorted(able, key=lambda s: cost(s, goal))
 
 
 def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:

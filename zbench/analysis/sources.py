@@ -204,7 +204,9 @@ def _figures(record: Record) -> Iterable[tuple[str, float, bool]]:
         low = min(timing.step_seconds, default=median) * (1 - _ROUNDING)
         high = max(timing.step_seconds, default=median) * (1 + _ROUNDING)
         yield "median_step_s", median, low <= median <= high
-        yield "tokens_per_s", timing.tokens_per_s, 0 <= timing.tokens_per_s < math.inf
+        for key in ("tokens_per_s", "samples_per_s"):
+            rate = getattr(timing, key)
+            yield key, rate, rate is None or 0 <= rate < math.inf
     if memory is not None:
         for key in ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes"):
             value = getattr(memory, key)

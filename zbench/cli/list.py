@@ -13,7 +13,7 @@ from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, summarize
 from zbench.report.screen import Column, plain, print_table
-from zbench.report.text import axes_text, printable, rate_text
+from zbench.report.text import axes_text, printable, throughput_text
 from zbench.spec.load import recorded_objective
 
 _ID_LENGTH = 8
@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("trials"),
     Column("failed"),
     Column("incorrect"),
-    Column("tokens/s"),
+    Column("throughput"),
     Column("best trial", "left"),
     Column("configuration", "left"),
 )
@@ -66,6 +66,7 @@ def _row(path: Path) -> dict[str, Any]:
         "incorrect": sum(map(is_incorrect, summaries)),
         "best_axes": recommended.axes if recommended else None,
         "best_tokens_per_s": recommended.number("tokens_per_s") if recommended else None,
+        "best_throughput": throughput_text(recommended) if recommended else None,
         **ranking.document(),
     }
 
@@ -89,7 +90,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         str(row["sweep"]),
         str(row["started"] or "")[:16].replace("T", " "),
         *(str(row[key]) for key in ("configurations", "failed", "incorrect")),
-        rate_text(row["best_tokens_per_s"]),
+        row["best_throughput"] or "-",
         f"{mark}{str(row['recommended'])[:_ID_LENGTH]}" if has_best else "-",
         axes_text(row["best_axes"]) if has_best else "-",
     ]

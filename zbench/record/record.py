@@ -1,6 +1,7 @@
 """Record: what happened in one repeat of one trial. One JSON line in `trials.jsonl`."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,18 +27,24 @@ class Failure:
 class Timing:
     """Seconds of every timed step (after warm-up), and what follows from their median.
 
+    tokens_per_s, samples_per_s: None where the workload does not say what a token, or a sample, of it is.
     mfu: the share of the devices' peak FLOP/s, as the maker states it; None where that is not known.
     of_compute: the time of plain PyTorch without communication over this one's, in the same heat.
     """
 
     step_seconds: list[float]
     median_step_s: float
-    tokens_per_s: float
-    samples_per_s: float
+    tokens_per_s: float | None
+    samples_per_s: float | None
     tflops: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
     mfu: float | None = None
     of_compute: float | None = None
+
+    @property
+    def steps_per_s(self) -> float:
+        """Return optimizer steps a second."""
+        return 1 / self.median_step_s if self.median_step_s else math.inf
 
 
 @dataclass(frozen=True, slots=True)

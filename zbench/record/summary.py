@@ -8,7 +8,7 @@ from typing import Any
 
 from zbench.record.record import VERDICT_ORDER, Correctness, Failure, Outcome, Record, VerdictName
 from zbench.spec.keys import resolve_key, value_at
-from zbench.spec.metrics import METRICS, Goal, metric_named
+from zbench.spec.metrics import METRICS, RATES, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
@@ -165,6 +165,18 @@ def cost(summary: ConfigSummary, goal: Goal) -> float:
     if value is None or not math.isfinite(value):
         return float("inf")
     return -value if goal.direction == "maximize" else value
+
+
+def known_rate(trials: Iterable[ConfigSummary]) -> str:
+    """Return the first of RATES that every finished and timed repeat has."""
+    timings = [record.timing for trial in trials for record in trial.ok if record.timing is not None]
+    return next(name for name in RATES if all(getattr(timing, name) is not None for timing in timings))
+
+
+def first_goal(trials: Iterable[ConfigSummary], objective: ObjectiveSpec) -> Goal:
+    """Return the objective's first goal; tokens a second stand for the rate that the workload has."""
+    goal = objective.goals[0]
+    return Goal(known_rate(trials), goal.direction) if goal.metric == "tokens_per_s" else goal
 
 
 def point(record: Record | ConfigSummary, keys: Iterable[str]) -> dict[str, Any]:

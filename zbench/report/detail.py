@@ -9,7 +9,7 @@ from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.store import TRACES, is_inside
-from zbench.record.summary import ConfigSummary
+from zbench.record.summary import ConfigSummary, known_rate
 from zbench.report.screen import Screen, word
 from zbench.report.table import log_path
 from zbench.report.text import (
@@ -21,6 +21,7 @@ from zbench.report.text import (
     printable_lines,
     rate_text,
 )
+from zbench.spec.metrics import RATES
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -57,10 +58,11 @@ def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, 
 
 
 def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
-    spread = summary.spread("tokens_per_s")
+    rate = known_rate([summary])
+    spread = summary.spread(rate)
     count = len(summary.ok)
     over = f" ±{spread:.1%} over {count} repeats" if spread is not None else ""
-    yield "tokens/s", f"{rate_text(summary.number('tokens_per_s'))}{over}"
+    yield RATES[rate], f"{rate_text(summary.number(rate))}{over}"
     step = summary.number("median_step_s")
     if step is not None:
         each = ", ".join(format_seconds(value) for value in summary.values("median_step_s"))

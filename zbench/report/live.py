@@ -22,7 +22,7 @@ from zbench.report.text import (
     outcome_text,
     plural,
     printable,
-    rate_text,
+    throughput_text,
     values_text,
 )
 from zbench.spec.sweep import ObjectiveSpec
@@ -110,7 +110,7 @@ class LiveView(PlainView):
         leader = next(iter(by_figure(summarize(self._records), self._objective)), None)
         if leader is None:
             return "none leads yet"
-        return f"leads so far {rate_text(leader.number('tokens_per_s'))} tokens/s: {axes_text(leader.axes)}"
+        return f"leads so far {throughput_text(leader)}: {axes_text(leader.axes)}"
 
     def _finished_line(self, record: Record) -> Text:
         return record_line(record, self._axes)
@@ -153,7 +153,7 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     if record.outcome != "ok":
         return text.append(f"  {failure_message(record)}")
     if record.timing is not None:
-        text.append(f"  {rate_text(record.timing.tokens_per_s)} tokens/s")
+        text.append(f"  {throughput_text(summarize([record])[0])}")
     if record.memory is not None:
         text.append(f"  {bytes_text(record.memory.peak_device_bytes)}")
     return text.append("  ").append(word(record.correctness.verdict))

@@ -12,7 +12,16 @@ from rich.text import Text
 from zbench.analysis.adaptive_repeats import open_question
 from zbench.analysis.ranking import Ranking, rank, recommended_why
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, cost, obstacles, point, summarize, varied_keys
+from zbench.record.summary import (
+    ConfigSummary,
+    cost,
+    first_goal,
+    known_rate,
+    obstacles,
+    point,
+    summarize,
+    varied_keys,
+)
 from zbench.report.screen import Column, Screen, print_table, word
 from zbench.report.text import (
     axes_text,
@@ -27,9 +36,10 @@ from zbench.report.text import (
     seconds_text,
     short_ids,
     spread_text,
+    throughput_text,
     value_text,
 )
-from zbench.spec.metrics import METRICS
+from zbench.spec.metrics import METRICS, RATES
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
@@ -38,17 +48,18 @@ _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
 _WIDEST_VALUE = 14
 _WIDEST_PLAIN = 32
+_RATE = "rate"
 
-_FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
-    Column("outcome", "left"): lambda s: word(outcome_text(s)),
-    Column("tokens/s"): lambda s: rate_text(s.number("tokens_per_s")),
-    Column("spread"): lambda s: spread_text(s.spread("tokens_per_s")),
-    Column("median step"): lambda s: seconds_text(s.number("median_step_s")),
-    Column("of compute"): lambda s: ratio_text(s.number("of_compute")),
-    Column("peak mem"): lambda s: bytes_text(s.number("peak_device_bytes")),
-    Column("host mem"): lambda s: bytes_text(s.number("peak_host_bytes")),
-    Column("verdict", "left"): lambda s: _verdict(s),
-    Column("error ratio"): lambda s: ratio_text(s.number("error_ratio")),
+_FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
+    Column("outcome", "left"): lambda s, _: word(outcome_text(s)),
+    Column(_RATE): lambda s, rate: rate_text(s.number(rate)),
+    Column("spread"): lambda s, rate: spread_text(s.spread(rate)),
+    Column("median step"): lambda s, _: seconds_text(s.number("median_step_s")),
+    Column("of compute"): lambda s, _: ratio_text(s.number("of_compute")),
+    Column("peak mem"): lambda s, _: bytes_text(s.number("peak_device_bytes")),
+    Column("host mem"): lambda s, _: bytes_text(s.number("peak_host_bytes")),
+    Column("verdict", "left"): lambda s, _: _verdict(s),
+    Column("error ratio"): lambda s, _: ratio_text(s.number("error_ratio")),
 }
 _SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind")
 _DROPPED_FIRST = ("behind", "median step", "of compute", "host mem", "error ratio", "spread", "outcome")
@@ -86,7 +97,8 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
     Those that are outside a constraint or not proved correct come after all that could be the best, those
     that did not end well last.
     """
-    goal = objective.goals[0]
+    summaries = list(summaries)
+    goal = first_goal(summaries, objective)
     return sorted(
         summaries,
         key=lambda s: (_OUTCOME_ORDER.index(s.outcome), bool(obstacles(s, objective)), cost(s, goal)),
@@ -106,8 +118,10 @@ def _table(
     for key in keys:
         texts = distinct_texts((values[key] for values in points), widest)
         table.append((Column(printable(key)), [Text(texts[value_text(values[key])]) for values in points]))
+    rate = known_rate(summaries)
     for column, figure in _FIGURES.items():
-        table.append((column, [Text.assemble(figure(summary)) for summary in summaries]))
+        named = Column(RATES[rate]) if column.name == _RATE else column
+        table.append((named, [Text.assemble(figure(summary, rate)) for summary in summaries]))
     worse_by = [ranking.worse_by.get(summary.trial_id, 0.0) for summary in summaries]  # 0: not known
     table.append((Column("behind"), [Text(f">{worse:.1%}" if worse > 0 else "") for worse in worse_by]))
     shown = [
@@ -198,7 +212,7 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
 def _figure(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     goal = objective.goals[0]
     if goal.metric == "tokens_per_s":
-        return f"{rate_text(summary.number(goal.metric))} tokens/s"
+        return throughput_text(summary)
     return METRICS[goal.metric].format(summary.metric(goal.metric))
 
 

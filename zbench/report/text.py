@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from zbench.spec.metrics import RATES
 from zbench.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:  # nothing heavy is imported: the command line prints its help through this module
@@ -65,10 +66,18 @@ def distinct_texts(values: Iterable[Any], width: int) -> dict[str, str]:
 
 
 def rate_text(value: float | None) -> str:
-    """Return tokens a second: whole numbers with separators, three digits where that is less."""
+    """Return a rate: whole numbers with separators, three digits where that is less."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def throughput_text(trial: "ConfigSummary") -> str:
+    """Return a configuration's rate as `1,234 tokens/s`; samples or steps where tokens are not known."""
+    from zbench.record.summary import known_rate
+
+    name = known_rate([trial])
+    return f"{rate_text(trial.number(name))} {RATES[name]}"
 
 
 def spread_text(value: float | None) -> str:
@@ -111,19 +120,19 @@ _LONGEST_SHORT = 30
 _SHORTEST_ID = 6
 
 
-CONFIGURATION_COLUMNS = (
-    *("configuration", "trial", "tokens/s", "spread", "median step"),
-    *("peak device", "peak host", "verdict", "error ratio", "diagnosis"),
-)
+def configuration_columns(rate: str) -> tuple[str, ...]:
+    """Return the headings of `configuration_cells`; rate: one of RATES."""
+    figures = ("peak device", "peak host", "verdict", "error ratio", "diagnosis")
+    return ("configuration", "trial", RATES[rate], "spread", "median step", *figures)
 
 
-def configuration_cells(trial: "ConfigSummary", name: str) -> list[str]:
-    """Return a configuration as CONFIGURATION_COLUMNS have it; name: the id that it is shown by."""
+def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[str]:
+    """Return a configuration under `configuration_columns`; name: the id that it is shown by."""
     return [
         label(trial),
         name,
-        rate_text(trial.number("tokens_per_s")),
-        spread_text(trial.spread("tokens_per_s")),
+        rate_text(trial.number(rate)),
+        spread_text(trial.spread(rate)),
         seconds_text(trial.number("median_step_s")),
         bytes_text(trial.number("peak_device_bytes")),
         bytes_text(trial.number("peak_host_bytes")),

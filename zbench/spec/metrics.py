@@ -63,8 +63,15 @@ class Metric:
 
 
 _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
-    ("tokens_per_s", "1/s", "maximize", "timing", "Tokens trained a second, all ranks."),
-    ("samples_per_s", "1/s", "maximize", "timing", "Sequences trained a second, all ranks."),
+    (
+        "tokens_per_s",
+        "1/s",
+        "maximize",
+        "timing",
+        "Tokens trained a second, all ranks; else samples or steps.",
+    ),
+    ("samples_per_s", "1/s", "maximize", "timing", "Samples (sequences) trained a second, all ranks."),
+    ("steps_per_s", "1/s", "maximize", "timing", "Optimizer steps a second."),
     ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
     ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
     (
@@ -85,6 +92,10 @@ METRICS = {
     name: Metric(name, unit, better, (section, name), description)
     for name, unit, better, section, description in _ROWS
 }
+
+RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "steps_per_s": "steps/s"}
+"""Rates and their units. One stands for the one before it where a workload does not say what a token, or a
+sample, of it is."""
 
 _COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,

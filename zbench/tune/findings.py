@@ -19,7 +19,7 @@ from optuna.trial import TrialState, create_trial
 
 from zbench.analysis.ranking import by_figure, pareto_front, rank
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, obstacles, summarize
+from zbench.record.summary import ConfigSummary, first_goal, obstacles, summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
@@ -94,7 +94,7 @@ def settle(
 
 
 def _compared(best: ConfigSummary, other: ConfigSummary, objective: ObjectiveSpec) -> Final:
-    goal = objective.goals[0]
+    goal = first_goal((best, other), objective)
     sign = 1 if goal.direction == "maximize" else -1
     fresh = [replace(s, records=tuple(r for r in s.records if r.repeat > 0)) for s in (best, other)]
     ahead, behind = ([sign * value for value in s.values(goal.metric)] for s in fresh)

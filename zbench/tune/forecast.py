@@ -50,7 +50,7 @@ def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
 
 def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:
     """Return what one step achieves, in one unit for all trials; None where time is not the goal."""
-    if goal.metric == "median_step_s":
+    if goal.metric in ("median_step_s", "steps_per_s"):
         return 1.0
     if goal.metric not in _RATES:
         return None

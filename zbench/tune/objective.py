@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from optuna.trial import FrozenTrial, TrialState
 
 from zbench.record.record import VERDICT_ORDER, Outcome
-from zbench.record.summary import ConfigSummary
+from zbench.record.summary import ConfigSummary, first_goal
 from zbench.spec.metrics import Constraint, Direction
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -49,7 +49,8 @@ def directions_of(objective: ObjectiveSpec) -> tuple[Direction, ...]:
 
 def score(summary: ConfigSummary, objective: ObjectiveSpec) -> Score:
     """Return the objectives over all repeats and the margins; no values unless every repeat finished."""
-    values = [summary.number(goal.metric) for goal in objective.goals]
+    goals = (first_goal([summary], objective), *objective.goals[1:])
+    values = [summary.number(goal.metric) for goal in goals]
     known = tuple(value for value in values if value is not None)
     finished = _FAILED[summary.outcome] or float(len(known) < len(values))
     correct = VERDICT_ORDER.index("equivalent") - VERDICT_ORDER.index(summary.verdict)

@@ -49,11 +49,11 @@ class Meters:
 class Samples:
     """What the timed steps measured, one entry a step; traffic is the largest over steps.
 
-    tokens: of all ranks. turns: how many timed steps each turn had.
+    sizes: see `Workload.size`, of all ranks. turns: how many timed steps each turn had.
     """
 
     step_seconds: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class Trainer:
         batches = [self._workload.batch(step, micro, rank) for micro in micros]
         return [(s, tuple(x.to(self._device) for x in b)) for s, b in zip(seeds, batches, strict=True)]
 
-    def tokens(self, batches: list[tuple[int, Batch]]) -> int:
-        """Return how many tokens the micro-batches of one step have."""
-        return sum(self._workload.tokens(batch) for _, batch in batches)
+    def size(self, batches: list[tuple[int, Batch]]) -> int:
+        """Return the size of one step's micro-batches together; see `Workload.size`."""
+        return sum(self._workload.size(batch) for _, batch in batches)
 
     def step(self, batches: list[tuple[int, Batch]]) -> tuple[list[Tensor], StepInfo]:
         """Run one optimizer step; return each micro-batch's loss, still on the device, and what the engine
@@ -179,15 +179,15 @@ def run_steps(
             if not (is_first and turns.are_taken):
                 samples.turns[-1] += 1
                 samples.step_seconds.append(seconds)
-                samples.tokens.append(trainer.tokens(batches))
+                samples.sizes.append(trainer.size(batches))
                 samples.phases.append(phases)
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
     turns.over()
-    tokens = torch.tensor(samples.tokens)
-    dist.all_reduce(tokens)
-    samples.tokens = tokens.tolist()
+    sizes = torch.tensor(samples.sizes)
+    dist.all_reduce(sizes)
+    samples.sizes = sizes.tolist()
     return samples
 
 

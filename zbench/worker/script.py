@@ -37,6 +37,7 @@ from zbench.worker.step_times import ConsoleTimes, seconds_in
 _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
 _LAST_LINES = 40
+_TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "training_args"}
 _REPOSITORY = str(Path(__file__).parents[2])
 NUDGING = str(Path(__file__).with_name("nudging"))
 """A directory whose `sitecustomize` moves the first weights; see there."""
@@ -233,8 +234,13 @@ def _samples_of_a_step(trial: TrialSpec) -> int:
 
 
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
-    median, samples = statistics.median(seconds), _samples_of_a_step(trial)
-    return Timing(seconds, median, samples * trial.workload.sequence_length / median, samples / median)
+    """Return the timing; a script that is not given a size trains with one of its own, which is not known."""
+    median, given = statistics.median(seconds), names_of(str(trial.workload.command))
+    if not given & _TELL_THE_BATCH:
+        return Timing(seconds, median, None, None)
+    samples = _samples_of_a_step(trial) / median
+    tokens = samples * trial.workload.sequence_length if "sequence_length" in given else None
+    return Timing(seconds, median, tokens, samples)
 
 
 def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgement:

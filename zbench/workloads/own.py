@@ -1,9 +1,8 @@
 """Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,14 @@ from torch import nn
 from zbench.errors import UsageError, nearest
 from zbench.spec import shapes
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads.custom import ModelMadeBatches, choose, load_callable, model_factory
-from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, token_data
+from zbench.workloads.custom import (
+    ModelMadeBatches,
+    choose,
+    language_model_loss,
+    load_callable,
+    model_factory,
+)
+from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, SyntheticTokens, TextBytes, token_data
 from zbench.workloads.flops import counted_flops, language_model_flops
 from zbench.workloads.workload import Batch, Data, Workload
 
@@ -31,16 +36,16 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
     batch = data.micro_batch(0)
+    compute_loss = choose(model, batch, names, loss)
     return Workload(
         factory,
         data,
         seed,
         world_size,
-        _tokens_in(batch, spec=spec),
         spec.micro_batch_size,
         count_flops=_flops_counter(spec, model),
-        compute_loss=choose(model, batch, names, loss),
-        count_tokens=partial(_tokens_in, spec=spec),
+        compute_loss=compute_loss,
+        count_tokens=_token_counter(model, data, names, reads_text=compute_loss is language_model_loss),
     )
 
 
@@ -53,7 +58,7 @@ def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload],
         return counted_flops
 
     return lambda workload: language_model_flops(  # by formula: masks of transformers cannot be simulated
-        model, sequence_length=spec.sequence_length, tokens=workload.tokens_per_micro_batch
+        model, sequence_length=spec.sequence_length, tokens=workload.size(workload.batch(0, 0, 0))
     )
 
 
@@ -92,12 +97,19 @@ def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path)
     )
 
 
-def _tokens_in(batch: Batch, *, spec: WorkloadSpec) -> int:
-    """Return the tokens of a micro-batch: of a dataset, the elements of its first tensor of whole numbers."""
-    if spec.data.dataset is None:
-        return spec.micro_batch_size * spec.sequence_length
-    whole = [x for x in batch if not x.is_floating_point() and x.ndim > 1]
-    return whole[0].numel() if whole else spec.micro_batch_size
+def _token_counter(
+    model: nn.Module, data: Data, names: Sequence[str], *, reads_text: bool
+) -> Callable[[Batch], int] | None:
+    """Return what counts a micro-batch's tokens; None where nothing says what a token of it is.
+
+    The model's own `count_tokens(batch)` says so, `input_ids` in a dict, and data of tokens; labels do not.
+    """
+    own: Callable[[Any], int] | None = getattr(model, "count_tokens", None)
+    if own is not None:
+        return lambda batch: own(dict(zip(names, batch, strict=True)) if names else batch)
+    if reads_text or isinstance(data, SyntheticTokens | TextBytes):
+        return lambda batch: batch[0].numel()
+    return (lambda batch: batch[names.index("input_ids")].numel()) if "input_ids" in names else None
 
 
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:

@@ -24,7 +24,8 @@ CONTRACT = """a model of your own is trained like this:
     batch = model.make_batch(generator, micro_batch_size, sequence_length)  # a tuple of CPU tensors
         # optional; else `data: {dataset: module:callable}`, or (tokens, targets), each [B, T] int64
     loss = model(*batch)  # a scalar tensor, or an output that has `.loss`, as those of transformers
-    loss = function(model, batch)  # instead, with `loss: module:function`, where forward returns no loss"""
+    loss = function(model, batch)  # instead, with `loss: module:function`, where forward returns no loss
+    number = model.count_tokens(batch)  # optional: without it, rates are samples a second"""
 
 
 def scalar_of(output: object) -> Tensor:
@@ -89,16 +90,15 @@ def derived_seed(*numbers: int) -> int:
 class Workload:
     """A model and its data.
 
-    tokens_per_micro_batch, samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`.
-    compute_loss: how the model is called, if not with the batch as its arguments. count_tokens: those of one
-    micro-batch, where they may differ from one to the next.
+    samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`. compute_loss: how the
+    model is called, if not with the batch as its arguments. count_tokens: those of one micro-batch; None
+    where nothing says what a token is.
     """
 
     factory: Callable[[], nn.Module]
     data: Data
     seed: int
     world_size: int
-    tokens_per_micro_batch: int
     samples_per_micro_batch: int
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
@@ -112,9 +112,14 @@ class Workload:
         """
         return self.count_flops(self)
 
-    def tokens(self, batch: Batch) -> int:
-        """Return how many tokens a micro-batch has."""
-        return self.count_tokens(batch) if self.count_tokens else self.tokens_per_micro_batch
+    @property
+    def has_tokens(self) -> bool:
+        """Say whether it is known what a token is."""
+        return self.count_tokens is not None
+
+    def size(self, batch: Batch) -> int:
+        """Return how many tokens a micro-batch has or, where nothing says what a token is, elements."""
+        return self.count_tokens(batch) if self.count_tokens else sum(tensor.numel() for tensor in batch)
 
     def make_model(self) -> nn.Module:
         """Return a new model on the CPU, seeded: the same bits at every call, in every process.

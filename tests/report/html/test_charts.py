@@ -58,7 +58,7 @@ def test_every_picture_is_a_file_that_says_what_it_shows() -> None:
 
 def test_a_configuration_over_the_limit_is_not_called_the_fastest() -> None:
     report = full()
-    assert max(point.tokens_per_s for point in content.points(report)) == 10_000
+    assert max(point.rate for point in content.points(report)) == 10_000
     picture = content.pictures(report)["throughput-memory"]
     assert "zero_stage=1" in picture.description
     assert "zero_stage=0" not in picture.description

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
-from zbench.record.summary import ConfigSummary
+from zbench.record.summary import ConfigSummary, known_rate
 from zbench.report.text import label
 
 BYTES = ("peak_device_bytes", "peak_host_bytes", "traffic_bytes")
@@ -16,7 +16,8 @@ Measure = dict[str, float]
 def render(comparison: Comparison) -> str:
     """Return `{benchmark: {measure: {value, lower_value, upper_value}}}` of the finished trials of head.
 
-    `latency` is nanoseconds a step and `throughput` tokens a second, Bencher's own names; sizes are in bytes.
+    `latency` is nanoseconds a step and `throughput` tokens (else samples or steps) a second, Bencher's own
+    names; sizes are in bytes.
     Values are medians over repeats, bounds the smallest and largest repeat.
     """
     trials = [*(row.head for row in comparison.rows), *comparison.added]
@@ -24,16 +25,17 @@ def render(comparison: Comparison) -> str:
 
 
 def _measures(trial: ConfigSummary) -> dict[str, Measure]:
+    rate = known_rate([trial])
     timings = [record.timing for record in trial.ok if record.timing is not None]
     samples: dict[str, Sequence[float]] = {
         "latency": [1e9 * timing.median_step_s for timing in timings],
-        "throughput": [timing.tokens_per_s for timing in timings],
+        "throughput": trial.values(rate),
         **{name: exact_values(trial, name) for name in BYTES},
     }
     measures = {name: _measure(values) for name, values in samples.items() if values}
-    rate = trial.number("tokens_per_s")
-    if rate is not None:
-        measures["throughput"]["value"] = rate  # work over the median step, not the median of rates
+    throughput = trial.number(rate)
+    if throughput is not None:
+        measures["throughput"]["value"] = throughput  # work over the median step, not the median of rates
     return measures
 
 

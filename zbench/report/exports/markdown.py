@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.rows import ROW_ORDER, Row
+from zbench.record.summary import known_rate
 from zbench.report.exports import texts
-from zbench.report.text import CONFIGURATION_COLUMNS, configuration_cells, plural, printable, short_ids
+from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
 
 if TYPE_CHECKING:
     from zbench.report.html.content import Report
@@ -36,7 +37,9 @@ def render(comparison: Comparison) -> str:
     lines = [MARKER, f"### zbench: {base} → {head}", ""]
     first, *rest = texts.summary(comparison)
     lines += [f"**{escape(first)}**", ""]
-    lines += _table(texts.HEADINGS, "---", map(_cells, rows[:_MOST_ROWS]))
+    lines += _table(
+        texts.headings(comparison.rate), "---", [_cells(row, comparison.rate) for row in rows[:_MOST_ROWS]]
+    )
     if len(rows) > _MOST_ROWS:
         lines += ["", f"Not listed: {plural(len(rows) - _MOST_ROWS, 'further configuration')}."]
     reasons = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
@@ -46,14 +49,14 @@ def render(comparison: Comparison) -> str:
 
 def render_run(report: "Report") -> str:
     """Return the configurations, the best first and in bold, and where they were measured."""
-    rows = []
+    rows, rate = [], known_rate(report.summaries)
     for summary, trial in zip(report.summaries, short_ids(report.summaries), strict=True):
-        name, *others = map(escape, configuration_cells(summary, trial))
+        name, *others = map(escape, configuration_cells(summary, trial, rate))
         rows.append([f"**{name}**" if summary is report.winner else name, *others])
     facts = report.source.facts
     machine = ", ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
     source = f"Run {', '.join(report.source.run_ids) or report.source.name}; {machine}"
-    return "\n".join([*_table(CONFIGURATION_COLUMNS, "---:", rows), "", escape(source)])
+    return "\n".join([*_table(configuration_columns(rate), "---:", rows), "", escape(source)])
 
 
 def escape(text: str) -> str:
@@ -69,6 +72,6 @@ def _table(headings: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -
     return [f"| {' | '.join(cells)} |" for cells in (headings, marks, *rows)]
 
 
-def _cells(row: Row) -> list[str]:
-    label, answer, *others = texts.cells(row)
+def _cells(row: Row, rate: str) -> list[str]:
+    label, answer, *others = texts.cells(row, rate)
     return [escape(label), f"{_SIGNS[row.answer]} {answer}", *map(escape, others)]

@@ -34,11 +34,11 @@ def print_comparison(comparison: Comparison, console: Screen, *, every_row: bool
     if hidden:
         lines.append(Text(f"not shown: {plural(hidden, 'further configuration')} with `pass`; -v shows all"))
     console.print(plain(f"{comparison.base.name} -> {comparison.head.name}", "italic"), soft_wrap=True)
-    columns = [Column(heading, "left", wraps=True) for heading in texts.HEADINGS]
-    print_table(console, columns, [list(_cells(row)) for row in shown])
+    columns = [Column(heading, "left", wraps=True) for heading in texts.headings(comparison.rate)]
+    print_table(console, columns, [list(_cells(row, comparison.rate)) for row in shown])
     console.print(Group(*lines, *(Text(text) for text in texts.summary(comparison))))
 
 
-def _cells(row: Row) -> Iterator[Text]:
-    for heading, text in zip(texts.HEADINGS, texts.cells(row), strict=True):
+def _cells(row: Row, rate: str) -> Iterator[Text]:
+    for heading, text in zip(texts.headings(rate), texts.cells(row, rate), strict=True):
         yield Text(text, _STYLES[row.answer] if heading == "answer" else "")

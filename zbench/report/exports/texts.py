@@ -16,10 +16,9 @@ from zbench.report.text import (
     rate_text,
     seconds_text,
 )
+from zbench.spec.metrics import RATES
 from zbench.units import format_bytes
 
-HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict",
-            "trial")  # fmt: skip
 _ID_LENGTH = 8
 _EXACT_NAMES = {
     "peak_device_bytes": "peak device memory",
@@ -72,8 +71,14 @@ def exact_value(change: ExactChange) -> str:
     return f"{before} -> {after}{moved}{note}"
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Return one row under HEADINGS."""
+def headings(rate: str) -> tuple[str, ...]:
+    """Return the headings of a comparison's table; rate: one of RATES."""
+    figures = ("step time", "change", RATES[rate], "peak memory", "traffic")
+    return ("configuration", "answer", *figures, "verdict", "trial")
+
+
+def cells(row: Row, rate: str) -> tuple[str, ...]:
+    """Return one row under `headings`."""
     by_name = {change.metric: change for change in row.exact}
     device, host = by_name["peak_device_bytes"], by_name["peak_host_bytes"]
     peak = host if device.base is None and device.head is None else device
@@ -82,7 +87,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
         arrow(seconds_text(row.base.number("median_step_s")), seconds_text(row.head.number("median_step_s"))),
         interval(row.step_time) if row.step_time else "-",
-        arrow(rate_text(row.base.number("tokens_per_s")), rate_text(row.head.number("tokens_per_s"))),
+        arrow(rate_text(row.base.number(rate)), rate_text(row.head.number(rate))),
         exact_value(peak),
         exact_value(by_name["traffic_bytes"]),
         arrow(*(trial.verdict if trial.ok else outcome_text(trial) for trial in (row.base, row.head))),

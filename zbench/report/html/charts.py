@@ -14,7 +14,7 @@ from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Legend, Picture
-from zbench.report.text import label, plural, rate_text, short_label
+from zbench.report.text import label, plural, short_label
 from zbench.units import format_bytes, format_seconds
 
 _MARKERS = {"identical": "o", "equivalent": "D", "drifted": "^", "wrong": "X", "unchecked": "s"}
@@ -32,27 +32,28 @@ _WIDEST_CHANGE = math.log(2)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One configuration: its label, peak memory in bytes, tokens per second and verdict.
+    """One configuration: its label, peak memory in bytes, rate and verdict.
 
     obstacles: why it cannot be the best, empty where it is correct and within the constraints. hover: what is
-    shown when the pointer is on it.
+    shown when the pointer is on it. throughput: the rate with its unit.
     """
 
     label: str
     peak_bytes: float
-    tokens_per_s: float
+    rate: float
     verdict: str
     obstacles: tuple[str, ...] = ()
     hover: str = ""
+    throughput: str = ""
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:
     """Return the feasible configurations that none beats in throughput and memory, the smallest first."""
     able = {i: point for i, point in enumerate(points) if not point.obstacles}
-    values = {i: (point.tokens_per_s, point.peak_bytes) for i, point in able.items()}
+    values = {i: (point.rate, point.peak_bytes) for i, point in able.items()}
     front = [able[i] for i in pareto_front(values, ("maximize", "minimize"))]
-    unique = {(point.peak_bytes, point.tokens_per_s): point for point in reversed(front)}
-    return sorted(unique.values(), key=lambda point: (point.peak_bytes, point.tokens_per_s))
+    unique = {(point.peak_bytes, point.rate): point for point in reversed(front)}
+    return sorted(unique.values(), key=lambda point: (point.peak_bytes, point.rate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +74,16 @@ def part_names(rows: Sequence[Parts]) -> list[str]:
     return list(dict.fromkeys(name for _, parts in rows for name in parts))
 
 
-def throughput_against_memory(points: Sequence[Point], memory: str, limit: float | None) -> Picture:
+def throughput_against_memory(
+    points: Sequence[Point], memory: str, limit: float | None, rate: str = "tokens/s"
+) -> Picture:
     """Return the scatter chart; up and to the left is better. limit: the most memory allowed, in bytes."""
     front = front_of(points)
     leader = "None is both correct and within the constraints."
     if front:
         leader = (
             f"The fastest that is correct and within the constraints, {front[-1].label}, trains "
-            f"{rate_text(front[-1].tokens_per_s)} tokens/s with {format_bytes(front[-1].peak_bytes)}."
+            f"{front[-1].throughput} with {format_bytes(front[-1].peak_bytes)}."
         )
 
     def paint(canvas: Canvas) -> None:
@@ -88,7 +91,7 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
         for point in sorted(points, key=lambda point: point in front):
             role = style.VERDICTS[point.verdict]
             (mark,) = axes.plot(
-                point.peak_bytes / unit.size, point.tokens_per_s, _MARKERS[point.verdict], markersize=11,
+                point.peak_bytes / unit.size, point.rate, _MARKERS[point.verdict], markersize=11,
                 color=style.LIGHT[role], markeredgecolor=style.LIGHT["card"], zorder=3,
                 alpha=0.35 if point.obstacles else 0.95, clip_on=False,
             )  # fmt: skip
@@ -96,13 +99,13 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
         for here, there in pairwise(front):
             axes.plot(
                 [here.peak_bytes / unit.size, there.peak_bytes / unit.size, there.peak_bytes / unit.size],
-                [here.tokens_per_s, here.tokens_per_s, there.tokens_per_s],
+                [here.rate, here.rate, there.rate],
                 color=style.LIGHT["muted"], linewidth=1.5, linestyle="--", zorder=2,
             )  # fmt: skip
-        scales.scatter(canvas, unit.name, f"{memory}, less is better", "tokens/s, more is better")
+        scales.scatter(canvas, unit.name, f"{memory}, less is better", f"{rate}, more is better")
         scales.limit_line(canvas, limit, unit)
         if len(front) <= _NUMBERED:
-            scales.numbers(canvas, [(point.peak_bytes / unit.size, point.tokens_per_s) for point in front])
+            scales.numbers(canvas, [(point.peak_bytes / unit.size, point.rate) for point in front])
 
     legend = tuple(
         (role, verdict)

@@ -9,7 +9,7 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
-from zbench.record.summary import ConfigSummary, obstacles
+from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.exports import texts
 from zbench.report.html import charts
 from zbench.report.html.charts import ChartRow, Parts, Point
@@ -20,11 +20,12 @@ from zbench.report.text import (
     label,
     outcome_text,
     printable,
-    rate_text,
     seconds_text,
     short_label,
+    throughput_text,
 )
 from zbench.spec.load import recorded_objective
+from zbench.spec.metrics import RATES
 from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 MOST_ROWS = 40
@@ -131,12 +132,14 @@ def points(report: Report) -> list[Point]:
     metric = report.memory_metric
     if metric is None:
         return []
-    shown = []
+    shown, name = [], known_rate(report.finished)
     for summary in report.finished:
-        peak, rate = summary.number(metric), summary.number("tokens_per_s")
+        peak, rate = summary.number(metric), summary.number(name)
         if peak is not None and rate is not None:
             why, hover = tuple(obstacles(summary, report.objective)), hover_text(summary, report.objective)
-            shown.append(Point(label(summary), peak, rate, summary.verdict, why, hover))
+            shown.append(
+                Point(label(summary), peak, rate, summary.verdict, why, hover, throughput_text(summary))
+            )
     return shown
 
 
@@ -145,9 +148,11 @@ def _scatter(report: Report) -> Section | None:
     if not shown or metric is None:
         return None
     limit = report.limit(metric)
-    picture = charts.throughput_against_memory(shown[:MOST_POINTS], _MEMORY_NAMES[metric], limit)
+    picture = charts.throughput_against_memory(
+        shown[:MOST_POINTS], _MEMORY_NAMES[metric], limit, RATES[known_rate(report.finished)]
+    )
     front = [
-        f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}"
+        f"{point.label}: {point.throughput}, {bytes_text(point.peak_bytes)}"
         for point in charts.front_of(shown)
     ]
     listed = "No configuration is both faster and smaller than one on the dashed line:" if front else ""
@@ -159,8 +164,8 @@ def _changes(report: Report) -> Section | None:
     if comparison is None or not comparison.timed:
         return None
     first, *rest = texts.summary(comparison)
-    rows = [texts.cells(row) for row in comparison.rows]
-    table = TextTable(first, texts.HEADINGS, rows, badge=1)
+    rows = [texts.cells(row, comparison.rate) for row in comparison.rows]
+    table = TextTable(first, texts.headings(comparison.rate), rows, badge=1)
     reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
     picture = charts.changes(comparison, comparison.timed[:MOST_ROWS])
     return Section(picture, report.drawn_note, table=table, lines=[*reasons, *rest])
@@ -225,8 +230,7 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     lines = [
         f"trial {printable(summary.trial_id)}",
         *label(summary).split(" "),
-        f"{rate_text(summary.number('tokens_per_s'))} tokens/s, "
-        f"{seconds_text(summary.number('median_step_s'))} per step",
+        f"{throughput_text(summary)}, {seconds_text(summary.number('median_step_s'))} per step",
         f"device {bytes_text(summary.number('peak_device_bytes'))}, "
         f"host {bytes_text(summary.number('peak_host_bytes'))}",
         summary.verdict if summary.ok else outcome_text(summary),

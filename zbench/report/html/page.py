@@ -7,25 +7,24 @@ from typing import Any
 from zbench import __version__
 from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
-from zbench.record.summary import ConfigSummary, obstacles
+from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.html import content, style
 from zbench.report.html.content import Report, TextTable
 from zbench.report.text import (
-    CONFIGURATION_COLUMNS,
     bytes_text,
     configuration_cells,
+    configuration_columns,
     failure_message,
     label,
     outcome_text,
     plural,
     printable,
-    rate_text,
     short_ids,
+    throughput_text,
 )
 
 _FOLDER = Path(__file__).parent
 _ID_LENGTH = 8
-_PEAK, _VERDICT = (CONFIGURATION_COLUMNS.index(name) for name in ("peak device", "verdict"))
 
 
 def render(report: Report) -> str:
@@ -57,7 +56,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     limit = report.limit("peak_device_bytes")
     facts = {
         "Best configuration": _best(report, winner),
-        "Throughput": f"{rate_text(winner.number('tokens_per_s'))} tokens/s" if winner else "",
+        "Throughput": throughput_text(winner) if winner else "",
         "Memory": _memory_of(winner) if winner else "",
         "Device memory limit": bytes_text(limit) if limit is not None else "",
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
@@ -96,17 +95,18 @@ def _machine(facts: Mapping[str, Any]) -> str:
 def _table(report: Report) -> TextTable:
     summaries = report.summaries
     limit = report.limit("peak_device_bytes")
-    rows = []
+    rows, rate = [], known_rate(summaries)
+    columns = configuration_columns(rate)
     for summary, name in zip(summaries, short_ids(summaries), strict=True):
         peak = summary.number("peak_device_bytes")
-        cells = configuration_cells(summary, name)
+        cells = configuration_cells(summary, name, rate)
         if limit is not None and peak is not None and peak > limit:
-            cells[_PEAK] += " > limit"
+            cells[columns.index("peak device")] += " > limit"
         rows.append(cells)
     caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
     signs = {"*": "★ ", "≈": "≈ "}
     marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
-    return TextTable(caption, CONFIGURATION_COLUMNS, rows, badge=_VERDICT, marks=marks)
+    return TextTable(caption, columns, rows, badge=columns.index("verdict"), marks=marks)
 
 
 def _failures(report: Report) -> list[str]:
