@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from scipy.stats import t
 
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.multiple_comparisons import one_sided_dunnett
-from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank, recommended_why
+from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank
 from zbench.record.record import Heat, Record
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
@@ -57,7 +56,7 @@ def test_six_equal_configurations_have_no_best() -> None:
     found = ranked(sweep(noisy([0.1] * 6, 3, 0.02, 1)))
     assert len(found.indistinguishable) == 6
     assert json.loads(json.dumps(found.document()))["best"] is None
-    assert {found.mark(trial_id) for trial_id in found.indistinguishable} == {"≈"}
+    assert sorted(map(found.mark, found.indistinguishable)) == [*["≈"] * 5, "≈*"]
 
 
 def test_one_that_is_clearly_ahead_is_the_best_and_the_rest_say_by_how_much() -> None:
@@ -90,17 +89,28 @@ def test_alone_links_configurations_that_never_met() -> None:
     assert ranked(in_heats(alone=True)).best is None
 
 
-def test_equals_are_recommended_for_memory_that_prints_unlike_and_then_for_simplicity() -> None:
-    steps = noisy([0.1] * 3, 3, 0.02, 1)
-    smaller = sweep(steps, peaks=[3 << 20, 1 << 20, 2 << 20])
-    assert ranked(smaller).recommended == "tn1"
-    assert recommended_why(summarize(smaller)) == "for its memory"
-    alike = sweep(steps, peaks=[(1 << 20) + 64, 1 << 20, (1 << 20) + 8])
-    assert recommended_why(summarize(alike)) == "as the first of equals"
-    changed = {"engine": {"zero_stage": 3, "gradient_clipping": 2.0}, "run": {}}
-    unlike = [r if r.trial_id == "tn2" else replace(r, config=changed) for r in alike]
-    assert recommended_why(summarize(unlike)) == "as the nearest to the defaults"
-    assert ranked(unlike).recommended == "tn2"
+@pytest.mark.parametrize(
+    ("seconds", "peaks", "chosen", "why"),
+    [
+        ((0.1, 0.104, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn1", "for its memory"),
+        ((0.1, 0.104, 0.102), ((1 << 20) + 64, 1 << 20, (1 << 20) + 8), "tn0", "as the fastest"),
+        ((0.1, 0.104, 0.102), (3 << 20, 1 << 20, (1 << 20) + 8), "tn2", "for its memory"),
+        ((0.1, 0.106, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn2", "for its memory"),
+    ],
+    ids=["least memory", "alike in memory", "alike but for the fastest", "6 % slower"],
+)
+def test_of_the_tied_within_5_percent_the_least_memory_is_recommended_and_ties_go_by_speed(
+    seconds: Sequence[float], peaks: Sequence[int], chosen: str, why: str
+) -> None:
+    steps = [[0.8 * s, s, 1.2 * s][::turn] for s, turn in zip(seconds, (1, -1, 1), strict=True)]
+    found = ranked(sweep(steps, peaks))
+    assert (found.best, found.recommended, found.why, found.tied) == (None, chosen, why, "tied with 2 others")
+    assert [found.mark(f"tn{n}") for n in range(3)] == ["≈*" if chosen == f"tn{n}" else "≈" for n in range(3)]
+
+
+def test_one_with_fewer_repeats_than_its_rivals_is_not_recommended() -> None:
+    found = ranked(sweep([[0.1, 0.11, 0.105], [0.104]], [2 << 20, 1 << 20]))
+    assert (found.recommended, len(found.indistinguishable)) == ("tn0", 2)
 
 
 def test_exact_figures_need_no_repeats_to_be_told_apart() -> None:

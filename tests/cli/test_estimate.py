@@ -30,6 +30,7 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
         assert sum(row["estimate"]["device"].values()) == needed
     assert rows[3]["estimate"]["peak_device_bytes"] < rows[0]["estimate"]["peak_device_bytes"]
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
+    assert rows[3]["sent_bytes"] == rows[3]["received_bytes"] > 0
 
 
 def test_the_table_says_what_fits_by_how_much(estimate):

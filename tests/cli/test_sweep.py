@@ -6,10 +6,12 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cli.calling import only_run
+from zbench.launch import sweep as sweeps
 from zbench.record import environment
 from zbench.record.store import DirectoryLock, RunDirectory, find_runs, load_records
 
@@ -24,7 +26,7 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
     rows = [line.split() for line in said.out.splitlines()]
     assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
-    assert said.out.count("≈ best: one of 2") == 1
+    assert said.out.count("≈* recommended as the fastest, tied with 1 other") == 1
     assert "[4/4]" in said.err
     assert "results in" in said.err
 
@@ -226,9 +228,29 @@ def test_jobs_without_slurm_are_refused_and_leave_nothing(refusal, sweep_file, m
 
 def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
     said = zbench("sweep", sweep_file, "--max-time", "0.001ms")
-    assert said.code == 6
-    assert "time is up with 4 of the repeats left" in said.err
+    assert said.code == 3
+    assert "stopped at --max-time; 4 repeats left" in said.err
     assert find_runs(Path("results")) == []
+
+
+def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbench, sweep_file, monkeypatch):
+    now, keep = [0.0], sweeps.SweepRun._keep
+    monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def keep_and_wait(run, record):
+        keep(run, record)
+        now[0] += 7200
+
+    monkeypatch.setattr(sweeps.SweepRun, "_keep", keep_and_wait)
+    said = zbench("sweep", sweep_file, "--max-time", "1h")
+    assert said.code == 3
+    assert "warning: stopped at --max-time; 3 repeats left; continue with" in said.err
+    assert "zbench sweep sweep.yaml --resume" in said.err
+    assert "error" not in said.err
+    for out in (said.out, zbench("show", "last").out):
+        assert "no best yet: 1 configuration left to run" in out
+        assert "*" not in out
+    assert "no best trial yet" in zbench("export", "last", "--trial", "best").err
 
 
 def test_plan_tells_how_long_a_sweep_takes_once_it_ran_here(zbench, sweep_file):

@@ -1,5 +1,6 @@
 """Every command of the documentation and of the help is one that works."""
 
+import json
 import re
 import shlex
 import shutil
@@ -73,6 +74,7 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory, shared_processes: Share
     stages = place / "sweeps" / "stages.yaml"
     text = stages.read_text().replace("preset: tiny", "options: {layers: 1, width: 32, heads: 2}")
     stages.write_text(text.replace("zero_stage: [0, 1, 2, 3]", "zero_stage: [0, 3]"))  # it is simulated here
+    shutil.copy(stages, place / "stages")  # a file of this name goes before the shipped one
     shutil.copy(ROOT / "README.md", place)
     (place / "my_module.py").write_text("def make_model(): ...\n")
     (place / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}')
@@ -109,3 +111,22 @@ def test_command_works(line: str, here: Path, capsys: pytest.CaptureFixture[str]
     assert code in (0, 3), err  # 3: a comparison of two short runs does not decide
     is_silent = line.startswith("zbench tag") or "--output" in line
     assert out.strip() or is_silent or "results in" in err or "baseline" in err
+
+
+def test_the_quickstart_pages_commands_work_in_an_empty_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shared_processes: SharedProcesses,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use_fake_workers(monkeypatch, shared_processes)
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(
+        r"```sh\n(.*?)```", (ROOT / "docs" / "quickstart.md").read_text(), flags=re.DOTALL
+    ):
+        for line in block.strip().splitlines():
+            if not HEAVY.match(line):
+                code, _, err = run(capsys, *shlex.split(line)[1:])
+                assert code == 0, f"{line}: {err}"
+    assert (tmp_path / "report.html").is_file()
+    assert json.loads((tmp_path / "ds_config.json").read_text())["train_micro_batch_size_per_gpu"]

@@ -56,17 +56,24 @@ def losses(place: Path, target: str, engine: dict[str, Any], python: str, ranks:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("target", ["hf-trainer", "accelerate", "fsdp2"])
-def test_the_script_trains(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "offload"),
+    [
+        ("hf-trainer", "none"),
+        *((target, place) for target in ("accelerate", "fsdp2") for place in ("none", "cpu")),
+    ],
+)
+def test_the_script_trains(target: str, offload: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     pytest.importorskip("transformers")
-    engine = ENGINE | ({"zero_stage": 0} if target == "hf-trainer" else {})
+    engine = ENGINE | {"offload_optimizer": offload} | ({"zero_stage": 0} if target == "hf-trainer" else {})
     assert losses(tmp_path, target, engine, sys.executable)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(DEEPSPEED is None, reason="DeepSpeed is not installed, and DEEPSPEED_PYTHON names none")
+@pytest.mark.parametrize("offload", ["none", "cpu"])
 @pytest.mark.parametrize("target", ["deepspeed", "hf-trainer"])
-def test_the_script_trains_with_deepspeed(target: str, tmp_path: Path) -> None:
-    assert losses(tmp_path, target, ENGINE, str(DEEPSPEED))
+def test_the_script_trains_with_deepspeed(target: str, offload: str, tmp_path: Path) -> None:
+    assert losses(tmp_path, target, ENGINE | {"offload_optimizer": offload}, str(DEEPSPEED))

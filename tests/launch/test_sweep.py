@@ -202,7 +202,7 @@ def test_full_disk_in_a_trial_stops_the_run_and_records_nothing_of_it(sweep):
 def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr("zbench.launch.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    with pytest.raises(OutOfTimeError, match="time is up with 7 of the repeats left"):
+    with pytest.raises(OutOfTimeError, match="stopped at --max-time; 7 repeats left"):
         sweep.run(*STAGES, max_seconds=4)  # the clock is read three times for each repeat
     assert len(sweep.directory.records()) == len(sweep.told(TrialFinished)) == 1
     assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats

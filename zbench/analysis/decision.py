@@ -198,7 +198,13 @@ class Decision:
         """Return the change with its interval, the answer, and why there is none."""
         low, change, high = (math.expm1(value) for value in (self.low, self.log_ratio, self.high))
         why = f": {self.reason}" if self.reason else ""
-        return f"{change:+.1%} ({low:+.1%} to {high:+.1%}), {self.answer}{why}"
+        interval = "within more than a factor of 10" if self.is_wide else f"{low:+.1%} to {high:+.1%}"
+        return f"{change:+.1%} ({interval}), {self.answer}{why}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Say whether the interval reaches beyond a factor of 10, where a percentage tells nothing."""
+        return max(abs(self.low), abs(self.high)) > math.log(10)
 
     @property
     def is_decided(self) -> bool:

@@ -13,15 +13,18 @@ give p-values and not the difference.
 import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from zbench.errors import UsageError
 from zbench.record.record import Record
+from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
-from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import leaves
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
 from zbench.spec.metrics import Direction, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
@@ -30,6 +33,8 @@ ALPHA = 0.01
 FIRST_LOOK = 3
 """Rounds before the first look of a sweep that repeats until its leaders are apart: fewer show no spread."""
 _WIDEST_BOUND = 1.0
+_NEAR = 0.05
+_PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,10 @@ class Ranking:
 
     best: the one that is separated from all others, if there is one. indistinguishable: the leaders that
     cannot be told apart (the best alone, where there is one). recommended: one of the leaders all the same,
-    by exact figures. worse_by: of each other feasible configuration, by which fraction at least it is worse
-    than the best (0 where that is not known). equal_within: the leaders are this close, as a fraction;
-    None for a bound above 100 %, which bounds nothing.
+    and why, in words that follow its name. worse_by: of each other feasible configuration, by which
+    fraction at least it is worse than the best (0 where that is not known). equal_within: the leaders are
+    this close, as a fraction; None for a bound above 100 %, which bounds nothing. pending: configurations of
+    the sweep that have not run; while there are any, nothing leads.
     """
 
     best: str | None = None
@@ -48,6 +54,14 @@ class Ranking:
     recommended: str | None = None
     worse_by: Mapping[str, float] = field(default_factory=dict)
     equal_within: float | None = None
+    why: str = ""
+    pending: int = 0
+
+    @property
+    def tied(self) -> str:
+        """Return with how many others the recommended one is tied, in words; empty where it is the best."""
+        others = len(self.indistinguishable) - 1
+        return f"tied with {others} other{'s' * (others > 1)}" if others > 0 else ""
 
     def document(self) -> dict[str, Any]:
         """Return the keys of a `--json` document that say who leads."""
@@ -59,10 +73,11 @@ class Ranking:
         }
 
     def mark(self, trial_id: str) -> str:
-        """Return `*` for the best, `≈` for each of several leaders, and nothing for the rest."""
+        """Return `*` for the best, `≈` for each of several leaders (`≈*` the recommended), else nothing."""
         if trial_id == self.best:
             return "*"
-        return "≈" if trial_id in self.indistinguishable else ""
+        tied = "≈" if trial_id in self.indistinguishable else ""
+        return f"{tied}*" if trial_id == self.recommended else tied
 
 
 def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: float | None = None) -> Ranking:
@@ -88,7 +103,22 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     best = ids[0] if len(ids) == 1 else None
     within = compared.equal_within()
     bound = within if within is not None and within <= _WIDEST_BOUND else None
-    return Ranking(best, ids, recommended(leaders).trial_id, worse, bound)
+    chosen = _recommended(leaders, goal)
+    why = "as the fastest" if chosen is min(leaders, key=lambda s: cost(s, goal)) else "for its memory"
+    return Ranking(best, ids, chosen.trial_id, worse, bound, why)
+
+
+def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Ranking:
+    """Return the ranking of a run directory; nothing leads while some of its sweep's points have not run."""
+    spec = directory / SPEC
+    pending = 0
+    if spec.is_file() and not (directory / "search.json").exists():
+        with suppress(UsageError):  # a file of another version of zbench
+            sweep = load_sweep(spec, environ={}, inputs=False)
+            if sweep.search.is_listed:
+                ids = {trial.trial_id for trial in expand(sweep).trials}
+                pending = len(ids - {summary.trial_id for summary in summaries})
+    return Ranking(pending=pending) if pending else rank(summaries, objective)
 
 
 def candidates(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
@@ -119,47 +149,20 @@ def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:
     return constant_level(FIRST_LOOK, max(int(run.get("max_repeats") or FIRST_LOOK), FIRST_LOOK), alpha)
 
 
-def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:
-    """Return the leader of least peak memory, then of fewest changed keys: exact figures, so no lottery.
+def _recommended(leaders: Sequence[ConfigSummary], goal: Goal) -> ConfigSummary:
+    """Return the leader of least peak memory among those at most 5 % behind the foremost; ties by the goal.
 
-    Peaks that print alike are equal: no one would choose by their last bytes.
+    Only leaders with as many repeats as any take part. Peaks that print alike are equal: no one would choose
+    by their last bytes.
     """
-    return min(_leanest(leaders), key=lambda summary: _changed_keys(summary.config))
-
-
-def recommended_why(leaders: Sequence[ConfigSummary]) -> str:
-    """Return why `recommended` chose one of the leaders, in words that follow its name."""
-    leanest = _leanest(leaders)
-    if len(leanest) < len(leaders):
-        return "for its memory"
-    if len({_changed_keys(summary.config) for summary in leanest}) > 1:
-        return "as the nearest to the defaults"
-    return "as the first of equals"
-
-
-def _leanest(leaders: Sequence[ConfigSummary]) -> Sequence[ConfigSummary]:
-    """Return the leaders whose peaks of device memory, then of host memory, print as the least."""
-    for name in ("peak_device_bytes", "peak_host_bytes"):
-        numbers = [summary.number(name) for summary in leaders]
-        least = min((number for number in numbers if number is not None), default=None)
-        if least is not None:
-            shown = format_bytes(least)
-            leaders = [
-                s for s, n in zip(leaders, numbers, strict=True) if n is not None and format_bytes(n) == shown
-            ]
-    return leaders
-
-
-def _changed_keys(config: Mapping[str, Any]) -> int:
-    """Return how many keys of `engine` differ from their defaults."""
-    ours = dict(leaves(config.get("engine") or {}))
-    defaults = _defaults()
-    return sum(defaults.get(key) != value for key, value in ours.items())
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return dict(leaves(EngineSpec().model_dump(mode="json")))
+    most = max(len(summary.ok) for summary in leaders)
+    able = sorted((s for s in leaders if len(s.ok) == most), key=lambda summary: cost(summary, goal))
+    foremost = cost(able[0], goal)
+    near = [s for s in able if cost(s, goal) - foremost <= _NEAR * abs(foremost)]
+    peaks = [next((p for name in _PEAKS if (p := s.number(name)) is not None), None) for s in near]
+    least = min((peak for peak in peaks if peak is not None), default=None)
+    shown = [None if peak is None else format_bytes(peak) for peak in peaks]
+    return near[0 if least is None else shown.index(format_bytes(least))]
 
 
 def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:

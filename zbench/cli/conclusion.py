@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.ranking import rank_run
 from zbench.cli import console
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.events import OnEvent
+from zbench.launch.sweep import OutOfTimeError
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_environment
@@ -65,7 +66,7 @@ class Conclusion:
         search: the document of a search, if the run is one, under that name.
         """
         summaries, objective = summarize(self.records), self.request.sweep.objective
-        ranking, screen = rank(summaries, objective), console.rich_console()
+        ranking, screen = rank_run(self.path, summaries, objective), console.rich_console()
         if console.state.json:
             console.document(self.document(**ranking.document(), **search), self.code)
         elif detailed:
@@ -93,7 +94,10 @@ class Conclusion:
 
     def _say(self) -> None:
         """Say on stderr where the results are or, if the run was cut short, why and how to continue it."""
-        if self.failure is not None:
+        if isinstance(self.failure, OutOfTimeError):
+            console.warn(f"{self._reason}; continue with")
+            console.note(f"  {self._resume}")
+        elif self.failure is not None:
             console.error(f"{self._reason}; {plural(len(self.records), 'record')} kept, continue with")
             console.note(f"  {self._resume}")
         elif not console.state.json:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zbench.cli import console
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.estimate.roofline import StepTime
+from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes, format_seconds
@@ -48,6 +48,7 @@ class EstimateRow:
         if estimate is None:
             return {**row, "not_simulated": getattr(self.outcome, "reason", "")}
         row["estimate"] = estimate.to_json()
+        row["sent_bytes"], row["received_bytes"] = moved(estimate.traffic, self.trial)
         if self.memory is not None:
             spare = self.memory - estimate.peak_device_bytes
             row |= {"fits": spare >= 0, "spare_bytes": spare}
@@ -66,6 +67,7 @@ class EstimateRow:
         if estimate is None:
             return {**cells, "verdict": f"not simulated: {getattr(self.outcome, 'reason', '')}"}
         state = sum(estimate.device.get(name, 0) for name in _STATE)
+        sent, received = moved(estimate.traffic, self.trial)
         activations = estimate.device.get("activations", 0)
         cells |= {
             "device": format_bytes(estimate.peak_device_bytes),
@@ -73,7 +75,8 @@ class EstimateRow:
             "state": format_bytes(state),
             "activations": format_bytes(activations),
             "other": format_bytes(estimate.peak_device_bytes - state - activations),
-            "traffic": format_bytes(sum(kind["bytes"] for kind in estimate.traffic.values())),
+            "sent": format_bytes(sent),
+            "received": format_bytes(received),
         }
         if self.time is not None:
             cells["step"] = _span(self.time)
@@ -127,11 +130,11 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
     for bad in invalid:
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:
-        _print_peak(rows[0].trial.run.world_size, rows[0].estimate)
+        _print_peak(rows[0].trial, rows[0].estimate)
 
 
-def _print_peak(ranks: int, estimate: Estimate) -> None:
-    console.result(f"\nPeak in {estimate.phase}, per rank of {ranks}:")
+def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
+    console.result(f"\nPeak in {estimate.phase}, per rank of {trial.run.world_size}:")
     for place, held in (("device", estimate.device), ("host", estimate.host)):
         for name, size in sorted(held.items(), key=lambda item: -item[1]):
             console.result(f"  {place:6}  {name:12}  {format_bytes(size):>9}  {size:>16,} bytes")
@@ -142,8 +145,9 @@ def _print_peak(ranks: int, estimate: Estimate) -> None:
             f"  {format_bytes(each.nbytes):>9}  {each.category:12}  {each.count} x [{shape}] {each.dtype}"
             f"  {each.where}"
         )
-    console.result("\nTraffic of one step:")
-    for kind, moved in estimate.traffic.items():
-        console.result(f"  {kind:18}  {moved['calls']:>5} calls  {format_bytes(moved['bytes']):>9}")
+    console.result("\nTraffic of one step and rank, sent and received:")
+    for kind, payload in estimate.traffic.items():
+        both = "  ".join(f"{format_bytes(size):>9}" for size in moved({kind: payload}, trial))
+        console.result(f"  {kind:18}  {payload['calls']:>5} calls  {both}")
     if estimate.flops:
         console.result(f"\n{estimate.flops:.4g} FLOPs a step and rank")

@@ -2,28 +2,28 @@
 
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "sweep": (
-        ("zbench sweep sweeps/quickstart.yaml", "measure and judge every configuration of the file"),
-        ("zbench sweep sweeps/quickstart.yaml --set reduce_bucket_size=1e6 --json", "change a key; JSON out"),
-        ("zbench sweep sweeps/quickstart.yaml --max-time 20min", "begin no repeat after 20 minutes"),
+        ("zbench sweep quickstart", "measure and judge every configuration of the file"),
+        ("zbench sweep quickstart --set reduce_bucket_size=1e6 --json", "change a key; JSON out"),
+        ("zbench sweep quickstart --max-time 20min", "begin no repeat after 20 minutes"),
         ("zbench sweep --resume last", "go on after Ctrl-C, a kill, a full disk or --max-time"),
     ),
     "run": (
         ("zbench run --trace --set zero_stage=2 --set world_size=2", "look inside a step, too"),
         ("zbench run --set zero_stage=2 --set world_size=2", "one configuration of a small GPT"),
-        ("zbench run sweeps/quickstart.yaml --repeats 2", "the file's base configuration, without its axes"),
+        ("zbench run quickstart --repeats 2", "the file's base configuration, without its axes"),
     ),
     "plan": (
-        ("zbench plan sweeps/stages.yaml", "what would run, and what cannot exist, with the reason"),
-        ("zbench plan sweeps/stages.yaml --set world_size=4 --json", "the same for four ranks, as JSON"),
+        ("zbench plan stages", "what would run, and what cannot exist, with the reason"),
+        ("zbench plan stages --set world_size=4 --json", "the same for four ranks, as JSON"),
     ),
     "estimate": (
-        ("zbench estimate sweeps/stages.yaml --device-memory 24Gi", "what fits, and what it leaves"),
-        ("zbench estimate sweeps/quickstart.yaml --world-size 64 --set zero_stage=1", "the same at 64 ranks"),
+        ("zbench estimate stages --device-memory 24Gi", "what fits, and what it leaves"),
+        ("zbench estimate quickstart --world-size 64 --set zero_stage=1", "the same at 64 ranks"),
     ),
     "tune": (
-        ("zbench tune sweeps/tune.yaml --budget 40trials --memory 2Gi", "the fastest within 2 GiB"),
+        ("zbench tune tune --budget 40trials --memory 2Gi", "the fastest within 2 GiB"),
         (
-            "zbench tune sweeps/tune.yaml --method nsga2 --objective maximize:tokens_per_s"
+            "zbench tune tune --method nsga2 --objective maximize:tokens_per_s"
             " --objective minimize:peak_device_bytes",
             "a Pareto front of speed and memory",
         ),

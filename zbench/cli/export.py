@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.ranking import rank_run
 from zbench.cli import console
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
@@ -20,9 +20,10 @@ from zbench.cli.options import (
 from zbench.errors import UsageError
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
+from zbench.report.text import plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, recorded_objective
-from zbench.spec.targets import TARGETS
+from zbench.spec.targets import TARGETS, measured_by
 from zbench.spec.trial import TrialSpec
 
 _MOST_LISTED = 20
@@ -67,7 +68,10 @@ def command(
         run = resolve_run(source, output_dir)
         candidates = _run_trials(run)
         trial = _best_of(run) if trial == "best" else trial
-    exported = TARGETS[to](_chosen(candidates, trial))
+    chosen = _chosen(candidates, trial)
+    exported = TARGETS[to](chosen)
+    if not Path(source).is_file():
+        console.note(f"trial {chosen.trial_id}: {measured_by(chosen, to)}")
     for note in exported.notes:
         console.warn(note)
     if output is None:
@@ -96,14 +100,17 @@ def _run_trials(run: Path) -> list[TrialSpec]:
 
 def _best_of(run: Path) -> str:
     """Return the best of a run or, where several cannot be told apart, the recommended one, and say so."""
-    ranking = rank(summarize(load_records(run)), recorded_objective(run / "spec.yaml"))
+    summaries = summarize(load_records(run))
+    ranking = rank_run(run, summaries, recorded_objective(run / "spec.yaml"))
+    if ranking.pending:
+        left = plural(ranking.pending, "configuration")
+        raise UsageError(f"{run} has no best trial yet: {left} left to run; choose with --trial ID")
     if ranking.recommended is None:
         raise UsageError(
             f"{run} has no best trial: none is correct and within the constraints; choose with --trial ID"
         )
     if ranking.best is None:
-        count = len(ranking.indistinguishable)
-        console.note(f"{ranking.recommended}: recommended among {count} that cannot be told apart in speed")
+        console.note(f"{ranking.recommended}: recommended {ranking.why}, {ranking.tied}")
     return ranking.recommended
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.ranking import rank_run
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs, complete_trials
@@ -40,7 +40,7 @@ def command(
     path = resolve_run(run, output_dir)
     records, objective = load_records(path), recorded_objective(path / SPEC)
     summaries = summarize(records)
-    ranking = rank(summaries, objective)
+    ranking = rank_run(path, summaries, objective)
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]

@@ -51,7 +51,8 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     compute += (work.streamed_bytes + work.cached_bytes) / machine.memory_bandwidth
     compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
     parts = {"collectives": 0.0, "copies": 0.0, "updates": 0.0}
-    calls, sent = _sent(estimate.traffic, trial.engine.shard_group_size or trial.run.world_size)
+    calls = sum(kind["calls"] for kind in estimate.traffic.values())
+    sent, _ = moved(estimate.traffic, trial)
     for name, amount, key in (
         ("collectives", sent, "link_bandwidth"),
         ("copies", work.copied_bytes, "host_link"),
@@ -95,12 +96,17 @@ def _missing(key: str) -> str:
     return f"the machine's {key} is not known; set machine.{key}"
 
 
-def _sent(traffic: dict[str, dict[str, int]], shards: int) -> tuple[int, float]:
-    """Return the calls of a step, and the bytes that a rank sends in them (see CountingCollectives)."""
-    calls, sent = 0, 0.0
+def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, float]:
+    """Return the bytes that one rank sends in these collectives, and those that it receives.
+
+    Of a broadcast only its source hands in bytes (see CountingCollectives); as many ranks broadcast as there
+    are, each its own part, so a rank receives those of all others.
+    """
+    shards = trial.engine.shard_group_size or trial.run.world_size
+    sent = received = 0.0
     others = shards - 1
-    for kind, moved in traffic.items():
-        calls += moved["calls"]
+    for kind, payload in traffic.items():
         share = {"reduce_scatter": others / shards, "all_reduce": 2 * others / shards, "broadcast": 1.0}
-        sent += moved["bytes"] * share.get(kind, float(others))
-    return calls, sent
+        sent += payload["bytes"] * share.get(kind, float(others))
+        received += payload["bytes"] * (others if kind == "broadcast" else share.get(kind, float(others)))
+    return sent, received

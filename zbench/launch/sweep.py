@@ -40,7 +40,7 @@ MIN_REPEATS = 3
 class OutOfTimeError(ZbenchError):
     """A sweep was told to stop after some time, and repeats are left to run."""
 
-    exit_code = ExitCode.TRIALS_FAILED
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class SweepRun:
         while under_way:
             self._run_one(runner, under_way)
         if waiting:
-            raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
+            raise OutOfTimeError(f"stopped at --max-time; {self._left()} repeats left")
 
     def _begin_all(self, runner: TrialRunner, todo: list[Repeat]) -> None:
         """Begin all repeats of a round, after the references that they need."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from zbench.record.record import VERDICT_ORDER, Correctness, Failure, Outcome, Record, VerdictName
 from zbench.spec.keys import resolve_key, value_at
-from zbench.spec.metrics import METRICS, RATES, Goal, metric_named
+from zbench.spec.metrics import METRICS, RATES, Constraint, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
@@ -149,14 +149,17 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
     """Return why a configuration cannot be the best; empty if it is feasible and correct."""
     if summary.outcome != "ok":
         return [summary.outcome]
-    reasons: list[str] = summary.not_checked if summary.verdict in CORRECT else [summary.verdict]
-    for constraint in objective.constraints:
-        value = summary.metric(constraint.metric)
-        if constraint.metric == "verdict" and reasons:
-            continue
-        if not constraint.holds(value):
+    reasons: list[str] = list(summary.not_checked) if summary.verdict in CORRECT else [summary.verdict]
+    for constraint in unmet_constraints(summary, objective):
+        if constraint.metric != "verdict" or not reasons:
+            value = summary.metric(constraint.metric)
             reasons.append(f"{constraint} (has {METRICS[constraint.metric].format(value)})")
     return reasons
+
+
+def unmet_constraints(summary: ConfigSummary, objective: ObjectiveSpec) -> list[Constraint]:
+    """Return the constraints that a configuration does not meet."""
+    return [one for one in objective.constraints if not one.holds(summary.metric(one.metric))]
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:

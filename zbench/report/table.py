@@ -10,7 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from zbench.analysis.adaptive_repeats import open_question
-from zbench.analysis.ranking import Ranking, rank, recommended_why
+from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
 from zbench.record.summary import (
     ConfigSummary,
@@ -20,6 +20,7 @@ from zbench.record.summary import (
     obstacles,
     point,
     summarize,
+    unmet_constraints,
     varied_keys,
 )
 from zbench.report.screen import Column, Screen, print_table, word
@@ -61,7 +62,7 @@ _FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
     Column("verdict", "left"): lambda s, _: _verdict(s),
     Column("error ratio"): lambda s, _: ratio_text(s.number("error_ratio")),
 }
-_SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind")
+_SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind", "outside")
 _DROPPED_FIRST = ("behind", "median step", "of compute", "host mem", "error ratio", "spread", "outcome")
 
 
@@ -82,7 +83,8 @@ def print_results(
     """
     summaries = ranked(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
-    columns, rows = _table(summaries, ranking, _WIDEST_VALUE if screen.is_terminal else _WIDEST_PLAIN)
+    widest = _WIDEST_VALUE if screen.is_terminal else _WIDEST_PLAIN
+    columns, rows = _table(summaries, ranking, objective, widest)
     styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
@@ -106,7 +108,7 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
 
 
 def _table(
-    summaries: Sequence[ConfigSummary], ranking: Ranking, widest: int
+    summaries: Sequence[ConfigSummary], ranking: Ranking, objective: ObjectiveSpec, widest: int
 ) -> tuple[list[Column], list[tuple[Text, ...]]]:
     """Return mark, trial, axes and figures of each configuration; widest: of an axis value, which is cut."""
     table: list[tuple[Column, list[Text]]] = [
@@ -124,6 +126,11 @@ def _table(
         table.append((named, [Text.assemble(figure(summary, rate)) for summary in summaries]))
     worse_by = [ranking.worse_by.get(summary.trial_id, 0.0) for summary in summaries]  # 0: not known
     table.append((Column("behind"), [Text(f">{worse:.1%}" if worse > 0 else "") for worse in worse_by]))
+    unmet = [
+        ", ".join(map(str, unmet_constraints(summary, objective))) if summary.ok else ""
+        for summary in summaries
+    ]
+    table.append((Column("outside", "left"), list(map(Text, unmet))))
     shown = [
         (column, cells)
         for column, cells in table
@@ -156,7 +163,7 @@ def notes(
             if summary.diagnosis is not None or summary.verdict in ("drifted", "wrong")
         ),
         *_failure_lines([summary for summary in summaries if summary.outcome != "ok"], run_dir),
-        *(Text.assemble(("warning", "yellow"), f" {line}") for line in _warning_lines(summaries)),
+        *(Text.assemble(("warning", "yellow"), f" {line}") for line in warning_lines(summaries)),
     ]
 
 
@@ -171,7 +178,7 @@ def _difference(summary: ConfigSummary) -> str:
     return ", ".join(parts)
 
 
-def _warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
+def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
     """Return each kind of warning once, and how many configurations have it.
 
     A kind is the words up to a colon; what follows is shown where it is the same for all.
@@ -196,10 +203,10 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
             return [Text.assemble(("* best", "bold green"), f" {description}")]
         within = ranking.equal_within
         near = f" (equal within {within:.1%})" if within is not None else ""
-        count = len(ranking.indistinguishable)
-        leaders = f": one of {count} that cannot be told apart{near}"
-        why = recommended_why([s for s in summaries if s.trial_id in ranking.indistinguishable])
-        return [Text.assemble(("≈ best", "bold green"), leaders), Text(f"  recommended {why}: {description}")]
+        heading = ("≈* recommended", "bold green")
+        return [Text.assemble(heading, f" {ranking.why}, {ranking.tied}{near}: {description}")]
+    if ranking.pending:
+        return [Text(f"no best yet: {plural(ranking.pending, 'configuration')} left to run")]
     if not any(summary.ok for summary in summaries):
         return [Text("no best: no configuration ended well")]
     reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))
@@ -274,11 +281,12 @@ def _best_of_search(document: Mapping[str, Any], by_id: Mapping[str, ConfigSumma
         if miss is not None:
             yield "", f"nearest: {axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
         return
-    other = by_id.get(document["runner_up"])
-    if other is None or document["lead"] is None:
+    best, other = (by_id.get(document[key]) for key in ("best", "runner_up"))
+    if best is None or other is None or document["lead"] is None:
         return
     equals = len(document["indistinguishable"])
     certainty = "separated from all others" if document["separated"] else "not separated"
     if equals > 1 and not document["separated"]:
         certainty += f": {equals} cannot be told apart"
-    yield "measured again", f"{document['lead']:+.1%} against {axes_text(other.axes)} ({certainty})"
+    pair = f"{axes_text(best.axes)} {document['lead']:+.1%} against {axes_text(other.axes)}"
+    yield "measured again", f"{pair} ({certainty})"

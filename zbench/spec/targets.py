@@ -7,6 +7,7 @@ the number of ranks is left for the target to derive.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 from ruamel.yaml.scalarstring import SingleQuotedScalarString  # YAML 1.1 reads a bare `no` as false
@@ -170,7 +171,31 @@ TARGETS: dict[str, Callable[[TrialSpec], Exported]] = {
 """Name on the command line -> how the file is made."""
 
 
-_TEMPLATE = '''"""FSDP2 as zbench's trial {trial_id} ran it: zero_stage {stage}, {dtype}."""
+_MEASURED_BY = {
+    "deepspeed": "set `engine: deepspeed` in the sweep file",
+    "fsdp2": "set `engine: fsdp2` in the sweep file",
+    "accelerate": "name your script as workload.command, with {accelerate_config}",
+    "hf-trainer": "name your script as workload.command, with {training_args}",
+}
+"""Target -> what to do to measure the target itself."""
+
+
+def measured_by(trial: TrialSpec, target: str) -> str:
+    """Return which engine a trial's speed and verdict are of, and how to measure what the target runs."""
+    engine = trial.engine.engine
+    if trial.workload.command is not None:
+        return f"Its speed and verdict are those of the command that ran: {trial.workload.command}"
+    name = "zbench's own engine" if engine == "builtin" else engine
+    if engine == target:
+        return f"Its speed and verdict were measured with {name}, as zbench runs it."
+    remedy = f"to measure that, {_MEASURED_BY[target]}"
+    return f"Its speed and verdict are those of {name}, not of {target}; {remedy}."
+
+
+_TEMPLATE = '''"""FSDP2 with the settings of zbench's trial {trial_id}: zero_stage {stage}, {dtype}.
+
+{measured}
+"""
 
 import torch
 from torch import nn
@@ -217,7 +242,8 @@ def fsdp2_code(trial: TrialSpec) -> str:
         options += f'    options["mp_policy"] = {policy}\n'
     if "cpu" in (engine.offload_optimizer, engine.offload_param):
         imports.append("CPUOffloadPolicy")
-        options += '    options["offload_policy"] = CPUOffloadPolicy()\n'
+        options += '    if device_type != "cpu":  # FSDP2 offloads from an accelerator only\n'
+        options += '        options["offload_policy"] = CPUOffloadPolicy()\n'
     arguments = ("lr", "betas", "eps", "weight_decay", "amsgrad")
     settings = ", ".join(f"{name}={getattr(optimizer, name)!r}" for name in arguments)
     mesh, group = "(world_size,)", engine.shard_group_size
@@ -230,6 +256,7 @@ def fsdp2_code(trial: TrialSpec) -> str:
         trial_id=trial.trial_id,
         stage=engine.zero_stage,
         dtype=engine.dtype,
+        measured=fill(measured_by(trial, "fsdp2"), 100),
         imports=", ".join(sorted(imports, key=str.lower)),
         micro_batch_size=trial.workload.micro_batch_size,
         accumulation=engine.gradient_accumulation_steps,

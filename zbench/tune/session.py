@@ -187,13 +187,13 @@ class Session:
                 self._best_rate = max(self._best_rate, work / record.timing.median_step_s)
 
     def _propose(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
-        """Return the next point, None where there is none; a grid tries what cannot fit, too."""
+        """Return the next point that is not known to be too large, None where there is none."""
         taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
-        for point in self._space.included:
-            if point_key(point) not in taken:
-                return point
+        included = iter(self._space.included)
         for _ in range(_PREDICTED_OOM_IN_A_ROW):
-            proposal = self._next_point(history, taken | self._predicted_oom.keys())
+            known = taken | self._predicted_oom.keys()
+            listed = next((point for point in included if point_key(point) not in known), None)
+            proposal = listed or self._next_point(history, known)
             reason = None if proposal is None else self._cannot_fit(proposal)
             if proposal is None or reason is None:
                 return proposal
@@ -201,9 +201,9 @@ class Session:
         return None
 
     def _cannot_fit(self, point: Point) -> str | None:
-        trial, is_first = self._space.trial(point), not self._learnt
-        if is_first or self._is_grid or self._limit is None:  # the first: a search ends with a figure
+        if self._limit is None:
             return None
+        trial = self._space.trial(point)
         assert isinstance(trial, TrialSpec)
         return too_large(self._ask, trial, self._limit)
 

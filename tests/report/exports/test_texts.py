@@ -49,6 +49,24 @@ def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
         assert not any("host" in reason for reason in texts.reasons(row)), "it is told once"
 
 
+def test_the_steps_beside_a_change_are_as_far_apart_as_it_says() -> None:
+    row = compared(trial([0.1, 0.1, 0.4, 0.1, 0.1]), trial([0.2, 0.3, 0.3, 0.3, 0.3]))
+    cells = dict(zip(texts.headings(RATE), texts.cells(row, RATE), strict=True))
+    before, after = (float(text.split()[0]) for text in cells["mean step"].split(" -> "))
+    change = float(cells["change"].split()[0])
+    assert 100 * (after / before - 1) == pytest.approx(change, abs=1)
+
+
+def test_an_interval_beyond_a_factor_of_10_is_told_in_words() -> None:
+    decision = compared(trial(EVEN), trial(EVEN)).step_time
+    assert decision is not None
+    for bounds in ({"low": -9.0}, {"high": 2.4}):
+        wide = replace(decision, **bounds)
+        assert texts.interval(wide).endswith("[within more than a factor of 10]")
+        assert "(within more than a factor of 10)" in str(wide)
+    assert "factor" not in texts.interval(replace(decision, low=-2.3, high=2.3))
+
+
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [

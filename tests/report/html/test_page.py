@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from analysis.synthetic import record, results
 
 from tests.report.keeping import check, drawn
 from zbench import __version__
@@ -48,6 +50,24 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def page() -> Outline:
     return Outline(render(full()))
+
+
+def test_the_page_repeats_every_warning_of_the_terminal() -> None:
+    text = "the machine was loaded: 3 others ran"
+    loaded = [replace(record(repeat=n), warnings=[text]) for n in range(2)]
+    assert f"{text} (1 configuration)" in render(report_of(results(loaded)))
+    assert "Warnings" not in render(report_of(results([record()])))
+
+
+def test_a_step_time_is_the_same_in_table_and_chart_though_repeats_differ() -> None:
+    steps = [[0.1, 0.1, 0.9], [0.1, 0.1, 0.9], [0.9, 0.9, 0.9]]
+    records = [record(step_s=some[1], repeat=n) for n, some in enumerate(steps)]
+    timings = [replace(one.timing, step_seconds=some) for one, some in zip(records, steps, strict=True)]
+    shown = report_of(
+        results([replace(one, timing=timing) for one, timing in zip(records, timings, strict=True)])
+    )
+    assert shown.summaries[0].number("median_step_s") == 0.1
+    assert "from 100 ms to 100 ms" in content.pictures(shown)["step-times"].description
 
 
 def test_it_is_well_formed_and_says_its_language(page: Outline) -> None:

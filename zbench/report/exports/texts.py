@@ -1,12 +1,14 @@
 """A comparison as texts and figures, the same in every format made for people."""
 
 from collections.abc import Sequence
-from math import expm1, isfinite
+from math import exp, expm1, isfinite
+from statistics import fmean
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
+from zbench.analysis.trials import doubt, quiet, step_logs
 from zbench.report.text import (
     failure_message,
     label,
@@ -47,6 +49,8 @@ def interval(decision: Decision) -> str:
     """Return the change and its interval, such as `+4.9 % [+3.1, +6.8]`."""
     if not (isfinite(decision.low) and isfinite(decision.high)):
         return f"{percent(decision.change)} [unknown]"
+    if decision.is_wide:
+        return f"{percent(decision.change)} [within more than a factor of 10]"
     low, high = (100 * expm1(bound) for bound in (decision.low, decision.high))
     return f"{percent(decision.change)} [{low:+.1f}, {high:+.1f}]"
 
@@ -73,7 +77,7 @@ def exact_value(change: ExactChange) -> str:
 
 def headings(rate: str) -> tuple[str, ...]:
     """Return the headings of a comparison's table; rate: one of RATES."""
-    figures = ("step time", "change", RATES[rate], "peak memory", "traffic")
+    figures = ("mean step", "change", RATES[rate], "peak memory", "traffic")
     return ("configuration", "answer", *figures, "verdict", "trial")
 
 
@@ -85,7 +89,7 @@ def cells(row: Row, rate: str) -> tuple[str, ...]:
     return (
         label(row.base),
         "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
-        arrow(seconds_text(row.base.number("median_step_s")), seconds_text(row.head.number("median_step_s"))),
+        arrow(*map(seconds_text, _seconds(row))),
         interval(row.step_time) if row.step_time else "-",
         arrow(rate_text(row.base.number(rate)), rate_text(row.head.number(rate))),
         exact_value(peak),
@@ -93,6 +97,16 @@ def cells(row: Row, rate: str) -> tuple[str, ...]:
         arrow(*(trial.verdict if trial.ok else outcome_text(trial) for trial in (row.base, row.head))),
         printable(row.head.trial_id)[:_ID_LENGTH],
     )
+
+
+def _seconds(row: Row) -> tuple[float | None, float | None]:
+    """Return the mean step of base and head, as far apart as the change beside them says."""
+    base, head = row.base.number("median_step_s"), row.head.number("median_step_s")
+    if row.step_time is None or base is None or head is None:
+        return base, head
+    counted = None if doubt(row.base, row.head) else quiet(row.base)
+    typical = exp(fmean(step_logs(row.base, counted)))
+    return typical, typical * (1 + row.step_time.change)
 
 
 def reasons(row: Row) -> list[str]:

@@ -35,7 +35,8 @@ class Point:
     """One configuration: its label, peak memory in bytes, rate and verdict.
 
     obstacles: why it cannot be the best, empty where it is correct and within the constraints. hover: what is
-    shown when the pointer is on it. throughput: the rate with its unit.
+    shown when the pointer is on it. throughput: the rate with its unit. is_recommended: as in the table.
+    repeats: the rate of each repeat.
     """
 
     label: str
@@ -45,6 +46,8 @@ class Point:
     obstacles: tuple[str, ...] = ()
     hover: str = ""
     throughput: str = ""
+    is_recommended: bool = False
+    repeats: Sequence[float] = ()
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:
@@ -75,16 +78,18 @@ def part_names(rows: Sequence[Parts]) -> list[str]:
 
 
 def throughput_against_memory(
-    points: Sequence[Point], memory: str, limit: float | None, rate: str = "tokens/s"
+    points: Sequence[Point], memory: str, limit: float | None, rate: str = "tokens/s", tied: str = ""
 ) -> Picture:
-    """Return the scatter chart; up and to the left is better. limit: the most memory allowed, in bytes."""
+    """Return the scatter chart; up and to the left is better. limit: the most memory allowed, in bytes.
+
+    tied: with how many others the recommended one, which has a ring, is tied, in words.
+    """
     front = front_of(points)
     leader = "None is both correct and within the constraints."
-    if front:
-        leader = (
-            f"The fastest that is correct and within the constraints, {front[-1].label}, trains "
-            f"{front[-1].throughput} with {format_bytes(front[-1].peak_bytes)}."
-        )
+    for point in points:
+        if point.is_recommended:
+            name = f"{point.label} (recommended, {tied})" if tied else f"The best, {point.label},"
+            leader = f"{name} trains {point.throughput} with {format_bytes(point.peak_bytes)}."
 
     def paint(canvas: Canvas) -> None:
         axes, unit = canvas.axes, scales.readable([point.peak_bytes for point in points], scales.BYTES)
@@ -96,6 +101,16 @@ def throughput_against_memory(
                 alpha=0.35 if point.obstacles else 0.95, clip_on=False,
             )  # fmt: skip
             canvas.hover(mark, point.hover or point.label)
+            if point.repeats:
+                axes.vlines(
+                    point.peak_bytes / unit.size, min(point.repeats), max(point.repeats),
+                    color=style.LIGHT[role], linewidth=2, zorder=2,
+                )  # fmt: skip
+            if point.is_recommended:
+                axes.plot(
+                    point.peak_bytes / unit.size, point.rate, "o", markersize=19, fillstyle="none",
+                    color=style.LIGHT["ink"], clip_on=False,
+                )  # fmt: skip
         for here, there in pairwise(front):
             axes.plot(
                 [here.peak_bytes / unit.size, there.peak_bytes / unit.size, there.peak_bytes / unit.size],
@@ -118,26 +133,34 @@ def throughput_against_memory(
     )
 
 
-def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
-    """Return the step times (seconds): steps as dots, the middle half as a band, the median as a line."""
-    unit = scales.readable([seconds for _, samples in rows for seconds in samples], scales.SECONDS)
-    medians = [statistics.median(samples) for _, samples in rows]
+Steps = tuple[ChartRow, Sequence[float], Sequence[float]]
+"""A row, the seconds of all its timed steps, and the median step of each repeat."""
+
+
+def step_times(rows: Sequence[Steps]) -> Picture:
+    """Return the step times: steps as dots, the middle half as a band, the median of the repeats as a line.
+
+    A thin line is drawn from the least to the largest of the repeats' medians.
+    """
+    unit = scales.readable([seconds for _, samples, _ in rows for seconds in samples], scales.SECONDS)
+    medians = [statistics.median(repeats) for _, _, repeats in rows]
 
     def spread(canvas: Canvas, index: int) -> None:
         ordered, y = sorted(value / unit.size for value in rows[index][1]), index + scales.BAR_MIDDLE
-        middle = statistics.median(ordered)
+        middle, ends = medians[index] / unit.size, [pick(rows[index][2]) / unit.size for pick in (min, max)]
         low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
         canvas.axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
         if not canvas.narrow:
             dots = ordered[:: -(-len(ordered) // _MOST_DOTS)]
             canvas.axes.plot(dots, [y] * len(dots), "o", markersize=3.5, color=style.LIGHT["ink"], alpha=0.4)
+        canvas.axes.plot(ends, [y, y], color=style.LIGHT["s1"], linewidth=1.5)
         canvas.axes.plot([middle, middle], [y - 0.19, y + 0.19], color=style.LIGHT["s1"], linewidth=3)
 
     description = (
         f"{plural(len(rows), 'configuration')}; their median steps take from "
         f"{format_seconds(min(medians))} to {format_seconds(max(medians))}."
     )
-    labelled = [(row, format_seconds(middle)) for (row, _), middle in zip(rows, medians, strict=True)]
+    labelled = [(row, format_seconds(middle)) for (row, *_), middle in zip(rows, medians, strict=True)]
     return _chart_of_rows("step-times", "Step times", description, labelled, spread, unit.name)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zbench.analysis.compare import Comparison
-from zbench.analysis.ranking import Ranking, rank
+from zbench.analysis.ranking import Ranking, rank_run
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
@@ -136,9 +136,11 @@ def points(report: Report) -> list[Point]:
     for summary in report.finished:
         peak, rate = summary.number(metric), summary.number(name)
         if peak is not None and rate is not None:
+            chosen = summary.trial_id == report.ranking.recommended
             why, hover = tuple(obstacles(summary, report.objective)), hover_text(summary, report.objective)
+            text, repeats = throughput_text(summary), summary.values(name)
             shown.append(
-                Point(label(summary), peak, rate, summary.verdict, why, hover, throughput_text(summary))
+                Point(label(summary), peak, rate, summary.verdict, why, hover, text, chosen, repeats)
             )
     return shown
 
@@ -149,7 +151,11 @@ def _scatter(report: Report) -> Section | None:
         return None
     limit = report.limit(metric)
     picture = charts.throughput_against_memory(
-        shown[:MOST_POINTS], _MEMORY_NAMES[metric], limit, RATES[known_rate(report.finished)]
+        shown[:MOST_POINTS],
+        _MEMORY_NAMES[metric],
+        limit,
+        RATES[known_rate(report.finished)],
+        report.ranking.tied,
     )
     front = [
         f"{point.label}: {point.throughput}, {bytes_text(point.peak_bytes)}"
@@ -172,7 +178,7 @@ def _changes(report: Report) -> Section | None:
 
 
 def _step_times(report: Report) -> Section | None:
-    rows = [(report.row(summary), _steps(summary)) for summary in report.drawn]
+    rows = [(report.row(s), _steps(s), s.values("median_step_s")) for s in report.drawn]
     return Section(charts.step_times(rows), report.drawn_note) if rows else None
 
 
@@ -246,7 +252,7 @@ def report_of(results: RunResults, comparison: Comparison | None = None) -> Repo
     file = path / "spec.yaml"
     objective = recorded_objective(file) if file.is_file() else SweepSpec().objective
     ordered = ranked(results.trials, objective)
-    ranking = rank(ordered, objective)
+    ranking = rank_run(path, ordered, objective)
     winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
     return Report(results.source, ordered, objective, winner, comparison, importance_in(path), ranking)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from zbench import __version__
-from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.html import content, style
 from zbench.report.html.content import Report, TextTable
+from zbench.report.table import warning_lines
 from zbench.report.text import (
     bytes_text,
     configuration_cells,
@@ -38,6 +38,7 @@ def render(report: Report) -> str:
         facts=_facts(report),
         sections=content.sections(report),
         table=_table(report),
+        warnings=warning_lines(report.summaries),
         failures=_failures(report),
         version=__version__,
         colours=style.variables(),
@@ -55,7 +56,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     }
     limit = report.limit("peak_device_bytes")
     facts = {
-        "Best configuration": _best(report, winner),
+        "Recommended" if report.ranking.tied else "Best configuration": _best(report, winner),
         "Throughput": throughput_text(winner) if winner else "",
         "Memory": _memory_of(winner) if winner else "",
         "Device memory limit": bytes_text(limit) if limit is not None else "",
@@ -70,12 +71,12 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _best(report: Report, winner: ConfigSummary | None) -> str:
+    if report.ranking.pending:
+        return f"none yet: {plural(report.ranking.pending, 'configuration')} left to run"
     if winner is None:
         return "none is both correct and within the constraints"
-    equals = [s for s in report.summaries if s.trial_id in report.ranking.indistinguishable]
-    more = ""
-    if len(equals) > 1:
-        more = f"; recommended {recommended_why(equals)}, one of {len(equals)} that cannot be told apart"
+    ranking = report.ranking
+    more = f"; {ranking.tied}, recommended {ranking.why}" if ranking.tied else ""
     return f"{label(winner)} (trial {winner.trial_id[:_ID_LENGTH]}{more})"
 
 
@@ -104,7 +105,7 @@ def _table(report: Report) -> TextTable:
             cells[columns.index("peak device")] += " > limit"
         rows.append(cells)
     caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
-    signs = {"*": "★ ", "≈": "≈ "}
+    signs = {"*": "★ ", "≈*": "≈★ ", "≈": "≈ "}
     marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
     return TextTable(caption, columns, rows, badge=columns.index("verdict"), marks=marks)
 
