@@ -32,7 +32,7 @@ def test_page_and_pictures(zbench, out):
 def test_markdown_on_stdout_and_json(zbench, out):
     code, text, _ = zbench("report", BASE_ID)
     assert code == 0
-    assert "| **zero\\_stage=0** | " in text
+    assert "| **zero\\_stage=1** | " in text
     code, text, _ = zbench("report", BASE_ID, "--html", out / "x.html", "--json")
     assert json.loads(text) == {"schema_version": 1, "written": [str(out / "x.html")], "exit_code": 0}
 

@@ -1,6 +1,7 @@
 """The scripts of docs/training.md train with what `zbench export` writes."""
 
 import importlib.util
+import itertools
 import os
 import re
 import subprocess
@@ -58,10 +59,7 @@ def losses(place: Path, target: str, engine: dict[str, Any], python: str, ranks:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("target", "offload"),
-    [
-        ("hf-trainer", "none"),
-        *((target, place) for target in ("accelerate", "fsdp2") for place in ("none", "cpu")),
-    ],
+    [("hf-trainer", "none"), *itertools.product(("accelerate", "fsdp2"), ("none", "cpu"))],
 )
 def test_the_script_trains(target: str, offload: str, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")

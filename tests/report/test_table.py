@@ -62,6 +62,17 @@ def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(tim
     assert unit in record_line(record(1, 1.0, timing=timing)).plain
 
 
+def test_a_row_outside_a_constraint_says_so():
+    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
+    records = [record(0, 100.0, memory=MemoryPeaks(4 << 20, 0, 1)), record(1, 200.0)]
+    out = io.StringIO()
+    print_results(Screen(file=out, width=200), records, limit)
+    heading, inside, outside, *_ = out.getvalue().splitlines()
+    assert heading.endswith("outside")
+    assert outside.rstrip().endswith("peak_device_bytes <= 10 MiB")
+    assert "peak_device_bytes" not in inside
+
+
 def test_best_is_first_and_marked_and_the_others_are_behind_it():
     rates = {0: (600.0, 602.0, 598.0), 1: (1000.0, 1100.0, 1048.0)}
     lines = printed([record(s, rate, repeat=n) for s in rates for n, rate in enumerate(rates[s])])

@@ -117,7 +117,8 @@ def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: Obj
             sweep = load_sweep(spec, environ={}, inputs=False)
             if sweep.search.is_listed:
                 ids = {trial.trial_id for trial in expand(sweep).trials}
-                pending = len(ids - {summary.trial_id for summary in summaries})
+                left = ids - {summary.trial_id for summary in summaries}
+                pending = len(left) if left != ids else 0  # else identities are those of another version
     return Ranking(pending=pending) if pending else rank(summaries, objective)
 
 
