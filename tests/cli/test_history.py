@@ -33,6 +33,13 @@ def test_a_table_with_sparklines_and_the_commit_blamed(zbench, out):
     assert change["commit"] == f"{CHANGE:040x}+changes"
 
 
+def test_sweeps_are_apart_though_they_hold_the_same_configuration(zbench, out):
+    write_run(out / "other" / "20260201-000000-aaaa", trial([0.3]))
+    both = zbench("history", out, "--json").document["series"]
+    assert [(one["sweep"], len(one["visits"])) for one in both] == [("example", RUNS), ("other", 1)]
+    assert "other: zero_stage=1" in zbench("history", out).out
+
+
 def test_a_branch_of_results(zbench, refusal, out, monkeypatch):
     monkeypatch.chdir(out)
     for words in (["init", "-q", "-b", "data"], ["add", "example"], ["commit", "-q", "-m", "x"]):

@@ -34,6 +34,7 @@ def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None
     written(zbench, tmp_path / "sweep.yaml")
     text = (tmp_path / "sweep.yaml").read_text()
     assert "# What is trained." in text
+    assert "name: sweep\n" in text, "the file's own name"
     assert len(trials(tmp_path / "sweep.yaml")) == 7
     assert zbench("init").code == 2, "never overwrites"
     assert zbench("plan", "sweep.yaml").code == 0

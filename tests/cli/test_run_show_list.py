@@ -40,6 +40,10 @@ def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
     assert zbench("show", "tried").out == table
     document = zbench("show", "--json").document
     assert (document["exit_code"], len(document["trials"])) == (0, 4)
+    rows = document["configurations"]
+    assert [(row["repeats"], row["tokens_per_s"], row["verdict"]) for row in rows] == [
+        (2, 1000, "identical")
+    ] * 2
 
 
 def test_show_one_configuration_by_the_start_of_its_id(zbench, refusal, sweep_file):
@@ -58,8 +62,11 @@ def test_list_names_each_run_with_its_best(zbench, sweep_file):
         (2, 2, True),
     ]
     assert all(row["machine"] == rows[0]["machine"] for row in rows)
+    zbench("tag", rows[0]["run_id"], "before")
     text = zbench("list").out
     assert all(row["run_id"] in text for row in rows)
+    assert f"{rows[0]['run_id']} (before)" in text
+    assert [row["tags"] for row in zbench("list", "--json").document["runs"]] == [["before"], []]
 
 
 def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file):

@@ -68,7 +68,7 @@ def test_a_row_outside_a_constraint_says_so():
     out = io.StringIO()
     print_results(Screen(file=out, width=200), records, limit)
     heading, inside, outside, *_ = out.getvalue().splitlines()
-    assert heading.endswith("outside")
+    assert heading.rstrip().endswith("outside")
     assert outside.rstrip().endswith("peak_device_bytes <= 10 MiB")
     assert "peak_device_bytes" not in inside
 

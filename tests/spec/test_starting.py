@@ -1,6 +1,7 @@
 """The first sweep around what a user has: each kind of file is known by its keys."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,12 @@ def test_a_model_of_transformers_has_two_layers_at_first(
     source: str, options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "mistake", lambda model, base_dir: None)  # transformers takes seconds to ask
-    workload = starting_sweep(source, tmp_path).document["workload"]
+    started = starting_sweep(source, tmp_path, "mine")
+    workload = started.document["workload"]
     assert (workload["model"], workload["options"]) == (source, options)
+    assert (started.document["name"], started.document["run"]["repeats"]) == ("mine", 5)
+    (note,) = started.notes
+    assert re.search(r"the model has 2 of its \d+ layers", note)
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])

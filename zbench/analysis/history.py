@@ -109,12 +109,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One configuration on one machine, oldest run first."""
+    """One configuration of one sweep on one machine, oldest run first."""
 
     trial: ConfigSummary
     facts: Mapping[str, Any]
     visits: tuple[Visit, ...]
     changes: tuple[Change, ...]
+    sweep: str | None = None
 
     @property
     def values(self) -> list[float]:
@@ -139,7 +140,7 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
     gathered: dict[tuple[object, ...], list[tuple[ConfigSummary, RunResults, float]]] = {}
     for run in runs:
         several = len(ran[_facts(run)]) > 1  # jobs that one machine started ran on unlike ones
-        place = (_facts(run), run.machines if several else None)
+        place = (run.source.sweep, _facts(run), run.machines if several else None)
         for trial in run.trials:
             value = trial.number(metric)
             if value is not None and math.isfinite(value):
@@ -164,7 +165,7 @@ def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: f
     for (_, _, old), (start, _, new) in pairwise(_levels(values, starts)):
         moved = new / old - 1 if old else math.inf
         changes.append(Change(start, moved, visits[start - 1].commit, visits[start].commit))
-    return Series(trial, run.source.facts, visits, tuple(changes))
+    return Series(trial, run.source.facts, visits, tuple(changes), run.source.sweep)
 
 
 def _levels(values: Sequence[float], starts: Sequence[int]) -> list[tuple[int, int, float]]:

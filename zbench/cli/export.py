@@ -18,9 +18,10 @@ from zbench.cli.options import (
     complete_trials,
 )
 from zbench.errors import UsageError
+from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
-from zbench.report.text import plural
+from zbench.report.text import failure_message, plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, recorded_objective
 from zbench.spec.targets import TARGETS, measured_by
@@ -66,8 +67,15 @@ def command(
         candidates = expand(load_sweep(Path(source), overrides, inputs=False)).trials
     else:
         run = resolve_run(source, output_dir)
-        candidates = _run_trials(run)
+        records = load_records(run)
+        candidates = _run_trials(run, records)
         trial = _best_of(run) if trial == "best" else trial
+        for record in records:
+            if trial and record.outcome == "invalid" and record.trial_id.startswith(trial):
+                why = failure_message(record)
+                raise UsageError(
+                    f"trial {record.trial_id} cannot be exported, it is invalid: {why}; choose another"
+                )
     chosen = _chosen(candidates, trial)
     exported = TARGETS[to](chosen)
     if not Path(source).is_file():
@@ -80,10 +88,10 @@ def command(
         console.write_new(output, exported.text + "\n")
 
 
-def _run_trials(run: Path) -> list[TrialSpec]:
+def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
     """Return each configuration of a run; UsageError for a record whose configuration is incomplete."""
     trials = {}
-    for record in load_records(run):
+    for record in records:
         if record.outcome == "invalid" or record.trial_id in trials:
             continue
         try:

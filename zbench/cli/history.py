@@ -109,6 +109,7 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
 def _series(series: Series) -> dict[str, Any]:
     return {
         "trial_id": series.trial.trial_id,
+        "sweep": series.sweep,
         "axes": series.trial.axes,
         "machine": dict(series.facts),
         "visits": [dataclasses.asdict(visit) for visit in series.visits],
@@ -127,16 +128,18 @@ def _series(series: Series) -> dict[str, Any]:
 def _print(every_series: list[Series], metric: str) -> None:
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
-    for one in every_series:
+    several = len({one.sweep for one in every_series}) > 1
+    names = [f"{one.sweep}: {label(one.trial)}" if several else label(one.trial) for one in every_series]
+    for one, name in zip(every_series, names, strict=True):
         ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
-        rows.append([label(one.trial), str(len(one.visits)), sparkline(one.values), *ends])
+        rows.append([name, str(len(one.visits)), sparkline(one.values), *ends])
     screen = console.rich_console()
     print_table(screen, columns, [list(map(Text, row)) for row in rows])
-    for one in every_series:
+    for one, name in zip(every_series, names, strict=True):
         for change in one.changes:
             where = "..".join(
                 part for part in (commit_text(change.after), commit_text(change.commit)) if part
             )
             run = one.visits[change.index].run_id
-            text = f"{label(one.trial)}: {percent(change.change)} since {run}{f' ({where})' if where else ''}"
+            text = f"{name}: {percent(change.change)} since {run}{f' ({where})' if where else ''}"
             screen.print(Text(text), soft_wrap=True)

@@ -1,5 +1,6 @@
 """`zbench init`: a first sweep file from what the user has."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ def command(
 ) -> None:
     """Write a commented sweep file that runs as it is; what does not map is named on stderr."""
     base_dir = file.absolute().parent
-    started = starting_sweep(source, base_dir)
+    started = starting_sweep(source, base_dir, re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", file.stem)[:60])
     problem = _problem_of_own_model(started.document, base_dir)
     notes = [*started.notes, *([problem] if problem else [])]
     for note in notes:

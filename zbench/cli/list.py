@@ -10,10 +10,10 @@ from zbench.analysis.rows import is_incorrect
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import ZbenchError
-from zbench.record.store import SPEC, find_runs, load_environment, load_records
+from zbench.record.store import SPEC, find_runs, load_environment, load_records, load_tags
 from zbench.record.summary import has_failed, summarize
 from zbench.report.screen import Column, plain, print_table
-from zbench.report.text import axes_text, printable, throughput_text
+from zbench.report.text import axes_text, printable, started_text, throughput_text
 from zbench.spec.load import recorded_objective
 
 _ID_LENGTH = 8
@@ -35,7 +35,10 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """List the runs in a results directory, oldest first."""
-    rows = [_row(path) for path in find_runs(output_dir)]
+    names: dict[str, list[str]] = {}
+    for tag, place in load_tags(output_dir).items():
+        names.setdefault(place, []).append(tag)
+    rows = [_row(path, names.get(f"{path.parent.name}/{path.name}", [])) for path in find_runs(output_dir)]
     if console.state.json:
         console.document({"runs": rows})
     elif rows:
@@ -44,12 +47,13 @@ def command(
         console.note(f"no runs in {output_dir}; `zbench sweep quickstart` makes one")
 
 
-def _row(path: Path) -> dict[str, Any]:
+def _row(path: Path, tags: list[str]) -> dict[str, Any]:
     """Return the facts of a run; a run that cannot be read is listed with the reason."""
     row: dict[str, Any] = {
         "run_id": path.name,
         "sweep": path.parent.name,
         "run_dir": str(path),
+        "tags": tags,
         "problem": None,
     }
     try:
@@ -86,9 +90,9 @@ def _cells(row: dict[str, Any]) -> list[str]:
     has_best = row["recommended"] is not None
     mark = "≈" if row["best"] is None else ""
     return [
-        str(row["run_id"]),
+        " ".join([row["run_id"], *(f"({tag})" for tag in row["tags"])]),
         str(row["sweep"]),
-        str(row["started"] or "")[:16].replace("T", " "),
+        started_text(row["started"]),
         *(str(row[key]) for key in ("configurations", "failed", "incorrect")),
         row["best_throughput"] or "-",
         f"{mark}{str(row['recommended'])[:_ID_LENGTH]}" if has_best else "-",

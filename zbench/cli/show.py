@@ -1,6 +1,6 @@
 """`zbench show`: the results of one run, finished or under way."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,9 @@ from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.table import print_results
+from zbench.report.text import outcome_text
 from zbench.spec.load import recorded_objective
+from zbench.spec.metrics import METRICS
 
 
 def command(
@@ -46,8 +48,9 @@ def command(
     chosen = summaries if trial is None else [_named(summaries, trial)]
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
-        identity = {"run_id": path.name, "run_dir": str(path)}
-        console.document({**identity, "trials": trials, **ranking.document()}, exit_code(records))
+        rows = [_row(summary) for summary in chosen]
+        about = {"run_id": path.name, "run_dir": str(path), "configurations": rows, "trials": trials}
+        console.document({**about, **ranking.document()}, exit_code(records))
         return
     console.note(f"{path}")
     if not records:
@@ -57,6 +60,13 @@ def command(
     else:
         for summary in chosen:
             print_configuration(console.rich_console(), summary, path)
+
+
+def _row(summary: ConfigSummary) -> dict[str, Any]:
+    """Return one configuration over all of its repeats, as the table has it."""
+    figures = {name: summary.metric(name) for name in METRICS}
+    about = {"trial_id": summary.trial_id, "axes": summary.axes, "outcome": outcome_text(summary)}
+    return {**about, "repeats": len(summary.ok), **figures}
 
 
 def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:

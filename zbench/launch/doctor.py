@@ -160,6 +160,8 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
         kernels = f"{native['isa']} in use; available: {', '.join(native['available'])}"
         yield Check("native kernels", "ok", kernels)
     cuda = native["cuda_problem"]
+    if cuda and "CUDA error 35" in cuda:  # what the runtime calls a machine without a driver
+        cuda = "no CUDA driver on this machine, or one that is too old"
     yield _usable("cuda kernels", cuda and f"{cuda}; a CUDA device uses torch's own fused AdamW")
     devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
     yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")

@@ -158,8 +158,9 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
 
 
 def unmet_constraints(summary: ConfigSummary, objective: ObjectiveSpec) -> list[Constraint]:
-    """Return the constraints that a configuration does not meet."""
-    return [one for one in objective.constraints if not one.holds(summary.metric(one.metric))]
+    """Return the constraints that a configuration does not meet, though it ended well."""
+    known = objective.constraints if summary.ok else ()
+    return [one for one in known if not one.holds(summary.metric(one.metric))]
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:

@@ -69,13 +69,15 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
         yield "median step", format_seconds(step) + (f" (each repeat: {each})" if count > 1 else "")
     tflops = summary.number("tflops")
     if tflops is not None:
-        yield "TFLOP/s", f"{tflops:.3g}"
+        yield ("TFLOP/s", f"{tflops:.3g}") if tflops >= 1 else ("GFLOP/s", f"{1e3 * tflops:.3g}")
     mfu = [record.timing.mfu for record in summary.ok if record.timing and record.timing.mfu is not None]
     if mfu:
         yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
     for phase, seconds in summary.phases.items():
         share = f" ({seconds / step:.0%} of a step)" if step else ""
         yield f"  {phase}", format_seconds(seconds) + share
+    if step and sum(summary.phases.values()) > 1.005 * step:
+        yield "", "phases overlap or vary from step to step, so their medians add up to more than a step"
 
 
 def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:

@@ -126,11 +126,8 @@ def _table(
         table.append((named, [Text.assemble(figure(summary, rate)) for summary in summaries]))
     worse_by = [ranking.worse_by.get(summary.trial_id, 0.0) for summary in summaries]  # 0: not known
     table.append((Column("behind"), [Text(f">{worse:.1%}" if worse > 0 else "") for worse in worse_by]))
-    unmet = [
-        ", ".join(map(str, unmet_constraints(summary, objective))) if summary.ok else ""
-        for summary in summaries
-    ]
-    table.append((Column("outside", "left"), list(map(Text, unmet))))
+    outside = [", ".join(map(str, unmet_constraints(summary, objective))) for summary in summaries]
+    table.append((Column("outside", "left"), list(map(Text, outside))))
     shown = [
         (column, cells)
         for column, cells in table

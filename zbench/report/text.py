@@ -111,6 +111,11 @@ def clock_text(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def started_text(started: str | None) -> str:
+    """Return when a run started, as `2026-01-31 12:34`; empty where that is not known."""
+    return (started or "")[:16].replace("T", " ")
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 repeat` or `2 repeats`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -169,19 +169,22 @@ _COMMENTS = {
 }
 
 
-def starting_sweep(source: str | None, base_dir: Path) -> Translated:
-    """Return the sweep document for `--from SOURCE`; UsageError for a source of no known form."""
+def starting_sweep(source: str | None, base_dir: Path, name: str = "first") -> Translated:
+    """Return the sweep document for `--from SOURCE`; UsageError for a source of no known form.
+
+    name: of the sweep, where the source gives it none.
+    """
     if source is None:
         translated = Translated({})
     elif source.startswith(shapes.PREFIX):
-        translated = Translated({"workload": _hf_workload(source, base_dir)})
+        translated = _hf_workload(source, base_dir)
     elif MODULE_CALLABLE.fullmatch(source) and not Path(source).exists():
         translated = Translated({"workload": {"model": source}})
     elif Path(source).exists():
         translated = _from_file(Path(source), base_dir)
     else:
         raise UsageError(f"--from {source}: no such file; expected {_FORMS}")
-    document = _completed(translated.document)
+    document = _completed({"name": name} | dict(translated.document))
     sweep_from_mapping(document, environ={}, source=f"--from {source}")  # every mistake is told here
     return Translated(document, translated.notes)
 
@@ -203,7 +206,7 @@ def _from_file(path: Path, base_dir: Path) -> Translated:
     if not isinstance(data, Mapping):
         raise UsageError(f"--from {path}: expected a mapping of keys; expected one of {_FORMS}")
     if "model_type" in data:
-        return Translated({"workload": _hf_workload(f"{shapes.PREFIX}{path}", base_dir)})
+        return _hf_workload(f"{shapes.PREFIX}{path}", base_dir)
     if "distributed_type" in data or "compute_environment" in data:
         return from_accelerate(data, path.parent)
     if "per_device_train_batch_size" in data or "output_dir" in data or "learning_rate" in data:
@@ -214,7 +217,7 @@ def _from_file(path: Path, base_dir: Path) -> Translated:
         raise UsageError(f"--from {path}: {error}; or use one of {_FORMS}") from None
 
 
-def _hf_workload(model: str, base_dir: Path) -> dict[str, Any]:
+def _hf_workload(model: str, base_dir: Path) -> Translated:
     """Return a workload of two layers of a model, so that a first sweep runs on any machine."""
     problem = shapes.mistake(model, base_dir)
     if problem:
@@ -223,7 +226,10 @@ def _hf_workload(model: str, base_dir: Path) -> dict[str, Any]:
     file = shapes.config_file(name, base_dir)
     config = read_document(file).data if file else shapes.bundled(name)
     layers = "n_layer" if (config or {}).get("model_type") == "gpt2" else "num_hidden_layers"
-    return {"model": model, "options": {layers: 2}}
+    whole = (config or {}).get(layers)
+    cut = f"workload.options: the model has 2 of its {whole} layers, so that it runs anywhere; remove"
+    notes = [f"{cut} {layers} to train it whole"] if whole else []
+    return Translated({"workload": {"model": model, "options": {layers: 2}}}, notes)
 
 
 def _completed(known: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,11 +237,11 @@ def _completed(known: Mapping[str, Any]) -> dict[str, Any]:
     workload, engine = dict(known.get("workload", {})), dict(known.get("engine", {}))
     model: dict[str, Any] = {} if "model" in workload else {"model": "gpt", "preset": "nano"}
     data: dict[str, Any] = {"data": {"synthetic": True}, "sequence_length": 128, "micro_batch_size": 2}
-    run = {"world_size": 2, "warmup_steps": 2, "steps": 6, "repeats": 2, "timeout": "120s"}
+    run = {"world_size": 2, "warmup_steps": 2, "steps": 6, "repeats": 5, "timeout": "120s"}
     own = engine.pop("zero_stage", None), engine.pop("offload_optimizer", None)
     stages = [0, 1, 2, 3] if engine.get("offload_param", "none") == "none" else [3]
     document = {
-        "name": str(known.get("name", "first")),
+        "name": str(known["name"]),
         "workload": model | data | workload,
         "run": run | known.get("run", {}),
         "engine": {"optimizer": {"name": "adamw", "lr": 1e-3}} | engine,

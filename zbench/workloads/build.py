@@ -44,12 +44,5 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     sizes = {**dataclasses.asdict(shape), "sequence_length": length}
     factory = partial(kind, activation_checkpointing=spec.activation_checkpointing, **sizes)
     data = token_data(spec, shape.vocabulary, base_dir)
-    return Workload(
-        factory,
-        data,
-        seed,
-        world_size,
-        samples,
-        count_flops=lambda _: flops,
-        count_tokens=lambda _: samples * length,
-    )
+    counts = (lambda _: flops, lambda _: samples * length)
+    return Workload(factory, data, seed, world_size, samples, *counts)

@@ -101,8 +101,8 @@ class Workload:
     world_size: int
     samples_per_micro_batch: int
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
-    compute_loss: Callable[[nn.Module, Batch], Any] | None = None
     count_tokens: Callable[[Batch], int] | None = None
+    compute_loss: Callable[[nn.Module, Batch], Any] | None = None
 
     @property
     def flops_per_micro_batch(self) -> float | None:

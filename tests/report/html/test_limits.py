@@ -148,7 +148,7 @@ def rising(count: int) -> list[Point]:
 
 
 def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None:
-    picture = charts.throughput_against_memory(rising(2), "memory", None)
+    picture = charts.throughput_against_memory(rising(2), "memory", "tokens/s", None, "")
     (line,) = [mark for mark in drawn(picture, narrow=False).splitlines() if "linestyle=--" in mark]
     assert line.startswith("line [[1.0, 100.0], [2.0, 100.0], [2.0, 200.0]] color=#59636e linewidth=1.5 ")
     assert "zorder=2" in line
@@ -156,7 +156,7 @@ def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None
 
 @pytest.mark.parametrize(("count", "numbered"), [(9, 9), (10, 0)])
 def test_up_to_nine_configurations_of_the_line_are_numbered(count: int, numbered: int) -> None:
-    picture = charts.throughput_against_memory(rising(count), "memory", None)
+    picture = charts.throughput_against_memory(rising(count), "memory", "tokens/s", None, "")
     assert drawn(picture, narrow=False).count("weight=bold") == numbered
 
 

@@ -78,11 +78,12 @@ def part_names(rows: Sequence[Parts]) -> list[str]:
 
 
 def throughput_against_memory(
-    points: Sequence[Point], memory: str, limit: float | None, rate: str = "tokens/s", tied: str = ""
+    points: Sequence[Point], memory: str, rate: str, limit: float | None, tied: str
 ) -> Picture:
     """Return the scatter chart; up and to the left is better. limit: the most memory allowed, in bytes.
 
-    tied: with how many others the recommended one, which has a ring, is tied, in words.
+    memory, rate: the names of the axes. tied: with how many others the recommended one (in a
+    ring) is tied, in words.
     """
     front = front_of(points)
     leader = "None is both correct and within the constraints."
@@ -94,23 +95,16 @@ def throughput_against_memory(
     def paint(canvas: Canvas) -> None:
         axes, unit = canvas.axes, scales.readable([point.peak_bytes for point in points], scales.BYTES)
         for point in sorted(points, key=lambda point: point in front):
-            role = style.VERDICTS[point.verdict]
+            role, x = style.VERDICTS[point.verdict], point.peak_bytes / unit.size
             (mark,) = axes.plot(
-                point.peak_bytes / unit.size, point.rate, _MARKERS[point.verdict], markersize=11,
+                x, point.rate, _MARKERS[point.verdict], markersize=11,
                 color=style.LIGHT[role], markeredgecolor=style.LIGHT["card"], zorder=3,
                 alpha=0.35 if point.obstacles else 0.95, clip_on=False,
             )  # fmt: skip
             canvas.hover(mark, point.hover or point.label)
-            if point.repeats:
-                axes.vlines(
-                    point.peak_bytes / unit.size, min(point.repeats), max(point.repeats),
-                    color=style.LIGHT[role], linewidth=2, zorder=2,
-                )  # fmt: skip
+            axes.plot([x] * len(point.repeats), point.repeats, color=style.LIGHT[role], zorder=2)
             if point.is_recommended:
-                axes.plot(
-                    point.peak_bytes / unit.size, point.rate, "o", markersize=19, fillstyle="none",
-                    color=style.LIGHT["ink"], clip_on=False,
-                )  # fmt: skip
+                axes.plot(x, point.rate, "o", markersize=19, fillstyle="none", color=style.LIGHT["ink"])
         for here, there in pairwise(front):
             axes.plot(
                 [here.peak_bytes / unit.size, there.peak_bytes / unit.size, there.peak_bytes / unit.size],
@@ -147,13 +141,13 @@ def step_times(rows: Sequence[Steps]) -> Picture:
 
     def spread(canvas: Canvas, index: int) -> None:
         ordered, y = sorted(value / unit.size for value in rows[index][1]), index + scales.BAR_MIDDLE
-        middle, ends = medians[index] / unit.size, [pick(rows[index][2]) / unit.size for pick in (min, max)]
+        middle, repeats = medians[index] / unit.size, [value / unit.size for value in rows[index][2]]
         low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
         canvas.axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
         if not canvas.narrow:
             dots = ordered[:: -(-len(ordered) // _MOST_DOTS)]
             canvas.axes.plot(dots, [y] * len(dots), "o", markersize=3.5, color=style.LIGHT["ink"], alpha=0.4)
-        canvas.axes.plot(ends, [y, y], color=style.LIGHT["s1"], linewidth=1.5)
+        canvas.axes.plot(repeats, [y] * len(repeats), color=style.LIGHT["s1"], linewidth=1.5)
         canvas.axes.plot([middle, middle], [y - 0.19, y + 0.19], color=style.LIGHT["s1"], linewidth=3)
 
     description = (

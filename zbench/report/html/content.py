@@ -139,9 +139,8 @@ def points(report: Report) -> list[Point]:
             chosen = summary.trial_id == report.ranking.recommended
             why, hover = tuple(obstacles(summary, report.objective)), hover_text(summary, report.objective)
             text, repeats = throughput_text(summary), summary.values(name)
-            shown.append(
-                Point(label(summary), peak, rate, summary.verdict, why, hover, text, chosen, repeats)
-            )
+            point = Point(label(summary), peak, rate, summary.verdict, why, hover, text, chosen, repeats)
+            shown.append(point)
     return shown
 
 
@@ -150,13 +149,8 @@ def _scatter(report: Report) -> Section | None:
     if not shown or metric is None:
         return None
     limit = report.limit(metric)
-    picture = charts.throughput_against_memory(
-        shown[:MOST_POINTS],
-        _MEMORY_NAMES[metric],
-        limit,
-        RATES[known_rate(report.finished)],
-        report.ranking.tied,
-    )
+    units, tied = (_MEMORY_NAMES[metric], RATES[known_rate(report.finished)]), report.ranking.tied
+    picture = charts.throughput_against_memory(shown[:MOST_POINTS], *units, limit, tied)
     front = [
         f"{point.label}: {point.throughput}, {bytes_text(point.peak_bytes)}"
         for point in charts.front_of(shown)

@@ -20,6 +20,7 @@ from zbench.report.text import (
     plural,
     printable,
     short_ids,
+    started_text,
     throughput_text,
 )
 
@@ -65,7 +66,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         "Machine": _machine(source.facts),
         "Run": ", ".join(source.run_ids) or source.name,
         "Commit": source.commit or "",
-        "Started": source.started or "",
+        "Started": started_text(source.started),
     }
     return [(name, printable(value)) for name, value in facts.items() if value]
 
