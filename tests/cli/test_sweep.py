@@ -238,8 +238,8 @@ def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbe
     monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def keep_and_wait(run, record):
-        keep(run, record)
         now[0] += 7200
+        return keep(run, record)
 
     monkeypatch.setattr(sweeps.SweepRun, "_keep", keep_and_wait)
     said = zbench("sweep", sweep_file, "--max-time", "1h")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 
 from zbench.analysis.sources import branch_baseline
 from zbench.record.store import resolve_run
@@ -26,10 +26,10 @@ def test_what_is_not_there_is_a_mistake(refusal, out, name):
 
 
 def test_an_invalid_configuration_cannot_be_exported(refusal, out):
-    write_run(out / "example" / "20260103-000000-aaaa", [record(outcome="invalid", axes={"n": 1})])
-    said = refusal("export", "20260103-000000-aaaa", "--trial", "tn1")
-    assert "trial tn1 is invalid: " in said
-    assert "choose another" in said
+    invalid = saved(record(outcome="invalid"))
+    write_run(out / "example" / "20260103-000000-aaaa", [invalid])
+    said = refusal("export", "20260103-000000-aaaa", "--trial", invalid.trial_id)
+    assert f"trial {invalid.trial_id} cannot be exported, it is invalid: " in said
 
 
 def test_a_tag_names_a_run_everywhere(zbench, out):

@@ -1,6 +1,7 @@
 """One configuration in full: units that can be read, and shares that are explained."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,8 +15,8 @@ from zbench.report.screen import Screen
 @pytest.mark.parametrize(
     ("tflops", "phases", "words", "overlap"),
     [
-        (0.0114, {"forward": 0.4, "backward": 0.6}, "GFLOP/s          11.4", False),
-        (3.0, {"forward": 0.5, "backward": 0.6}, "TFLOP/s          3", True),
+        (0.0114, {"forward": 0.4, "backward": 0.6}, r"GFLOP/s +11\.4\n", False),
+        (3.0, {"forward": 0.5, "backward": 0.6}, r"TFLOP/s +3\n", True),
     ],
 )
 def test_operations_are_in_a_unit_that_reads_well_and_phases_beyond_a_step_are_explained(
@@ -26,5 +27,5 @@ def test_operations_are_in_a_unit_that_reads_well_and_phases_beyond_a_step_are_e
     (summary,) = summarize([replace(record, timing=replace(record.timing, tflops=tflops, phases=phases))])
     out = io.StringIO()
     print_configuration(Screen(file=out, width=200), summary)
-    assert words in out.getvalue()
+    assert re.search(words, out.getvalue())
     assert ("their medians add up to more than a step" in out.getvalue()) == overlap

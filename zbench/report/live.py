@@ -79,7 +79,7 @@ class LiveView(PlainView):
     def __init__(self, screen: Screen, objective: ObjectiveSpec) -> None:
         super().__init__(screen, objective)
         self._axes: tuple[str, ...] = ()
-        self._now = self._step = self._leader = ""
+        self._now, self._step, self._leader = "getting ready", "", ""
         self._under_way: dict[str, str] = {}
         self._failed = 0
         self.live = Live(console=screen, transient=True, get_renderable=self._render)

@@ -226,9 +226,11 @@ def _hf_workload(model: str, base_dir: Path) -> Translated:
     file = shapes.config_file(name, base_dir)
     config = read_document(file).data if file else shapes.bundled(name)
     layers = "n_layer" if (config or {}).get("model_type") == "gpt2" else "num_hidden_layers"
-    whole = (config or {}).get(layers)
-    cut = f"workload.options: the model has 2 of its {whole} layers, so that it runs anywhere; remove"
-    notes = [f"{cut} {layers} to train it whole"] if whole else []
+    known = (config or {}).get(layers)
+    whole = f"{known} layers" if known else "layers"
+    notes = [
+        f"workload.options: the model has 2 of its {whole}, to run anywhere; without {layers} it is whole"
+    ]
     return Translated({"workload": {"model": model, "options": {layers: 2}}}, notes)
 
 

@@ -184,7 +184,7 @@ def measured_by(trial: TrialSpec, target: str) -> str:
     """Return which engine a trial's speed and verdict are of, and how to measure what the target runs."""
     engine = trial.engine.engine
     if trial.workload.command is not None:
-        return f"Its speed and verdict are those of the command that ran: {trial.workload.command}"
+        return "Its speed and verdict are those of the command that ran, workload.command."
     name = "zbench's own engine" if engine == "builtin" else engine
     if engine == target:
         return f"Its speed and verdict were measured with {name}, as zbench runs it."
