@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
 from zbench.analysis.sources import branch_baseline
-from zbench.record.store import resolve_run
+from zbench.record.store import load_records, resolve_run
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 
@@ -26,8 +26,9 @@ def test_what_is_not_there_is_a_mistake(refusal, out, name):
 
 
 def test_an_invalid_configuration_cannot_be_exported(refusal, out):
-    invalid = saved(record(outcome="invalid"))
-    write_run(out / "example" / "20260103-000000-aaaa", [invalid])
+    (invalid,) = load_records(
+        write_run(out / "example" / "20260103-000000-aaaa", [record(outcome="invalid")])
+    )
     said = refusal("export", "20260103-000000-aaaa", "--trial", invalid.trial_id)
     assert f"trial {invalid.trial_id} cannot be exported, it is invalid: " in said
 

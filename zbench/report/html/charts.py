@@ -104,7 +104,7 @@ def throughput_against_memory(
             canvas.hover(mark, point.hover or point.label)
             axes.plot([x] * len(point.repeats), point.repeats, color=style.LIGHT[role], zorder=2)
             if point.is_recommended:
-                axes.plot(x, point.rate, "o", markersize=19, fillstyle="none", color=style.LIGHT["ink"])
+                axes.plot(x, point.rate, "o", ms=19, mfc="none", color=style.LIGHT["ink"], clip_on=False)
         for here, there in pairwise(front):
             axes.plot(
                 [here.peak_bytes / unit.size, there.peak_bytes / unit.size, there.peak_bytes / unit.size],
