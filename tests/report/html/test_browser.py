@@ -26,6 +26,8 @@ MEASURE = """
 <script>
 const found = {width: innerWidth, needed: document.documentElement.scrollWidth, outside: []};
 found.ground = getComputedStyle(document.body).backgroundColor;
+const verdict = document.querySelector('td.word').getBoundingClientRect();
+found.verdict = verdict.left >= 0 && verdict.right <= innerWidth;
 const boxes = [];
 for (const text of document.querySelectorAll('main > section svg[role=img] text')) {
   const box = text.getBoundingClientRect();
@@ -88,6 +90,7 @@ def test_it_fits_and_no_text_covers_another(seen: dict[int, dict[str, object]], 
     assert found["width"] == width
     assert found["needed"] == width, "nothing makes the page itself scroll sideways"
     assert found["outside"] == []
+    assert found["verdict"], "a verdict is seen without scrolling"
     assert found["overlapping"] == []
     assert int(str(found["shown"])) > 40
     assert found["loaded"] == 0
