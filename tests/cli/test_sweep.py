@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -242,13 +243,14 @@ def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbe
         return keep(run, record)
 
     monkeypatch.setattr(sweeps.SweepRun, "_keep", keep_and_wait)
-    said = zbench("sweep", sweep_file, "--max-time", "1h")
+    stages = ("--set", "axes.zero_stage=[0, 1, 2]", "--set", "run.heat=2")
+    said = zbench("sweep", sweep_file, "--max-time", "1h", *stages)
     assert said.code == 3
-    assert "warning: stopped at --max-time; 3 repeats left; continue with" in said.err
+    assert re.search(r"warning: stopped at --max-time; [45] repeats left; continue with", said.err)
     assert "zbench sweep sweep.yaml --resume" in said.err
     assert "error" not in said.err
     for out in (said.out, zbench("show", "last").out):
-        assert "no best yet: 1 configuration left to run" in out
+        assert re.search(r"no best yet: [12] configurations? left to run", out)
         assert "*" not in out
     assert "no best trial yet" in zbench("export", "last", "--trial", "best").err
 
