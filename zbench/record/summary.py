@@ -149,7 +149,7 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
     """Return why a configuration cannot be the best; empty if it is feasible and correct."""
     if summary.outcome != "ok":
         return [summary.outcome]
-    reasons: list[str] = list(summary.not_checked) if summary.verdict in CORRECT else [summary.verdict]
+    reasons: list[str] = summary.not_checked if summary.verdict in CORRECT else [summary.verdict]
     for constraint in unmet_constraints(summary, objective):
         if constraint.metric != "verdict" or not reasons:
             value = summary.metric(constraint.metric)
