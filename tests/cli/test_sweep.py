@@ -123,6 +123,23 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, refusal, 
     assert "quickstart.yaml has changed" in refusal("sweep", "quickstart", "--resume", "last")
 
 
+def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, refusal, sweep_file):
+    secret = "aB3dE5gH7jK9"
+    model = "{model: 'fake:model', options: {api_key: %s}}"
+    text = sweep_file.read_text().replace("{model: 'fake:model'}", model)
+    sweep_file.write_text(text % secret)
+    first = zbench("sweep", sweep_file, "--json")
+    assert first.code == 0
+    more = zbench("sweep", "--resume", "last", "--repeats", "3", "--json")
+    ids = [[trial["trial_id"] for trial in said.document["trials"]] for said in (first, more)]
+    assert sorted(ids[1]) == sorted(ids[0] + list(set(ids[0])))
+    shown = zbench("show", "last", "--json").out
+    files = [file.read_text() for file in only_run().rglob("*") if file.is_file()]
+    assert not any(secret in text for text in [*files, first.out, more.out, shown])
+    sweep_file.unlink()
+    assert "its secrets are masked, and in no sweep file" in refusal("sweep", "--resume", "last")
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value"), [("machine", "cores", 4096), ("software", "torch", "1.0")]
 )

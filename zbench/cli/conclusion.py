@@ -15,6 +15,7 @@ from zbench.launch.events import OnEvent
 from zbench.launch.sweep import OutOfTimeError
 from zbench.record import environment, lines
 from zbench.record.record import Record
+from zbench.record.secrets import masked_record
 from zbench.record.store import RunDirectory, load_environment
 from zbench.record.summary import has_failed, summarize
 from zbench.report.detail import print_configuration
@@ -84,7 +85,7 @@ class Conclusion:
         document: dict[str, Any] = {
             "run_id": self.path.name,
             "run_dir": str(self.path),
-            "trials": [lines.jsonable(record) for record in self.records],
+            "trials": [lines.jsonable(masked_record(record)) for record in self.records],
             "best": best,
             **more,
         }

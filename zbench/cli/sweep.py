@@ -1,5 +1,6 @@
 """`zbench sweep`: every configuration of a sweep file, each with its verdict; `run` shares what is here."""
 
+import json
 import math
 import sys
 from collections.abc import Collection, Sequence
@@ -47,6 +48,7 @@ from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
+from zbench.record.secrets import MASK, masked
 from zbench.record.store import load_environment, resolve_run
 from zbench.spec.expand import expand
 from zbench.spec.keys import leaves
@@ -131,6 +133,12 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
         Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None
     )
     kept = tuple(invocation.get("settings", ()))
+    has_secrets = MASK in json.dumps(sweep_document(recorded))
+    if has_secrets and (source is None or not source.exists() or any(MASK in text for text in kept)):
+        raise UsageError(
+            f"{path.name} cannot be resumed: its secrets are masked, and in no sweep file that is there; let"
+            " the command read them from the environment, and start a new run"
+        )
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and source.exists():
         now = load_sweep(source, kept)
@@ -139,11 +147,16 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
         remedy = "restore the file to continue that run, or start a new one without --resume"
         _require_same(recorded, now, what, remedy)
         base_dir = source.absolute().parent
+        recorded = now if has_secrets else recorded
     elif file is not None:
         raise UsageError(f"no such file: {file}")
     wanted = recorded
     if settings:
         wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
+        if has_secrets:
+            assert source is not None
+            wanted = load_sweep(source, [*kept, *settings])
+            wanted = _without_axes(wanted) if invocation.get("single") else wanted
         remedy = "leave that out, or start a new run (of a run that exists only {} can be changed)"
         remedy = remedy.format(", ".join(sorted(_HOW_OFTEN)))
         _require_same(
@@ -201,7 +214,7 @@ def _require_same(
     recorded: SweepSpec, now: SweepSpec, what: str, remedy: str, free: Collection[str] = ()
 ) -> None:
     """Raise UsageError where a sweep is another one than was recorded, but for the keys in `free`."""
-    before, after = dict(leaves(sweep_document(recorded))), dict(leaves(sweep_document(now)))
+    before, after = (dict(leaves(masked(sweep_document(sweep)))) for sweep in (recorded, now))
     pairs = {key: (before.get(key, "absent"), after.get(key, "absent")) for key in {**before, **after}}
     changes = [
         f"{key} was {old}, is {new}" for key, (old, new) in pairs.items() if key not in free and old != new

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from zbench.errors import UsageError
 from zbench.record.record import SCHEMA_VERSION, Record
+from zbench.record.secrets import masked_record
 
 _RECORD = TypeAdapter(Record)
 _BLOCKS = {"workload", "run", "engine", "verify"}
@@ -26,11 +27,12 @@ class DamagedLineError(UsageError):
 
 
 def encode(record: Record) -> bytes:
-    """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`).
+    """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`),
+    secrets are masked.
 
     Its first key, `checksum`, is the CRC-32 of all bytes that follow that key, without the newline.
     """
-    text = json.dumps(jsonable(record), separators=(",", ":"))[1:].encode()
+    text = json.dumps(jsonable(masked_record(record)), separators=(",", ":"))[1:].encode()
     return b'{"checksum":"%08x",%s\n' % (zlib.crc32(text), text)
 
 

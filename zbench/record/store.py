@@ -25,6 +25,7 @@ from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.record import lines
 from zbench.record.inputs import Shared
 from zbench.record.record import SCHEMA_VERSION, Record
+from zbench.record.secrets import masked
 from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
@@ -115,8 +116,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 directory.mkdir(mode, exist_ok=directory != path)  # another sweep may make a parent meanwhile
                 if is_new:
                     new.append(directory)
-            lines.write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec).encode())
-            text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
+            lines.write_durably(
+                path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | masked(spec)).encode()
+            )
+            text = json.dumps({"schema_version": SCHEMA_VERSION} | masked(environment), indent=2) + "\n"
             lines.write_durably(path / ENVIRONMENT, text.encode())
             lines.write_durably(path / TRIALS, b"")
             return cls(path)

@@ -18,7 +18,9 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
 from zbench.analysis.ranking import by_figure, pareto_front, rank
+from zbench.errors import UsageError
 from zbench.record.record import Record
+from zbench.record.secrets import MASK
 from zbench.record.summary import ConfigSummary, first_goal, obstacles, summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
@@ -79,6 +81,8 @@ def settle(
     contenders = by_figure(summarize(record for record in records() if record.repeat == 0), objective)[:2]
     for _ in range(_MOST_CONTENDERS - 1):
         for summary, repeat in _missing(contenders, records(), wanted, seed):
+            if MASK in json.dumps(summary.config):
+                raise UsageError(f"{summary.trial_id}: its secrets are masked; start a new search")
             measure(TrialSpec.model_validate({**summary.config, "axes": summary.axes}), repeat)
         whole = {s.trial_id for s in summarize(records()) if is_settled(s)}  # others: as if not begun
         leaders = by_figure(

@@ -1,6 +1,6 @@
 """`python -m zbench.worker TRIAL.json --result RESULT.json`: one rank of a trial under torchrun.
 
-    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
+    torchrun --nnodes 2 --nproc-per-node 2 --node-rank N --master-addr HOST --master-port PORT \\
         -m zbench.worker trial.json --result result.json
 
 Rank, world size and rendezvous come from torchrun's environment; `run.world_size` of the trial must agree

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from zbench.errors import UsageError
 from zbench.launch.events import Event, Notice, OnEvent, TrialFinished
 from zbench.record.record import Record
+from zbench.record.secrets import masked_record
 from zbench.spec.metrics import METRICS
 
 GROUP = "zbench.trackers"
@@ -78,7 +79,7 @@ def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) ->
         if isinstance(event, TrialFinished) and event.record.outcome != "invalid":
             repeat = f"{event.record.trial_id}-r{event.record.repeat}"
             for name, tracker in list(trackers.items()):
-                attempt(name, tracker.log, repeat, event.record)
+                attempt(name, tracker.log, repeat, masked_record(event.record))
 
     for name, factory in factories.items():
         tracker = attempt(name, factory, run_dir, sweep)
