@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from torch import nn
 
 from tests.worker.conftest import RunTrial, trial
+from zbench.peers import zero_redundancy
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict
 from zbench.spec.run import RunSpec
@@ -71,3 +73,13 @@ def test_bytes_that_a_peer_holds_follow_from_what_it_shards(run_trial: RunTrial)
 def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], why: str) -> None:
     found = conflict(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec())
     assert why in found[1]
+
+
+def test_the_sharded_optimizer_shares_its_buckets_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without views ZeroRedundancyOptimizer holds each parameter twice, and a comparison would flatter us."""
+    keys: dict[str, Any] = {}
+    monkeypatch.setattr(zero_redundancy, "ZeroRedundancyOptimizer", lambda *_, **given: keys.update(given))
+    monkeypatch.setattr(zero_redundancy, "wrap", lambda model, *_: model)
+    zero_redundancy.build_engine(nn.Linear(2, 2), EngineSpec(engine="zero_redundancy", zero_stage=1))
+    assert keys["parameters_as_bucket_view"] is True
+    assert keys["fused"] is True

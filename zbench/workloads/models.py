@@ -47,7 +47,7 @@ class GPT(nn.Module):
         heads: int,
         vocabulary: int,
         sequence_length: int,
-        tied_head: bool = False,
+        tied_head: bool,
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
