@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7618,
+    "engine": 7620,
     "spec": 3197,
     "launch": 2981,
     "cli": 2648,

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from zbench.engine.policies import DynamicScaling, LossScaling
 
@@ -17,6 +18,15 @@ def test_the_scale_never_falls_below_one_and_doubles_after_a_window_of_good_step
     scaling.resume(32.0, 2)
     assert scaling.judge(1.0)
     assert scaling.scale == 64.0
+
+
+def test_the_scale_grows_as_far_as_torchs() -> None:
+    ours, torchs = DynamicScaling(2.0**126, window=1), torch.tensor(2.0**126)
+    growth = torch.zeros(1, dtype=torch.int32)
+    for _ in range(4):
+        assert ours.judge(1.0)
+        torch._amp_update_scale_(torchs, growth, torch.zeros(1), 2.0, 0.5, 1)
+        assert ours.scale == torchs.item()
 
 
 @pytest.mark.parametrize("square_sum", [None, 1.0, math.inf, math.nan])

@@ -163,8 +163,14 @@ class LossScaling:
         return True
 
 
+LARGEST_SCALE = 2.0**127
+"""What float32 holds: torch's GradScaler does not grow beyond it either."""
+
+
 class DynamicScaling(LossScaling):
-    """float16: halve the scale and skip the step on overflow, double it after `window` good steps."""
+    """float16: halve the scale, to 1 at least, and skip the step on overflow, double it after `window` good
+    steps, as far as float32 goes.
+    """
 
     needs_norm = True
 
@@ -182,7 +188,7 @@ class DynamicScaling(LossScaling):
             return False
         self.good_steps += 1
         if self.good_steps == self.window:
-            self.scale, self.good_steps = self.scale * 2, 0
+            self.scale, self.good_steps = min(self.scale * 2, LARGEST_SCALE), 0
         return True
 
 

@@ -269,6 +269,22 @@ def test_a_parameter_that_takes_the_name_of_one_that_is_gone_is_refused(engine: 
     same_steps(engine, plain, 0, 1)
 
 
+def test_what_is_taken_from_a_parameter_inside_gathered_is_of_that_time(
+    row: dict[str, Any], engine: Engine, plain: Plain
+) -> None:
+    """At stage 3 torch cannot tell what refers to gathered memory, so `p.data` and `detach()` outlive it."""
+    with engine.gathered(engine.model):
+        weight = engine.model.first.weight  # type: ignore[union-attr]
+        held, detached, before = weight.data, weight.detach(), weight.detach().clone()
+    same_steps(engine, plain, 0, 1)
+    expected = before if row["zero_stage"] == 3 else plain.values()["first.weight"]
+    assert torch.equal(held, expected)
+    assert torch.equal(detached, expected)
+    if row["zero_stage"] == 3:
+        held.zero_()
+        same_steps(engine, plain, 2)
+
+
 def test_swapping_a_parameter_with_a_tensor_is_refused(engine: Engine, plain: Plain) -> None:
     same_steps(engine, plain, 0)
     weight, state = engine.model.first.weight, plain.model.state_dict()  # type: ignore[union-attr]
