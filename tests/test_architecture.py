@@ -205,7 +205,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "launch": 2981,
     "cli": 2648,
     "report": 2157,
-    "analysis": 1840,
+    "analysis": 1841,
     "worker": 1575,
     "tune": 1180,
     "estimate": 942,

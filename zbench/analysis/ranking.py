@@ -212,7 +212,8 @@ def _pace_of_heats(summaries: Sequence[ConfigSummary]) -> dict[int, float]:
 def _workload_of(record: Record) -> str:
     """Return what configurations have in common that share an `alone`."""
     config = record.config
-    what = [config.get("workload"), config["run"].get("world_size"), config["engine"].get("dtype")]
+    run, engine = config.get("run", {}), config.get("engine", {})
+    what = [config.get("workload"), run.get("world_size"), engine.get("dtype")]
     return json.dumps(what, sort_keys=True)
 
 

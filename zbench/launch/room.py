@@ -28,7 +28,7 @@ class Room:
     def observe(self, record: Record) -> None:
         """Learn from a record."""
         if record.memory is not None and record.memory.peak_rss_bytes is not None:
-            ranks = record.config["run"]["world_size"]
+            ranks = record.config.get("run", {}).get("world_size", 1)
             self._held[record.trial_id] = record.memory.peak_rss_bytes * ranks
 
     def share(self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float]) -> list[TrialSpec]:

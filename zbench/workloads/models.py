@@ -47,7 +47,7 @@ class GPT(nn.Module):
         heads: int,
         vocabulary: int,
         sequence_length: int,
-        tied_head: bool,
+        tied_head: bool = False,
         activation_checkpointing: bool = False,
     ) -> None:
         super().__init__()
