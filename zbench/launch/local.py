@@ -43,6 +43,22 @@ from zbench.worker.turns import Turns
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """What the processes of a task do.
+
+    target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
+    """
+
+    target: str
+    starts: Sequence[RankStart]
+    files: TaskFiles
+    log_name: str
+    deadline: float
+    watch: Watch | None = None
+    memory_limit: int | None = None
+
+
 class Launcher(AbstractContextManager["Launcher"]):
     """Keeps one trial server alive, and a scratch directory for its groups. A context manager."""
 
@@ -52,7 +68,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 
-    def start(self, plan: "ProcessPlan") -> RankGroup:
+    def start(self, plan: ProcessPlan) -> RankGroup:
         """Start processes; ServerLostError if the server is killed meanwhile."""
         self.wait_until_ready()
         tail, watch = ProgressTail(plan.files.progress), plan.watch
@@ -104,22 +120,6 @@ class Launcher(AbstractContextManager["Launcher"]):
         """Start another server for the one that was killed; all that it had started is gone."""
         self._server.kill()
         self._server = WarmServer(self._modules, self.scratch, self._python)
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessPlan:
-    """What the processes of a task do.
-
-    target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
-    """
-
-    target: str
-    starts: Sequence[RankStart]
-    files: TaskFiles
-    log_name: str
-    deadline: float
-    watch: Watch | None = None
-    memory_limit: int | None = None
 
 
 class Processes(Contender):

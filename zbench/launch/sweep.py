@@ -237,7 +237,7 @@ class SweepRun:
             self._tell(TrialStarted(trial, repeat))
         for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace):
             del todo[repeat_name(trial.trial_id, repeat)]
-            self._keep(record)
+            record = self._keep(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))
         self._last_end = time.monotonic()
 

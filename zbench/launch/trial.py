@@ -84,7 +84,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
             attempt = min(attempt, self._surviving(task, watch), key=lambda one: one.severity)
             self._reruns_left = _LASTING_LOAD if attempt.severity <= 1 else self._reruns_left - 1
-        if self._needs_its_reference_again(trial, attempt):
+        if self._forgot_damaged_reference(trial, attempt):
             return self.run(trial, repeat=repeat, watch=watch, trace=trace)
         seconds = time.monotonic() - began if attempt.seconds is None else attempt.seconds
         return self._finished(task, replace(attempt, seconds=seconds))
@@ -122,7 +122,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             assert isinstance(task, RepeatTask)
             if attempt.was_killed:
                 attempt = self._again(task, attempt, watch(task.trial))
-            if self._needs_its_reference_again(task.trial, attempt):
+            if self._forgot_damaged_reference(task.trial, attempt):
                 yield task.trial, self.run(task.trial, repeat=repeat, watch=watch(task.trial), trace=trace)
             else:
                 yield task.trial, yardsticks.applied(self._finished(task, attempt), task.trial, name)
@@ -197,7 +197,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def _reference_task(self, trial: TrialSpec) -> ReferenceTask:
         return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
 
-    def _needs_its_reference_again(self, trial: TrialSpec, attempt: Attempt) -> bool:
+    def _forgot_damaged_reference(self, trial: TrialSpec, attempt: Attempt) -> bool:
         """Remove a damaged reference, so that it is computed again; False where it has been before."""
         key = reference_key(trial)
         if attempt.error is None or attempt.error.kind != "reference" or key in self._recomputed:

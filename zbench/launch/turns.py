@@ -63,11 +63,6 @@ class Seat(AbstractContextManager["Seat"]):
         """Whether every rank waits here for a turn."""
         return self.is_taken and ASK in self._ranks.values()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether every rank waits here and has run all its timed steps."""
-        return self.is_taken and ASK not in self._ranks.values()
-
     def waitable(self) -> Sequence[socket.socket]:
         """Return what becomes readable when a rank comes, asks or leaves."""
         return [self._listener, *self._ranks]

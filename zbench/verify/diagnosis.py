@@ -5,9 +5,9 @@ many, and what they gave.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ _HALF = 0.5
 MOST_FAULTS = 3
 _SAME = 1 - 1e-6
 
+Key = TypeVar("Key", bound=Hashable)
 Place = tuple[str, int]
 """A parameter, and the rank whose part of it is meant."""
 Gravity = Literal["drifted", "wrong"]
@@ -98,12 +99,8 @@ def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple
     """
     rounded: set[Place] = set()
     exact: set[Place] = set()
-    for step, beta2, count in {(one.step, adams[one.parameter].beta2, one.count) for one in remainders}:
-        same = [
-            one
-            for one in remainders
-            if (one.step, adams[one.parameter].beta2, one.count) == (step, beta2, count)
-        ]
+    of_one_way = _grouped(remainders, lambda one: (one.step, adams[one.parameter].beta2, one.count))
+    for (_, _, count), same in of_one_way.items():
         way = min(adams[same[0].parameter].lengths_in_float32(count), key=abs)
         if abs(way) <= LENGTH_UP_TO:
             continue
@@ -123,11 +120,7 @@ def judge_update(
 ) -> tuple[list[Finding], list[Coefficient]]:
     """Return the faults of the update over all ranks' remainders, and the coefficients of the whole."""
     findings = _judge_moments(remainders, adams)
-    suspects = [
-        one
-        for one in remainders
-        if one.worst > WORST_UP_TO or _strays(_Fit.of(one.gram, one.alike), adams[one.parameter], one.count)
-    ]
+    suspects = [one for one in remainders if one.worst > WORST_UP_TO or _is_whole(one, adams)]
     rounded, exact = _uneven(remainders, adams)
     if rounded:
         where = where_of(rounded, exact - rounded, adams)
@@ -160,13 +153,20 @@ def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> lis
         lambda one: one.rank, lambda one: adams[one.parameter].group, lambda one: None,
     ]  # fmt: skip
     for key in keys:
-        for part in {key(one) for one in remainders}:
-            some = [one for one in remainders if key(one) == part]
-            for step in {(one.step, one.count, adams[one.parameter]) for one in some}:
-                of_step = [one for one in some if (one.step, one.count, adams[one.parameter]) == step]
-                if _strays(_Fit.of(_pooled(of_step)), step[2], step[1]):
+        for some in _grouped(remainders, key).values():
+            of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
+            for (_, count, adam), of_step in of_steps.items():
+                if _strays(_Fit.of(_pooled(of_step)), adam, count):
                     return some
     return []
+
+
+def _grouped(remainders: Sequence[Remainder], key: Callable[[Remainder], Key]) -> dict[Key, list[Remainder]]:
+    """Return the remainders by their key, in the order of its first appearance."""
+    groups: dict[Key, list[Remainder]] = {}
+    for one in remainders:
+        groups.setdefault(key(one), []).append(one)
+    return groups
 
 
 def _pooled(remainders: Iterable[Remainder]) -> Products:
@@ -196,7 +196,7 @@ def _name(
     suspects: Sequence[Remainder], remainders: Sequence[Remainder], adams: Mapping[str, Adam]
 ) -> tuple[Finding, set[Place]]:
     """Return the fault that explains most of the suspects, and which of them it explains."""
-    steps = {one.step: _pooled(other for other in suspects if other.step == one.step) for one in suspects}
+    steps = {step: _pooled(some) for step, some in _grouped(suspects, lambda one: one.step).items()}
     total = {
         row: sum(_explained(gram, row) * float(gram[0, 0]) for gram in steps.values())
         for row in (LENGTH, DECAY, EPS_INSIDE, EPS)
