@@ -200,19 +200,19 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7620,
-    "spec": 3197,
-    "launch": 2981,
-    "cli": 2648,
-    "report": 2157,
-    "analysis": 1841,
-    "worker": 1575,
-    "tune": 1180,
-    "estimate": 942,
+    "engine": 7640,
+    "spec": 3270,
+    "launch": 3080,
+    "cli": 2760,
+    "report": 2560,
+    "analysis": 2000,
+    "worker": 1620,
+    "tune": 1190,
+    "estimate": 965,
     "verify": 1556,
-    "workloads": 663,
-    "record": 816,
-    "measure peers errors units": 848,
+    "workloads": 685,
+    "record": 840,
+    "measure peers errors units": 880,
 }
 
 
@@ -222,7 +222,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_060), ("tests", 30_500)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_000), ("tests", 31_000)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
