@@ -1,6 +1,10 @@
 """One configuration in full, runs as tables and lists, finished or not."""
 
+import csv
 from pathlib import Path
+
+import pytest
+from analysis.synthetic import BASE_ID, trial, write_run
 
 from tests.cli.calling import only_run
 
@@ -81,3 +85,57 @@ def test_list_of_nothing_says_how_to_begin(zbench):
     said = zbench("list")
     assert (said.code, said.out) == (0, "")
     assert "zbench sweep" in said.err
+
+
+ENGINES = (("builtin", 0, 0.09), ("builtin", 1, 0.11), ("ddp", 0, 0.1), ("zero_redundancy", 1, 0.12))
+BEST_OF_TORCH = ("--relative-to", "best:engine=ddp,zero_redundancy")
+
+
+@pytest.fixture
+def engines(tmp_path) -> Path:
+    """Return a run of four configurations, three repeats each."""
+    records = [
+        item
+        for engine, stage, step_s in ENGINES
+        for item in trial([step_s, step_s * 1.02, step_s], axes={"engine": engine, "zero_stage": stage})
+    ]
+    return write_run(tmp_path / "results" / "engines" / BASE_ID, records)
+
+
+def test_configurations_are_shown_relative_to_their_counterparts(zbench, engines):
+    """As a table for each stage, as JSON, Markdown, a page and CSV."""
+    shown = zbench("show", *BEST_OF_TORCH, "--by", "zero_stage", "-q")
+    assert shown.code == 0
+    lines = [line.split() for line in shown.out.splitlines() if line.strip()]
+    assert lines[0] == ["engine=builtin", "zero_stage=0", "against", "engine=ddp"]
+    assert lines[2][:3] == ["0.90", "1.00", "90"]
+    assert lines[3] == ["engine=builtin", "zero_stage=1", "against", "engine=zero_redundancy"]
+    rows = zbench("show", *BEST_OF_TORCH, "--json").document["relative"]
+    assert [(row["axes"]["zero_stage"], row["against_axes"]["engine"]) for row in rows] == [
+        (0, "ddp"),
+        (1, "zero_redundancy"),
+    ]
+    assert [row["time_ratio"] for row in rows] == pytest.approx([0.9, 11 / 12])
+    page = engines / "page.html"
+    assert zbench("report", *BEST_OF_TORCH, "--html", page, "--json").document["relative"] == rows
+    assert "Beside their counterparts" in page.read_text()
+    text = zbench("report", *BEST_OF_TORCH).out
+    assert "| 1 | engine=zero\\_redundancy | 0.92 | 1.00 |" in text
+    assert "time 0.91 in the median, 0.92 at most, above 1 by more than the interval in 0 of 2" in text
+    header, *table = csv.DictReader(zbench("export", "last", "--to", "csv", *BEST_OF_TORCH).out.splitlines())
+    assert [float(row["time_ratio"]) for row in (header, *table)] == pytest.approx([0.9, 11 / 12])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "--relative-to", "engine=deepspeed"], "no configuration has a counterpart with"),
+        (["show", "--by", "engine"], "add --relative-to KEY=VALUE"),
+        (["show", "--trial", "best", *BEST_OF_TORCH], "leave out --trial"),
+        (["export", "last", *BEST_OF_TORCH], "needs --to csv and --relative-to"),
+        (["export", "last", "--to", "csv"], "needs --to csv and --relative-to"),
+        (["export", "last", "--to", "csv", "--trial", "a", *BEST_OF_TORCH], "no --trial"),
+    ],
+)  # fmt: skip
+def test_relative_tables_that_cannot_be_are_refused(refusal, engines, words, says):
+    assert says in refusal(*words)

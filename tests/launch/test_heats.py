@@ -90,15 +90,54 @@ def test_the_fastest_share_every_heat_after_the_first(tmp_path: Path) -> None:
         assert {trial.trial_id for trial in heat} == fastest
 
 
+def test_those_of_one_workload_share_a_heat(tmp_path: Path) -> None:
+    """Five workloads of three, which differ in model, ranks, threads and dtype; a heat has whole ones."""
+    groups = [
+        [in_turns(mlp(engine | {"reduce_bucket_size": n}, run=run), repeats=3) for n in (100, 200, 300)]
+        for engine, run in (
+            ({}, {}), ({"dtype": "bfloat16"}, {}), ({}, {"world_size": 3}), ({}, {"threads_per_rank": 2}),
+            ({"gradient_clipping": 1.0}, {}),
+        )
+    ]  # fmt: skip
+    _, executor = swept(tmp_path, [trial for group in groups for trial in group])
+    assert [len(heat) for heat in executor.heats] == [6, 6, 3] * 3
+    for heat in executor.heats:
+        ids = {trial.trial_id for trial in heat}
+        assert {len(ids & {trial.trial_id for trial in group}) for group in groups} == {0, 3}
+
+
 @pytest.mark.parametrize(
-    "keys",
-    [{"order": "rounds"}, {"steps": 3}, {"device": "cuda"}],
+    ("keys", "says"),
+    [
+        ({"order": "rounds"}, ""),
+        ({"steps": 3}, "a turn has 4 steps; raise run.steps"),
+        ({"device": "cuda"}, "it is on CUDA"),
+    ],
     ids=["rounds", "few steps", "cuda"],
 )
-def test_what_cannot_take_turns_runs_alone(tmp_path: Path, keys: dict[str, object]) -> None:
-    records, executor = swept(tmp_path, trials(3, repeats=1, **keys))
+def test_what_cannot_take_turns_runs_alone_and_says_so_beside_others(
+    tmp_path: Path, keys: dict[str, object], says: str
+) -> None:
+    alone = trials(3, **keys)
+    records, executor = swept(tmp_path / "alone", alone)
     assert executor.heats == []
     assert all(record.outcome == "ok" and record.heat is None for record in records)
+    assert not any(record.warnings for record in records), "nobody takes turns here"
+    others = [in_turns(make_trial(sample=f"other {number}")) for number in range(2)]
+    records, executor = swept(tmp_path / "beside", [*alone, *others])
+    assert [len(heat) for heat in executor.heats] == [2]
+    warned = {record.trial_id: record.warnings for record in records if record.warnings}
+    assert warned == {trial.trial_id: [f"ran alone, not in turns: {says}"] for trial in alone if says}
+
+
+def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heat that cannot fit: what each of both needs is 2,000 bytes, and there are 3,200."""
+    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
+    records, executor = swept(tmp_path, trials(2, repeats=2))
+    assert executor.heats == []
+    for (warning,) in (record.warnings for record in records):
+        assert warning.startswith("ran alone, not in turns: there was no room for it beside others")
+        assert "free some, or set `run.order: rounds`" in warning
 
 
 def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
+from zbench.spec.engine import ALONE_KEYS
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 from zbench.spec.metrics import Direction, Goal, metric_named
@@ -213,8 +214,8 @@ def _workload_of(record: Record) -> str:
     """Return what configurations have in common that share an `alone`."""
     config = record.config
     run, engine = config.get("run", {}), config.get("engine", {})
-    what = [config.get("workload"), run.get("world_size"), engine.get("dtype")]
-    return json.dumps(what, sort_keys=True)
+    how = [run.get("world_size"), run.get("threads_per_rank"), *map(engine.get, ALONE_KEYS)]
+    return json.dumps([config.get("workload"), *how], sort_keys=True)
 
 
 Key = TypeVar("Key", bound=Hashable)

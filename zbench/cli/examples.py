@@ -40,6 +40,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench show", "the table of the newest run"),
         ("zbench show last --verbose", "everything measured, configuration by configuration"),
         ("zbench show quickstart --json", "the records of the sweep's newest run"),
+        ("zbench show quickstart --relative-to zero_stage=0", "ratios to the one like it at stage 0"),
     ),
     "list": (("zbench list", "all runs below results/"), ("zbench list --json", "the same as JSON")),
     "compare": (

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from zbench.analysis.ranking import rank_run
+from zbench.analysis.relative import compared
 from zbench.cli import console
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
@@ -21,6 +22,7 @@ from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
+from zbench.report.exports.csv import render_relative
 from zbench.report.text import failure_message, plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, recorded_objective
@@ -49,9 +51,16 @@ def command(
         ),
     ] = None,
     to: Annotated[
-        Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
-        typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
+        Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer", "csv"],
+        typer.Option(
+            "--to",
+            help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python; csv: --relative-to.",
+        ),
     ] = "deepspeed",
+    relative_to: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="With --to csv: a run's relative table, as `show` has it."),
+    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
@@ -63,6 +72,14 @@ def command(
 
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
     """
+    if relative_to or to == "csv":
+        if trial is not None or not (relative_to and to == "csv"):
+            raise UsageError(
+                "a run's relative table needs --to csv and --relative-to KEY=VALUE, and no --trial; give both"
+            )
+        relative = compared(summarize(load_records(resolve_run(source, output_dir))), relative_to)
+        _write(render_relative(relative).rstrip("\n"), output)
+        return
     if Path(source).is_file():
         candidates = expand(load_sweep(Path(source), overrides, inputs=False)).trials
     else:
@@ -82,10 +99,15 @@ def command(
         console.note(f"trial {chosen.trial_id}: {measured_by(chosen, to)}")
     for note in exported.notes:
         console.warn(note)
+    _write(exported.text, output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """Print text, or write it to a file that does not exist yet."""
     if output is None:
-        console.data(exported.text)
+        console.data(text)
     else:
-        console.write_new(output, exported.text + "\n")
+        console.write_new(output, text + "\n")
 
 
 def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:

@@ -11,7 +11,11 @@ from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zbench.analysis.relative import Relative
     from zbench.launch.slurm_jobs import SlurmOptions
+    from zbench.record.summary import ConfigSummary
 
 
 _FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
@@ -70,7 +74,32 @@ Storage = Annotated[
         "PGPASSWORD, ~/.pgpass or ZBENCH_STORAGE. Default: a file in the run directory.",
     ),
 ]
+RelativeTo = Annotated[
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Ratios of each configuration to the one that has this value and is like it otherwise;"
+        " repeatable; best:KEY=VALUE,VALUE is the faster of several.",
+    ),
+]
+By = Annotated[
+    list[str],
+    typer.Option(metavar="AXIS", help="With --relative-to: a table for each value of this axis; repeatable."),
+]
 DEFAULT_OUTPUT_DIR = Path("results")
+
+
+def relative_of(
+    summaries: "Iterable[ConfigSummary]", relative_to: list[str], by: list[str]
+) -> "Relative | None":
+    """Return what `--relative-to` and `--by` ask for; None without them."""
+    if not relative_to:
+        if by:
+            raise UsageError("--by divides relative tables; add --relative-to KEY=VALUE, or leave it out")
+        return None
+    from zbench.analysis.relative import compared  # imports numpy
+
+    return compared(summaries, relative_to, by)
 
 
 def seconds(text: str | None, flag: str) -> float:

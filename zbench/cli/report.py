@@ -9,11 +9,12 @@ from zbench.analysis.compare import compare_runs
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, complete_runs, relative_of
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
 from zbench.report.html import content, page
+from zbench.report.relative import relative_document
 
 
 def command(
@@ -33,6 +34,8 @@ def command(
         str | None, typer.Option(metavar="BASE", help="Compare with this run or baseline in the report.")
     ] = None,
     across: Annotated[bool, typer.Option("--across", help="Compare unlike machines all the same.")] = False,
+    relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    by: By = [],  # noqa: B006
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a report of a run: --html for a page, --plots for pictures, else Markdown on stdout."""
@@ -41,7 +44,8 @@ def command(
     if baseline is not None:
         base = load_results(baseline, output_dir)
         comparison = compare_runs(base, results, Settings(across=across))
-    report = content.report_of(results, comparison)
+    relative = relative_of(results.trials, relative_to, by)
+    report = content.report_of(results, comparison, relative)
     written: list[Path] = []
     if html is not None:
         written += exports.write({html.name: page.render(report)}, html.parent)
@@ -51,7 +55,8 @@ def command(
             raise UsageError(f"{run} has nothing to draw: no configuration was measured")
         written += exports.write({f"{name}.svg": picture.file() for name, picture in pictures.items()}, plots)
     if console.state.json:
-        console.document({"written": [str(path) for path in written]})
+        more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
+        console.document({"written": [str(path) for path in written], **more})
     elif written:
         for path in written:
             console.result(str(path))

@@ -7,12 +7,21 @@ import typer
 from zbench.analysis.ranking import rank_run
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs, complete_trials
+from zbench.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    By,
+    OutputDir,
+    RelativeTo,
+    complete_runs,
+    complete_trials,
+    relative_of,
+)
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.report.detail import print_configuration
+from zbench.report.relative import print_relative, relative_document
 from zbench.report.table import print_results
 from zbench.report.text import outcome_text
 from zbench.spec.load import recorded_objective
@@ -36,6 +45,8 @@ def command(
             autocompletion=complete_trials,
         ),
     ] = None,
+    relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    by: By = [],  # noqa: B006
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
@@ -46,15 +57,21 @@ def command(
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
+    relative = relative_of(summaries, relative_to, by)
+    if relative is not None and trial is not None:
+        raise UsageError("--relative-to shows all configurations; leave out --trial, or --relative-to")
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
         rows = [_row(summary) for summary in chosen]
         about = {"run_id": path.name, "run_dir": str(path), "configurations": rows, "trials": trials}
-        console.document({**about, **ranking.document()}, exit_code(records))
+        more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
+        console.document({**about, **ranking.document(), **more}, exit_code(records))
         return
     console.note(f"{path}")
     if not records:
         console.result("no repeat has ended yet")
+    elif relative is not None:
+        print_relative(console.rich_console(), relative)
     elif trial is None and not console.state.verbose:
         print_results(console.rich_console(), records, objective, path, ranking)
     else:

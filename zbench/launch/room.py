@@ -31,15 +31,20 @@ class Room:
             ranks = record.config.get("run", {}).get("world_size", 1)
             self._held[record.trial_id] = record.memory.peak_rss_bytes * ranks
 
+    def needed(self, trial: TrialSpec, most_bytes: Callable[[TrialSpec], float]) -> float:
+        """Return the bytes that all ranks of a trial held, or can hold at most; infinite if not known."""
+        held = self._held.get(trial.trial_id)
+        return most_bytes(trial) * trial.run.world_size if held is None else held
+
     def share(self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float]) -> list[TrialSpec]:
-        """Return those of the trials, from the first on, that fit into free memory together.
+        """Return those of the trials that fit into free memory together, each taken if it fits in its turn.
 
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
         free, needed, fitting = psutil.virtual_memory().available * SHARE, 0.0, []
         for trial in trials:
-            held = self._held.get(trial.trial_id)
-            needed += most_bytes(trial) * trial.run.world_size if held is None else held
-            if needed <= free:
+            size = self.needed(trial, most_bytes)
+            if needed + size <= free:
+                needed += size
                 fitting.append(trial)
         return fitting

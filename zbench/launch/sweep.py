@@ -5,7 +5,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
+from zbench.launch.yardsticks import alone_trial
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
@@ -32,6 +33,9 @@ from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")
 
+_NO_ROOM = (
+    "there was no room for it beside others in 80 % of the free memory; free some, or set `run.order: rounds`"
+)
 _TAIL = 0.025  # a 95 % interval
 MIN_REPEATS = 3
 """With fewer repeats the spread itself is unknown."""
@@ -81,6 +85,7 @@ class SweepRun:
         self._contenders: Collection[str] = ()
         self._last_end = 0.0
         self._room = Room()
+        self._crowded: set[str] = set()
         for record in directory.records():
             self._remember(record)
 
@@ -158,16 +163,18 @@ class SweepRun:
             self._contenders = self._plan.contenders(self._directory.records())
 
     def _order(self, round_number: int) -> list[str]:
-        """Return the order of a round: by lot; those that led so far come first and so share a heat."""
+        """Return the order of a round: by lot; leaders first, then those of each workload, to share heats."""
         order = shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
         medians = {
             trial_id: statistics.median(times)
             for trial_id, records in self._by_trial.items()
             if (times := [record.timing.median_step_s for record in records if record.timing is not None])
         }
+        fastest = sorted(medians, key=lambda trial_id: medians[trial_id])
         size = min((trial.run.heat for trial in self._trials.values()), default=0)
-        leaders = sorted(medians, key=lambda trial_id: medians[trial_id])[:size]
-        return sorted(order, key=lambda trial_id: trial_id not in leaders)
+        groups = by_workload(self._trials[trial_id] for trial_id in fastest if trial_id in self._trials)
+        leaders = {trial.trial_id for group in groups for trial in group[:size]}
+        return sorted(order, key=lambda one: (one not in fastest[:size], one not in leaders))
 
     def _wants(self, trial_id: str) -> int:
         """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
@@ -205,12 +212,17 @@ class SweepRun:
             record = runner.run(
                 trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
             )
+            if runner.takes_turns and (why := self._why_alone(trial)):
+                record = replace(record, warnings=[*record.warnings, f"ran alone, not in turns: {why}"])
         record = self._keep(record)
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
     def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
-        """Return who of a round takes turns next: as many as fit into heats of equal size."""
+        """Return who of a round takes turns next: as many as fit into heats of equal size.
+
+        Configurations of one workload share a heat where they can: they are compared, by one `alone`.
+        """
         able = [
             trial
             for trial, repeat in todo
@@ -218,11 +230,20 @@ class SweepRun:
         ]
         if not able:
             return []
-        heats = math.ceil(len(able) / min(trial.run.heat for trial in able))
-        heat = able[: math.ceil(len(able) / heats)]
+        most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
+        wanted = shares(len(able), most)
+        for group in by_workload(able):
+            share = group[: shares(len(group), most)]
+            if len(heat) < wanted and len(heat) + len(share) <= most:
+                heat += share
         for trial in heat:
             self._prepare(runner, trial)
-        return self._room.share(heat, runner.most_bytes)
+        fitting = self._room.share(heat, runner.most_bytes)
+        if len(heat) > 1:
+            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes))}
+            beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
+            self._crowded = (self._crowded | known) - beside
+        return fitting
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
         """Run one repeat of each of these trials, in turns, and take them out."""
@@ -240,6 +261,15 @@ class SweepRun:
             record = self._keep(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))
         self._last_end = time.monotonic()
+
+    def _why_alone(self, trial: TrialSpec) -> str:
+        """Return why a trial ran alone where others take turns; empty where they do not."""
+        if trial.run.order == "rounds":
+            return ""
+        if reason := what_keeps_from_turns(trial):
+            others = sum(map(can_take_turns, self._trials.values()))
+            return reason if others > 1 or trial.run.order == "turns" else ""
+        return _NO_ROOM if trial.trial_id in self._crowded else ""
 
     def _implied_failure(self, trial: TrialSpec, repeat: int) -> Failure | None:
         """Return why a repeat need not run, or None."""
@@ -269,11 +299,34 @@ class SweepRun:
         self._room.observe(record)
 
 
+def by_workload(trials: Iterable[TrialSpec]) -> Collection[list[TrialSpec]]:
+    """Return the trials in groups that train the same on as many ranks and threads, each in their order."""
+    groups: dict[str, list[TrialSpec]] = {}
+    for trial in trials:
+        groups.setdefault(alone_trial(trial).trial_id, []).append(trial)
+    return groups.values()
+
+
+def shares(count: int, most: int) -> int:
+    """Return the size of the largest of as few equal shares of `count` as have `most` at most."""
+    return math.ceil(count / math.ceil(count / most))
+
+
 def can_take_turns(trial: TrialSpec) -> bool:
-    """Whether a trial can take turns: a script cannot, nor what runs on several hosts or on CUDA."""
+    """Whether a trial is to take turns with others."""
+    return trial.run.order != "rounds" and not what_keeps_from_turns(trial)
+
+
+def what_keeps_from_turns(trial: TrialSpec) -> str:
+    """Return why a trial cannot take turns, in words; empty where it can."""
     run = trial.run
-    has_turns = run.order != "rounds" and run.steps >= SHORTEST
-    return has_turns and trial.workload.command is None and run.host_count == 1 and uses_cpu(run.device)
+    reasons = {
+        "a script runs from its start to its end": trial.workload.command is not None,
+        "its ranks are on several hosts": run.host_count > 1,
+        "it is on CUDA": not uses_cpu(run.device),
+        f"a turn has {SHORTEST} steps; raise run.steps": run.steps < SHORTEST,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:

@@ -12,15 +12,9 @@ from typing import Any
 
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
 from zbench.record.record import Heat, Record
-from zbench.spec.engine import EngineSpec
+from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
 from zbench.spec.trial import TrialSpec
-
-_KEPT = {
-    "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
-    "accumulation_mode",
-}  # fmt: skip
-"""What `alone` does as the configuration does."""
 
 _FEWEST = 3
 """So many configurations must share an `alone`, which takes as long as one of them."""
@@ -31,13 +25,14 @@ class Yardsticks:
 
     def __init__(self, trials: Sequence[TrialSpec], repeat: int) -> None:
         """trials: the configurations of the heat."""
-        self._machine: dict[int, MachineTask] = {}
+        self._machine: dict[str, MachineTask] = {}
         self._alone: dict[str, RepeatTask] = {}
         self._results: dict[str, dict[str, Any]] = {}
         alone = [alone_trial(trial) for trial in trials if _wants(trial, "alone")]
         for trial in trials:
             if _wants(trial, "machine"):
-                self._machine.setdefault(trial.run.world_size, MachineTask(trial))
+                task = MachineTask(trial)
+                self._machine.setdefault(task.name, task)
         for trial in alone:
             if sum(other.trial_id == trial.trial_id for other in alone) >= _FEWEST:
                 self._alone.setdefault(trial.trial_id, RepeatTask(trial, repeat))
@@ -60,7 +55,7 @@ class Yardsticks:
         if record.heat is None:
             return record
         heat = replace(record.heat, name=name)
-        machine = self._result(self._machine.get(trial.run.world_size))
+        machine = self._result(self._machine.get(MachineTask(trial).name))
         if machine is not None:
             heat = replace(heat, machine=machine["seconds"], yardstick=machine["version"])
         alone = self._result(self._alone.get(alone_trial(trial).trial_id))
@@ -83,7 +78,7 @@ def of_compute(heat: Heat) -> float | None:
 
 def alone_trial(trial: TrialSpec) -> TrialSpec:
     """Return the trial of plain PyTorch without communication beside a configuration."""
-    kept = trial.engine.model_dump(mode="json", include=_KEPT)
+    kept = trial.engine.model_dump(mode="json", include=set(ALONE_KEYS))
     engine = EngineSpec.model_validate({**kept, "engine": "alone"})
     return trial.model_copy(update={"engine": engine, "verify": VerifySpec(mode="off"), "axes": {}})
 

@@ -17,6 +17,11 @@ def _not_auto(value: object) -> object:
     return value
 
 
+ALONE_KEYS = (
+    "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
+    "accumulation_mode",
+)  # fmt: skip
+"""What plain PyTorch without communication, the yardstick `alone`, does as a configuration does."""
 _NUMBER = BeforeValidator(_not_auto)
 
 

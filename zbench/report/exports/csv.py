@@ -6,7 +6,9 @@ import json
 import math
 
 from zbench.analysis.compare import Comparison
+from zbench.analysis.relative import Relative
 from zbench.analysis.rows import Row
+from zbench.report.relative import relative_document
 from zbench.report.text import printable
 
 _COLUMNS = (
@@ -24,6 +26,17 @@ def render(comparison: Comparison) -> str:
     writer.writerow([*_COLUMNS, *(f"{side}_{metric}" for metric in metrics for side in ("base", "head"))])
     for row in comparison.rows:
         writer.writerow([_safe(value) for value in _values(row)])
+    return text.getvalue()
+
+
+def render_relative(relative: Relative) -> str:
+    """Return a header and a line for each configuration that has a counterpart."""
+    text, documents = io.StringIO(), list(map(relative_document, relative.rows))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(documents[0])
+    for document in documents:
+        axes = {key: json.dumps(document[key], sort_keys=True) for key in ("axes", "against_axes")}
+        writer.writerow(map(_safe, (document | axes).values()))
     return text.getvalue()
 
 

@@ -11,9 +11,11 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.rows import ROW_ORDER, Row
 from zbench.record.summary import known_rate
 from zbench.report.exports import texts
+from zbench.report.relative import lonely_line, relative_tables
 from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
 
 if TYPE_CHECKING:
+    from zbench.analysis.relative import Relative
     from zbench.report.html.content import Report
 
 MARKER = "<!-- zbench-compare -->"
@@ -48,15 +50,34 @@ def render(comparison: Comparison) -> str:
 
 
 def render_run(report: "Report") -> str:
-    """Return the configurations, the best first and in bold, and where they were measured."""
+    """Return the configurations, the best first and in bold, and where they were measured.
+
+    With `--relative-to` the tables of ratios take their place.
+    """
+    facts = report.source.facts
+    machine = ", ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
+    source = f"Run {', '.join(report.source.run_ids) or report.source.name}; {machine}"
+    lines = _configurations(report) if report.relative is None else _relative(report.relative)
+    return "\n".join([*lines, "", escape(source)])
+
+
+def _configurations(report: "Report") -> list[str]:
     rows, rate = [], known_rate(report.summaries)
     for summary, trial in zip(report.summaries, short_ids(report.summaries), strict=True):
         name, *others = map(escape, configuration_cells(summary, trial, rate))
         rows.append([f"**{name}**" if summary is report.winner else name, *others])
-    facts = report.source.facts
-    machine = ", ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
-    source = f"Run {', '.join(report.source.run_ids) or report.source.name}; {machine}"
-    return "\n".join([*_table(configuration_columns(rate), "---:", rows), "", escape(source)])
+    return _table(configuration_columns(rate), "---:", rows)
+
+
+def _relative(relative: "Relative") -> list[str]:
+    """Return each relative table below its heading; the lines end with who has no counterpart."""
+    lines = []
+    for table in relative_tables(relative):
+        rows = [list(map(escape, cells)) for cells in table.cells]
+        columns = list(map(escape, table.columns))
+        lines += [f"**{escape(table.heading)}**", "", *_table(columns, "---:", rows), ""]
+        lines += [escape(table.summary), ""] if table.summary else []
+    return [*lines, escape(lonely_line(relative))]
 
 
 def escape(text: str) -> str:

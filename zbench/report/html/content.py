@@ -7,6 +7,7 @@ from pathlib import Path
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank_run
+from zbench.analysis.relative import Relative
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
@@ -51,6 +52,7 @@ class Report:
     comparison: Comparison | None = None
     importance: Mapping[str, float] = field(default_factory=dict)
     ranking: Ranking = field(default_factory=Ranking)
+    relative: Relative | None = None
 
     @property
     def finished(self) -> list[ConfigSummary]:
@@ -240,7 +242,9 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     return "\n".join(lines)
 
 
-def report_of(results: RunResults, comparison: Comparison | None = None) -> Report:
+def report_of(
+    results: RunResults, comparison: Comparison | None = None, relative: Relative | None = None
+) -> Report:
     """Return the report of results; a run directory's own objective ranks them, else tokens a second."""
     path = Path(results.source.path)
     file = path / "spec.yaml"
@@ -248,7 +252,9 @@ def report_of(results: RunResults, comparison: Comparison | None = None) -> Repo
     ordered = ranked(results.trials, objective)
     ranking = rank_run(path, ordered, objective)
     winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
-    return Report(results.source, ordered, objective, winner, comparison, importance_in(path), ranking)
+    return Report(
+        results.source, ordered, objective, winner, comparison, importance_in(path), ranking, relative
+    )
 
 
 def importance_in(path: Path) -> dict[str, float]:

@@ -9,6 +9,7 @@ from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.html import content, style
 from zbench.report.html.content import Report, TextTable
+from zbench.report.relative import relative_tables
 from zbench.report.table import warning_lines
 from zbench.report.text import (
     bytes_text,
@@ -39,6 +40,7 @@ def render(report: Report) -> str:
         facts=_facts(report),
         sections=content.sections(report),
         table=_table(report),
+        relative=_relative(report),
         warnings=warning_lines(report.summaries),
         failures=_failures(report),
         version=__version__,
@@ -109,6 +111,12 @@ def _table(report: Report) -> TextTable:
     signs = {"*": "★ ", "≈*": "≈★ ", "≈": "≈ "}
     marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
     return TextTable(caption, columns, rows, badge=columns.index("verdict"), marks=marks)
+
+
+def _relative(report: Report) -> list[tuple[TextTable, str]]:
+    """Return the relative tables, each with the line below it."""
+    tables = [] if report.relative is None else relative_tables(report.relative)
+    return [(TextTable(t.heading, t.columns, t.cells, badge=len(t.columns) - 1), t.summary) for t in tables]
 
 
 def _failures(report: Report) -> list[str]:
