@@ -29,12 +29,11 @@ def test_a_gpus_peak_is_its_makers(
     name: str, half: float | None, single: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    monkeypatch.setattr(ceilings.dist, "get_world_size", lambda: 4)
     assert ceilings.peak_flops(CUDA, "bfloat16") == ceilings.peak_flops(CUDA, "float16") == half
     assert ceilings.peak_flops(CUDA, "float32") == single
-    share = ceilings.utilization(8.0, CUDA, "bfloat16")
+    share = ceilings.utilization(8.0, CUDA, "bfloat16", 4)
     assert share == (None if half is None else 8.0 * 1e12 / (half * 4))
-    assert ceilings.utilization(None, CUDA, "bfloat16") is None
+    assert ceilings.utilization(None, CUDA, "bfloat16", 4) is None
     assert ceilings.peak_flops(CPU, "float32") is None
 
 

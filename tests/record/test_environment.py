@@ -69,15 +69,6 @@ def test_where_the_kernel_names_no_processor_the_platform_does(monkeypatch, proc
     assert environment.cpu_model() == name
 
 
-def test_gpus_are_named_as_their_driver_names_them(monkeypatch, tmp_path):
-    for place, model in (("1", "Example : H100"), ("0", "A100")):
-        (tmp_path / "proc/driver/nvidia/gpus" / place).mkdir(parents=True)
-        text = f"Model: \t\t {model}\nIRQ: \t\t 7\n"
-        (tmp_path / "proc/driver/nvidia/gpus" / place / "information").write_text(text)
-    monkeypatch.setattr(environment, "Path", lambda place: tmp_path / place.lstrip("/"))
-    assert environment.gpu_models() == ["A100", "Example : H100"]
-
-
 def test_a_machine_has_a_name_of_processor_cores_and_gpus(monkeypatch):
     monkeypatch.setattr(environment, "cpu_model", lambda: "Example 9000")
     monkeypatch.setattr(environment.psutil, "cpu_count", lambda logical=True: 99 if logical else 48)

@@ -24,6 +24,7 @@ from zbench.report.table import print_results, print_search
 from zbench.report.text import plural
 from zbench.report.trackers import following, tracker_factory
 from zbench.spec.expand import Expansion
+from zbench.spec.run import shared_gpus, visible_gpus
 from zbench.spec.sweep import SweepSpec, sweep_document
 
 Interruption = ZbenchError | KeyboardInterrupt
@@ -193,7 +194,10 @@ def exit_code(records: Sequence[Record]) -> ExitCode:
     return ExitCode.PASS
 
 
-def warn_of_unused(sweep: SweepSpec, expansion: Expansion) -> None:
-    """Warn of `exclude` entries that match no point: mostly a misspelt value."""
+def warn_before(sweep: SweepSpec, expansion: Expansion) -> None:
+    """Warn of `exclude` entries that match no point (mostly a misspelt value), and of shared GPUs."""
     for index in expansion.unused:
         console.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")
+    gpus, run = visible_gpus(), sweep.run
+    if gpus and run.device != "cpu" and run.host_count == 1 and run.world_size > gpus:
+        console.warn(shared_gpus(run.world_size, gpus))

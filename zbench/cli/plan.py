@@ -9,7 +9,7 @@ from typing import Any
 
 from zbench.analysis.adaptive_repeats import Prediction, predict
 from zbench.cli import console
-from zbench.cli.conclusion import warn_of_unused
+from zbench.cli.conclusion import warn_before
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile
 from zbench.errors import UsageError
 from zbench.record.environment import fingerprint, machine_facts
@@ -56,7 +56,7 @@ def print_plan(sweep: SweepSpec, output_dir: Path) -> None:
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
-        warn_of_unused(sweep, expansion)
+        warn_before(sweep, expansion)
     duration = None if expansion is None else _duration(sweep, expansion, output_dir)
     if console.state.json:
         console.document(_document(sweep, axes, expansion, duration))

@@ -23,7 +23,7 @@ from zbench.cli.conclusion import (
     open_directory,
     shown_and_tracked,
     tracked,
-    warn_of_unused,
+    warn_before,
 )
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
@@ -175,7 +175,7 @@ def perform(
 ) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
-    warn_of_unused(request.sweep, expansion)
+    warn_before(request.sweep, expansion)
     require_room((trial.run for trial in expansion.trials), slurm)
     sweep = request.sweep
     plan = SweepPlan(

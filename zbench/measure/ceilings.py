@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 
 from zbench.measure.clock import synchronize
 
@@ -36,13 +35,13 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
     return None if rates is None else rates[dtype == "float32"]
 
 
-def utilization(tflops: float | None, device: torch.device, dtype: str) -> float | None:
-    """Return the model FLOP/s utilization (MFU) of a group of ranks, one device each; None if not known.
+def utilization(tflops: float | None, device: torch.device, dtype: str, devices: int) -> float | None:
+    """Return the model FLOP/s utilization (MFU) of so many `devices` of one type; None if not known.
 
     tflops: the model's, of all ranks together.
     """
     peak = peak_flops(device, dtype)
-    return None if tflops is None or peak is None else tflops * 1e12 / (peak * dist.get_world_size())
+    return None if tflops is None or peak is None else tflops * 1e12 / (peak * devices)
 
 
 def matrix_flops(device: torch.device) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from zbench import __version__
+from zbench.spec.run import gpu_models
 
 _ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _PACKAGES = ("torch", "numpy", "optuna", "deepspeed", "transformers")
@@ -92,15 +93,6 @@ def cpu_model() -> str:
         if line.startswith(("model name", "Model", "Hardware")):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def gpu_models() -> list[str]:
-    """Return the names of NVIDIA devices that the driver lists, without loading CUDA."""
-    names = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        lines = file.read_text().splitlines()
-        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return names
 
 
 def _cpu_flags() -> set[str]:

@@ -92,7 +92,7 @@ class EngineSpec(SpecModel):
     optimizer_threads: int | None = Field(
         None,
         ge=1,
-        description="Threads of the CPU optimizer in a rank. Missing: 1 to 16 that backward leaves.",
+        description="Threads of a rank's CPU optimizer. Missing: its share of the cores that are free then.",
     )
     rollback: Literal["double_buffer", "journal"] = Field(
         "double_buffer", description="How speculation restores bits: from a second copy, or a journal."

@@ -1,8 +1,10 @@
 """RunSpec and VerifySpec: how a trial is run, timed and judged."""
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema, model_validator
 
 from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
@@ -15,10 +17,39 @@ SSH = "ssh -T -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=5 {ho
 """How a host is reached unless `run.host_command` says otherwise."""
 
 
+_RANKS = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]})
+
+
+def gpu_models() -> list[str]:
+    """Return the names of NVIDIA devices that the driver lists, without loading CUDA."""
+    names = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = file.read_text().splitlines()
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return names
+
+
+def visible_gpus() -> int:
+    """Return how many of them this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpu_models())
+    return count if visible is None else min(count, len(list(filter(str.strip, visible.split(",")))))
+
+
+def shared_gpus(ranks: int, gpus: int) -> str:
+    """Return the warning of `ranks` on one machine that are more than its GPUs."""
+    return (
+        f"shared GPU: {ranks} ranks have {gpus} between them and exchange through host memory, so their speed"
+        f" is not that of ranks with a GPU each; set run.world_size: {gpus}, or auto"
+    )
+
+
 class RunSpec(SpecModel):
     """How a trial is run and timed."""
 
-    world_size: int = Field(1, ge=1, description="Ranks, one process each.")
+    world_size: Annotated[int, Field(ge=1), _RANKS] = Field(
+        1, description="Ranks, one process each; `auto`: one for each GPU of this machine, 2 on a CPU."
+    )
     hosts: Annotated[int, Field(ge=1)] | Annotated[list[str], Field(min_length=2)] = Field(
         1, description="Hosts that share the ranks: how many (SLURM), or names as in `[a, b=10.0.0.2]`."
     )
@@ -65,6 +96,14 @@ class RunSpec(SpecModel):
         120.0, description="Seconds after which a trial is ended, such as `120s` or `5min`."
     )
     memory_limit: ByteCount | None = Field(None, description="Memory a rank may allocate, such as `2Gi`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_ranks(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("world_size") != "auto":
+            return values
+        gpus = 0 if values.get("device") == "cpu" else visible_gpus()
+        return {**values, "world_size": gpus or 2}
 
     @property
     def host_count(self) -> int:

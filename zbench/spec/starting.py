@@ -239,7 +239,7 @@ def _completed(known: Mapping[str, Any]) -> dict[str, Any]:
     workload, engine = dict(known.get("workload", {})), dict(known.get("engine", {}))
     model: dict[str, Any] = {} if "model" in workload else {"model": "gpt", "preset": "nano"}
     data: dict[str, Any] = {"data": {"synthetic": True}, "sequence_length": 128, "micro_batch_size": 2}
-    run = {"world_size": 2, "warmup_steps": 2, "steps": 6, "repeats": 5, "timeout": "120s"}
+    run = {"world_size": "auto", "warmup_steps": 2, "steps": 6, "repeats": 5, "timeout": "120s"}
     own = engine.pop("zero_stage", None), engine.pop("offload_optimizer", None)
     stages = [0, 1, 2, 3] if engine.get("offload_param", "none") == "none" else [3]
     document = {

@@ -71,6 +71,12 @@ def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
     return "cpu:gloo,cuda:nccl" if alone else "gloo"
 
 
+def gpus_of(job: RankJob) -> int:
+    """Return how many GPUs the ranks of a trial on GPUs have between them, like ones on each host."""
+    local = job.local_world_size or job.world_size
+    return min(local, torch.cuda.device_count()) * job.world_size // local
+
+
 def stop() -> None:
     """Leave the process group."""
     if dist.is_initialized():

@@ -21,6 +21,7 @@ from zbench.record.inputs import inputs
 from zbench.record.record import Timing
 from zbench.spec import shapes
 from zbench.spec.engine import EngineSpec
+from zbench.spec.run import shared_gpus
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
@@ -128,14 +129,18 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             subject = Subject(one_more_step, meters.clock, meter, engine, device)
             look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
     engine.close()
-    mfu = utilization(timing.tflops, device, trial.engine.dtype)
+    gpus = process.gpus_of(job) if device.type == "cuda" else job.world_size
+    warnings = [warning] if warning else []
+    if gpus < job.world_size:
+        warnings.append(shared_gpus(job.world_size, gpus))
+    mfu = utilization(timing.tflops, device, trial.engine.dtype, gpus)
     return {
         "timing": dataclasses.asdict(timing) | {"mfu": mfu},
         "memory": dataclasses.asdict(memory),
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
-        "warnings": ([warning] if warning else []) + judgement.warnings,
+        "warnings": warnings + judgement.warnings,
         "inputs": read,
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,
     }

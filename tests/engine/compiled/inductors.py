@@ -1,6 +1,7 @@
 """What the ranks of `test_inductor` run: they import inductor, and compile, once for all tests."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +25,10 @@ def train_with_inductor(
 ) -> None:
     """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
     eager = train_recorded(group, name, spec, steps=steps, backwards=backwards).parameters
-    trained = train_recorded(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
+    with mock.patch.object(torch.compiler, "cudagraph_mark_step_begin") as marked:
+        compiled = {**spec, "compile": "inductor"}
+        trained = train_recorded(group, name, compiled, steps=steps, backwards=backwards)
+    assert marked.call_count == steps, "CUDA graphs hear of each step"
     model, batch = make(name)
     model.compile()
     engine = build_engine(

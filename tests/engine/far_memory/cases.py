@@ -82,7 +82,7 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
 
     def build() -> Engine:
         spec = EngineSpec.model_validate(case.spec)
-        probe = (lambda group: None) if case.sockets else choose.probe_peers
+        probe = (lambda group, memory: None) if case.sockets else choose.probe_peers
         with mock.patch.object(choose, "probe_peers", probe):
             return build_engine(models.make(case.model), spec, group, instruments=far(copies, through))
 

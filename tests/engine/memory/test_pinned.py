@@ -1,11 +1,13 @@
-"""Page-locked memory is counted as torch's allocator holds it: each block is rounded up to a power of two."""
+"""Page-locked memory: whole pages, locked as they are allocated, counted as they are held, and released."""
 
-import weakref
+import gc
+import mmap
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from zbench.engine import Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
@@ -14,34 +16,57 @@ from zbench.spec.engine import EngineSpec
 CPU = torch.device("cpu")
 
 
-class Allocator(PinnedHostMemory):
-    """Ordinary memory, held in blocks as page-locked memory is; `held`: bytes of the blocks in use."""
+class Driver:
+    """Stands for CUDA's runtime; `locked`: address -> bytes. `under_way`: copies of these pages."""
 
-    held = 0
+    def __init__(self) -> None:
+        self.locked: dict[int, int] = {}
+        self.under_way: set[int] = set()
 
-    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return self.empty(numel, dtype).zero_()
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        assert address % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == flags == 0
+        self.locked[address] = nbytes
+        return 0
 
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        block = 1
-        while block < numel * dtype.itemsize:
-            block *= 2
-        tensor = torch.empty(numel, dtype=dtype)
-        self._count(block if numel else 0)
-        weakref.finalize(tensor.untyped_storage(), self._count, -block if numel else 0)
-        return tensor
-
-    def occupied(self, nbytes: int) -> int:
-        self.pinned = True
-        return super().occupied(nbytes)
-
-    def _count(self, nbytes: int) -> None:
-        self.held += nbytes
+    def cudaHostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
+        assert not self.under_way, "pages were unlocked under a copy"
+        del self.locked[address]
 
 
-@pytest.mark.parametrize(("nbytes", "held"), [(0, 0), (1, 1), (4096, 4096), (4097, 8192), (3 << 20, 4 << 20)])
-def test_a_block_occupies_the_next_power_of_two(nbytes: int, held: int) -> None:
-    assert Allocator(CPU).occupied(nbytes) == held
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    driver = Driver()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: driver.under_way.clear())
+    yield driver
+    gc.collect()
+
+
+def pinned() -> PinnedHostMemory:
+    """Return the memory beside an accelerator, without one."""
+    memory = PinnedHostMemory(CPU)
+    memory.pinned = True
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "held"), [(0, 0), (1, 4096), (4097, 8192), (3 << 20, 3 << 20), (1_380_000_000, 1_380_003_840)]
+)
+def test_a_block_occupies_whole_pages(nbytes: int, held: int) -> None:
+    assert pinned().occupied(nbytes) == held
+
+
+def test_pages_are_unlocked_when_no_copy_is_under_way(driver: Driver) -> None:
+    tensor = pinned().zeros(5, torch.float32)
+    driver.under_way.add(tensor.data_ptr())
+    view = tensor[2:]
+    del tensor
+    gc.collect()
+    assert list(driver.locked.values()) == [mmap.PAGESIZE], "the view is in them"
+    del view
+    gc.collect()
+    assert not driver.locked
 
 
 @pytest.mark.parametrize(
@@ -55,8 +80,10 @@ def test_a_block_occupies_the_next_power_of_two(nbytes: int, held: int) -> None:
     ],
     ids=str,
 )
-def test_what_is_counted_is_what_the_allocator_holds(spec: dict[str, Any]) -> None:
-    memory = Allocator(CPU)
+def test_what_is_counted_is_what_is_locked_and_all_of_it_is_released(
+    spec: dict[str, Any], driver: Driver
+) -> None:
+    memory = pinned()
     instruments = Instruments(memories=lambda device: Memories(DeviceMemory(device), memory))
     common = {"dtype": "bfloat16", "gradient_accumulation_steps": 2, "sub_group_size": 256}
     whole = {"offload_optimizer": "cpu", **common, **spec}
@@ -66,5 +93,8 @@ def test_what_is_counted_is_what_the_allocator_holds(spec: dict[str, Any]) -> No
         engine.backward(engine.model(torch.ones(2, 37, dtype=torch.bfloat16)).square().mean())
     engine.step()
     counted = {k: v for k, v in engine.memory_by_category().items() if k.startswith("host_")}
-    assert sum(counted.values()) == memory.held > 0, counted
+    assert sum(counted.values()) == sum(driver.locked.values()) > 0, counted
     engine.close()
+    del engine, model
+    gc.collect()
+    assert not driver.locked

@@ -45,7 +45,7 @@ def connected(group: dist.ProcessGroup, way: str, seconds: float = 60.0) -> Iter
     """
     options = group._get_backend(torch.device("cpu")).options
     before, options._timeout = options._timeout, timedelta(seconds=seconds)
-    probe = choose.probe_peers if way == "memory" else lambda group: None
+    probe = choose.probe_peers if way == "memory" else lambda group, memory: None
     try:
         with mock.patch.object(choose, "probe_peers", probe), mock.patch.object(agreement, "PATIENCE", 0.3):
             if way == "backend":

@@ -1,15 +1,27 @@
 """Ranks that read one another's memory: same bits as sockets, and sane when something goes wrong."""
 
 from itertools import product
+from unittest import mock
 
 import pytest
+import torch
 
 from tests.engine.covering import by_default
 from tests.engine.lattice import ROWS, check
 from tests.engine.ranks import RankPool
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.transport.peers import publish_probe
 
 CASES = "tests.engine.transport.cases:"
 MODELS = ("mlp", "odd-together")
+
+
+def test_the_probe_lies_in_the_memory_that_will_be_read() -> None:
+    kept = torch.zeros(16, dtype=torch.uint8)
+    memory = mock.Mock(spec=DeviceMemory, zeros=lambda numel, dtype: kept[:numel])
+    probe, _ = publish_probe(memory)
+    assert probe.address == kept.data_ptr()
+    assert probe.readable()
 
 
 @pytest.mark.parametrize("world", [2, 3])

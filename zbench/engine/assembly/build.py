@@ -129,7 +129,8 @@ class _Builder:
                 config = self._reduction_config(shard, memory_layout, plan.dtypes)
                 reduced, gradients = self._gradients(param_infos, config)
                 optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, self.groups)
-                adam = self.instruments.wrap_adam(make_adam(self.device, offload_ratio))
+                adam = make_adam(self.device, offload_ratio, self.spec.optimizer_threads)
+                adam = self.instruments.wrap_adam(adam)
                 schedule = self._schedule(optimizer, adam, parameters, gradients, offloaded)
                 undo.callback(schedule.close)
                 alike += [f"{t.name!r} in group {t.group}" for t in param_infos]

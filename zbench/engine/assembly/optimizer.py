@@ -11,16 +11,20 @@ from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.optimizer.masters import MasterWeights, PartitionedMasters, SeparateMasters, StagedMasters
 from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
+from zbench.engine.optimizer.threads import threads_after_backward
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
 from zbench.spec.engine import EngineSpec
 
 
-def make_adam(device: torch.device, offload_ratio: float) -> AdamBackend:
-    """Return the backend that updates optimizer state of which `offload_ratio` is on the CPU."""
+def make_adam(device: torch.device, offload_ratio: float, threads: int | None) -> AdamBackend:
+    """Return the backend that updates optimizer state of which `offload_ratio` is on the CPU, with so many
+    `threads` there (None: `threads_after_backward`).
+    """
+    native = NativeAdam(threads_after_backward(threads, device))
     if device.type != "cuda" or offload_ratio == 1.0:
-        return NativeAdam()
-    return cuda_adam() if offload_ratio == 0.0 else MixedAdam({"cuda": cuda_adam(), "cpu": NativeAdam()})
+        return native
+    return cuda_adam() if offload_ratio == 0.0 else MixedAdam({"cuda": cuda_adam(), "cpu": native})
 
 
 def make_optimizer(

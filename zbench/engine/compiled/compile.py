@@ -6,6 +6,7 @@ several contributions to one parameter's gradient, from compiled backward graphs
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
@@ -125,6 +126,8 @@ class CompiledGradients(ReplicatedGradients):
         super().clear()
         self._registry.forget()
         self._release()
+        if self._lowering == "inductor":  # else CUDA graphs keep each step's memory while a loss lives
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now, the targets apart."""

@@ -3,6 +3,7 @@
 A model that computes on one stream needs no such order.
 """
 
+import mmap
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -70,9 +71,39 @@ class _CopyToDevice(_CopyEvent):
     wait, release = _CopyEvent._on_device, _CopyEvent._on_host
 
 
+class _LockedPages(mmap.mmap):
+    """Whole pages that CUDA has locked; they are released when the last tensor in them has gone."""
+
+    address = 0
+
+    def lock(self, address: int) -> None:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(cudart.cudaHostRegister(address, len(self), 0))
+        self.address = address
+
+    def __del__(self) -> None:
+        if self.address:
+            torch.cuda.synchronize()  # a copy may be under way
+            torch.cuda.cudart().cudaHostUnregister(self.address)  # type: ignore[no-untyped-call]
+
+
+def _locked(numel: int, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in locked pages of its own, filled with zeros; RuntimeError where CUDA refuses."""
+    pages = _LockedPages(-1, _whole_pages(numel * dtype.itemsize))
+    tensor = torch.frombuffer(pages, dtype=dtype, count=numel)
+    pages.lock(tensor.data_ptr())
+    return tensor
+
+
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
 class PinnedHostMemory:
     """CPU memory for offloaded state: page-locked beside an accelerator; ordinary memory, but separate, on a
     CPU.
+
+    Pages are locked here and not by torch, whose allocator rounds each block up to a power of two.
     """
 
     prefix = "host_"
@@ -83,14 +114,14 @@ class PinnedHostMemory:
         self.stream = torch.cuda.Stream(device) if self.pinned else None  # type: ignore[no-untyped-call]
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(numel, dtype=dtype, pin_memory=self.pinned)
+        return self.empty(numel, dtype).zero_()
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(numel, dtype=dtype, pin_memory=self.pinned)
+        return _locked(numel, dtype) if self.pinned and numel else torch.empty(numel, dtype=dtype)
 
     def occupied(self, nbytes: int) -> int:
-        """Torch's allocator of page-locked memory rounds each block up to a power of two."""
-        return 1 << (nbytes - 1).bit_length() if self.pinned and nbytes else nbytes
+        """Return the bytes of memory that a block of `nbytes` takes."""
+        return _whole_pages(nbytes) if self.pinned else nbytes
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
         """Copy on a stream of its own, so that copies run beside the computation."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.memory.buffers import FlatBuffer
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
+from zbench.engine.optimizer.threads import threads_for
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.speculative.rollback import (
     SHARE,
@@ -22,7 +23,6 @@ from zbench.engine.speculative.rollback import (
     storage_of,
 )
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
-from zbench.engine.speculative.threads import threads_for
 from zbench.engine.speculative.updates import Subgroup, Updates, cut, written_by
 from zbench.engine.speculative.worker import UpdateWorker
 

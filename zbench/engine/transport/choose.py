@@ -1,6 +1,7 @@
 """Chooses the collectives for a process group."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -36,7 +37,10 @@ def choose_collectives(
     assert group is not None
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         return grouped(group, device, shard_group_size, _device_collectives)
-    through = grouped(group, torch.device("cpu"), shard_group_size, host_collectives)
+    sent_from = local if device.type == "cpu" else host
+    through = grouped(
+        group, torch.device("cpu"), shard_group_size, partial(host_collectives, memory=sent_from)
+    )
     if device.type == "cpu" or isinstance(through, SingleProcessCollectives):
         return through
     return HostStagedCollectives(through, host)
@@ -58,9 +62,11 @@ def grouped(
     return HybridCollectives(make(group, device, size), make(shard_group(group, size), device, None))
 
 
-def host_collectives(group: dist.ProcessGroup, cpu: torch.device, shards: int | None) -> GroupCollectives:
-    """Return collectives of tensors in CPU memory, over several ranks of a group that has gloo."""
-    peers = probe_peers(group)
+def host_collectives(
+    group: dist.ProcessGroup, cpu: torch.device, shards: int | None, *, memory: Memory
+) -> GroupCollectives:
+    """Return collectives of tensors in `memory`, a CPU's, over several ranks of a group that has gloo."""
+    peers = probe_peers(group, memory)
     if peers is None:
         return GlooCollectives(group, cpu, shards)
     return CrossMemoryCollectives(group, cpu, peers, shards)

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zbench.engine.protocols import Memory
+
 _PR_SET_PTRACER = 0x59616D61
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 Message = tuple[int, int, int]
@@ -76,11 +78,12 @@ class MemoryProbe:
         return bytes(value.tolist()) == self.value
 
 
-def publish_probe() -> tuple[MemoryProbe, Tensor]:
-    """Return a probe of this process's memory; it is valid as long as the tensor exists."""
+def publish_probe(memory: Memory) -> tuple[MemoryProbe, Tensor]:
+    """Return a probe of what this process keeps in `memory`; it is valid as long as the tensor exists."""
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
-    kept = torch.tensor(list(value), dtype=torch.uint8)
+    kept = memory.zeros(len(value), torch.uint8)
+    kept.copy_(torch.tensor(list(value), dtype=torch.uint8))
     return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
 
 
@@ -197,13 +200,13 @@ class PeerProcesses:
     channels: list[PeerSockets]
 
 
-def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
-    """Return the peers if all ranks of `group` can read one another's memory, else None; the same on all
-    ranks.
+def probe_peers(group: dist.ProcessGroup, memory: Memory) -> PeerProcesses | None:
+    """Return the peers if all ranks of `group` can read what the others keep in `memory`, else None; the same
+    on all ranks. A driver may refuse to have page-locked memory read.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-    probe, kept = publish_probe()
+    probe, kept = publish_probe(memory)
     listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
     contact = (probe, b"" if listener is None else listener.name)
     contacts = [contact] * world

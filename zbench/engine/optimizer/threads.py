@@ -1,5 +1,5 @@
-"""How many optimizer threads there are and where they run: backward keeps its processors, and memory is
-local.
+"""How many threads update on the CPU, and where they run: under backward, which keeps its processors, or
+after it. Memory is local.
 """
 
 import ctypes
@@ -55,6 +55,24 @@ def choose(
         return OptimizerThreads(threads)
     others = [p for p in machine.allowed if p not in local]
     return OptimizerThreads(threads, tuple(sorted([*others, *local][-threads:])))
+
+
+def share(machine: Machine, near: int, ranks: int) -> int:
+    """Return how many of the processors of the node `near` are this rank's, where `ranks` of this host have
+    not been given processors of their own: at least one, at most MOST.
+    """
+    local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
+    own = len(machine.allowed) < machine.online
+    return max(1, min(len(local or machine.allowed) // (1 if own else ranks), MOST))
+
+
+def threads_after_backward(wanted: int | None, device: torch.device) -> int | None:
+    """Return how many threads update a model on `device` after backward; None: those that torch computes
+    with, which on a CPU have nothing else to do then.
+    """
+    if wanted is not None or device.type == "cpu":
+        return wanted
+    return share(this_machine(), _node_of_gpu(device), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def this_machine() -> Machine:

@@ -1,9 +1,13 @@
 """Which processors the optimizer's threads get."""
 
 import pytest
+from torch import nn
 
 from tests.engine.ranks import RankPool
-from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
+from zbench.engine import Instruments, build_engine
+from zbench.engine.adam import AdamBackend, NativeAdam
+from zbench.engine.optimizer.threads import MOST, Machine, choose, share, this_machine
+from zbench.spec.engine import EngineSpec
 
 SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
 
@@ -40,6 +44,39 @@ def test_threads_leave_backward_its_processors(
 def test_no_more_threads_are_taken_than_help() -> None:
     machine = Machine(tuple(range(128)), (tuple(range(128)),), 128)
     assert choose(None, computing=4, machine=machine, near=0, alone=True).count == MOST
+
+
+@pytest.mark.parametrize(
+    ("allowed", "near", "ranks", "expected"),
+    [
+        (range(16), 0, 1, 8),  # the node of the GPU
+        (range(16), 1, 4, 2),  # shared by the ranks of this host
+        (range(4, 8), 0, 4, 4),  # a rank with processors of its own
+        (range(8), 1, 2, 4),  # none of its processors is near
+        (range(16), 0, 16, 1),
+    ],
+)
+def test_after_backward_a_rank_takes_its_share_of_the_processors_near_its_gpu(
+    allowed: range, near: int, ranks: int, expected: int
+) -> None:
+    online = 8 if len(allowed) == 8 else 16
+    assert share(Machine(tuple(allowed), SOCKETS, online), near, ranks) == expected
+
+
+def test_after_backward_no_more_threads_are_taken_than_help() -> None:
+    assert share(Machine(tuple(range(128)), (tuple(range(128)),), 128), 0, 2) == MOST
+
+
+@pytest.mark.parametrize("schedule", ["after_backward", "speculative"])
+def test_optimizer_threads_counts_for_every_schedule(schedule: str) -> None:
+    """They update all that no update under backward has taken."""
+    adams: list[AdamBackend] = []
+    instruments = Instruments(wrap_adam=lambda adam: adams.append(adam) or adam)
+    spec = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": schedule, "optimizer_threads": 3}
+    build_engine(nn.Linear(4, 2), EngineSpec.model_validate(spec), instruments=instruments).close()
+    (adam,) = adams
+    assert isinstance(adam, NativeAdam)
+    assert adam.threads == 3
 
 
 def test_this_machine_has_processors_in_nodes() -> None:
