@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7640,
+    "engine": 7700,
     "spec": 3270,
     "launch": 3080,
     "cli": 2760,

@@ -130,9 +130,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
     engine.close()
     gpus = process.gpus_of(job) if device.type == "cuda" else job.world_size
-    warnings = [warning] if warning else []
-    if gpus < job.world_size:
-        warnings.append(shared_gpus(job.world_size, gpus))
+    shared = [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
     mfu = utilization(timing.tflops, device, trial.engine.dtype, gpus)
     return {
         "timing": dataclasses.asdict(timing) | {"mfu": mfu},
@@ -140,7 +138,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
-        "warnings": warnings + judgement.warnings,
+        "warnings": ([warning] if warning else []) + shared + judgement.warnings,
         "inputs": read,
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,
     }
