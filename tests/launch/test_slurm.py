@@ -10,9 +10,11 @@ import pytest
 from zbench.errors import UsageError
 from zbench.launch import slurm, slurm_jobs
 from zbench.launch.executor import RepeatTask, repeat_name
+from zbench.launch.executors import require_room
 from zbench.launch.slurm import SlurmExecutor
 from zbench.launch.slurm_jobs import GONE, Cluster, SlurmOptions
 from zbench.launch.trial import TrialRunner
+from zbench.spec.run import RunSpec
 
 from .conftest import FAKES, make_trial
 
@@ -68,6 +70,20 @@ def test_options_are_submitits_and_nodes_are_shared_on_request(
     texts: list[str], options: SlurmOptions
 ) -> None:
     assert SlurmOptions.parse(texts) == options
+
+
+def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly() -> None:
+    assert SlurmOptions(nodes=4).nodes_for(RunSpec(world_size=4, nodes=2)) == {
+        "nodes": 2,
+        "tasks_per_node": 2,
+    }
+    with pytest.raises(UsageError, match="3 ranks cannot be shared out evenly among 2 nodes"):
+        require_room([RunSpec(world_size=3, nodes=2)], SlurmOptions(cluster="local"))
+
+
+def test_this_machine_is_one_node() -> None:
+    with pytest.raises(UsageError, match=r"run\.nodes: 2: .* --ray or --slurm"):
+        require_room([RunSpec(world_size=2, nodes=2)], None)
 
 
 def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path) -> None:

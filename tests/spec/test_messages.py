@@ -13,6 +13,11 @@ YAML = {
         "run:\n  world_siz: 2\n",
         "sweep.yaml:2: run.world_siz: unknown key (did you mean 'world_size'?); rename or remove it",
     ),
+    "key that went": (
+        "run: {hosts: [a, b]}\n",
+        "sweep.yaml:1: run.hosts: there is no hosts any more: run.nodes says how many nodes share the ranks,"
+        " and --ray or --slurm chooses them",
+    ),
     "key of another section": (
         "run: {steps: 2}\nzero_stage: 1\n",
         "sweep.yaml:2: zero_stage: unknown key here; it belongs at `engine.zero_stage`, move it there",
@@ -184,6 +189,11 @@ def test_json_and_toml(ending: str, text: str, message: str, refusal: Refusal) -
     [
         ("steps", "--set steps: expected KEY=VALUE, such as --set zero_stage=1"),
         ("stepz=3", "--set stepz=3: stepz: unknown key 'stepz' (did you mean 'steps'?)"),
+        (
+            "host_command=x",
+            "--set host_command=x: host_command: there is no host_command any more: --ray or --slurm starts"
+            " the ranks on the nodes that run.nodes asks for",
+        ),
         ("steps=x", "--set steps=x: run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
         (
             "steps=[1",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.benchmarks import results
-from zbench.launch.hosts import free_port
+from zbench.launch.slurm_task import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD, LAYERS, WIDTH = 2, 6, 512

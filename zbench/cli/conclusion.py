@@ -199,5 +199,5 @@ def warn_before(sweep: SweepSpec, expansion: Expansion) -> None:
     for index in expansion.unused:
         console.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")
     gpus, run = visible_gpus(), sweep.run
-    if gpus and run.device != "cpu" and run.host_count == 1 and run.world_size > gpus:
+    if gpus and run.device != "cpu" and run.nodes == 1 and run.world_size > gpus:
         console.warn(shared_gpus(run.world_size, gpus))

@@ -27,7 +27,7 @@ _SPARE_PROCESSES = 64
 def make_executor(
     run_dir: Path, base_dir: Path, slurm: SlurmOptions | None, *, targets: Targets | None = None
 ) -> Executor:
-    """Return the executor: processes on this machine and on hosts that a trial names, or jobs by `slurm`."""
+    """Return the executor: processes on this machine, or jobs by `slurm`."""
     if slurm is None:
         return LocalExecutor(run_dir, base_dir, targets=targets)
     return SlurmExecutor(run_dir, base_dir, slurm, targets=targets)
@@ -41,15 +41,12 @@ def require_room(runs: Iterable[RunSpec], slurm: SlurmOptions | None) -> None:
             slurm.nodes_for(run)
         return
     for run in runs:
-        if isinstance(run.hosts, int) and run.hosts > 1:
+        if run.nodes > 1:
             raise UsageError(
-                f"run.hosts: {run.hosts}: without --slurm the hosts have names; write run: {{hosts: [a, b]}}"
+                f"run.nodes: {run.nodes}: this machine is one node; start the trials with --ray or --slurm,"
+                " or leave run.nodes out"
             )
-        if run.world_size % run.host_count:
-            raise UsageError(
-                f"run.hosts: {run.world_size} ranks cannot be shared out evenly among {run.host_count} hosts"
-            )
-        check_world_size(run.world_size // run.host_count)
+        check_world_size(run.world_size)
 
 
 def check_world_size(world_size: int) -> None:
@@ -58,8 +55,8 @@ def check_world_size(world_size: int) -> None:
     if world_size > most:
         raise UsageError(
             f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
-            f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span hosts with "
-            "--slurm or torchrun, or ask `zbench estimate`, which starts none"
+            f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
+            "--ray or --slurm, or ask `zbench estimate`, which starts none"
         )
 
 

@@ -30,7 +30,6 @@ from zbench.launch.executor import (
     collected,
     patience,
 )
-from zbench.launch.hosts import run_on_hosts
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
@@ -185,8 +184,7 @@ class LocalExecutor(Executor):
     """Runs tasks in process groups of this machine. See `executor.Executor`.
 
     The server starts to import at once, in the background. Ranks that run under another interpreter
-    (`engine_python`) have a server of their own, started with the first of them; references never do. A
-    repeat whose trial names hosts (`run.hosts`) runs on these.
+    (`engine_python`) have a server of their own, started with the first of them; references never do.
     """
 
     takes_turns = True
@@ -203,8 +201,6 @@ class LocalExecutor(Executor):
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task once; see `executor.Executor`."""
-        if isinstance(task, RepeatTask) and isinstance(task.trial.run.hosts, list):
-            return run_on_hosts(self._jobs, task, watch)
         with ExitStack() as stack:
             paired = turns.paired_path() if isinstance(task, RepeatTask) else None
             try:

@@ -8,10 +8,7 @@ again under the same number. Each start has a directory of its own, so nothing o
 goes on unnoticed on a node that was cut off, is read as the result of another.
 """
 
-import importlib
-import os
 import shutil
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zbench.errors import UsageError, ZbenchError
+from zbench.errors import UsageError
 from zbench.launch import executor
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
@@ -34,18 +31,17 @@ from zbench.launch.executor import (
     collected,
     patience,
 )
-from zbench.launch.hosts import call_rank, meeting_point
 from zbench.launch.outcome import outcome_of
 from zbench.launch.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
+from zbench.launch.slurm_task import run_job
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob, first_failure
+from zbench.worker.job import first_failure
 
 _POLL_SECONDS = 1.0
 _CANCEL_SECONDS = 60.0
 _SHARED_FILES_SECONDS = 15.0
-_RESTARTS = "SLURM_RESTART_COUNT"
 _START_MINUTES = 2
 """Added to the time limit of a job: importing torch on cold nodes is not the trial's time."""
 
@@ -245,63 +241,11 @@ def _tidy(begun: _Begun, *, keep: bool) -> None:
 
 def _on_nodes(options: SlurmOptions, trial: TrialSpec) -> dict[str, Any]:
     """Return the trial's JSON values, with the number of nodes: its threads are shared out on each node."""
-    run = trial.run.model_copy(update={"hosts": options.nodes_for(trial.run)["nodes"]})
+    run = trial.run.model_copy(update={"nodes": options.nodes_for(trial.run)["nodes"]})
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
-
-
-def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
-    """Be one process of a job: import what the worker needs, then call it; SystemExit where it fails."""
-    place = importlib.import_module("submitit").JobEnvironment()
-    home = start_directory(Path(job.result_path if isinstance(job, RankJob) else job.error_stem), place)
-    error = (str(home / "result.json"), place.global_rank if isinstance(job, RankJob) else "reference")
-    code = call_rank(target, modules, lambda: _placed(job, home, place), error)
-    if code:
-        raise SystemExit(code)
-
-
-def start_directory(result: Path, place: Any) -> Path:
-    """Return the directory of this start of the job, made beside `result`."""
-    home = result.parent / f"{place.job_id}-{os.environ.get(_RESTARTS, '0')}"
-    home.mkdir(exist_ok=True)
-    return home
 
 
 def last_start(work: Path, job_id: str) -> Path:
     """Return the directory of the job's last start; one that does not exist if it has not started."""
     starts = [path for path in work.glob(f"{job_id}-*") if path.name.rpartition("-")[2].isdigit()]
     return max(starts, key=lambda path: int(path.name.rpartition("-")[2]), default=work / f"{job_id}-0")
-
-
-def _placed(job: RankJob | ReferenceJob, home: Path, place: Any) -> RankJob | ReferenceJob:
-    """Return the job of this process: its place among the ranks, and where they meet."""
-    progress = str(home / "progress.jsonl") if job.progress_path else None
-    if isinstance(job, ReferenceJob):
-        return replace(job, errors=str(home / "result.json"), progress_path=progress)
-    host = None
-    if place.global_rank == 0:
-        host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
-    return replace(
-        job,
-        result_path=str(home / "result.json"),
-        progress_path=progress,
-        rank=place.global_rank,
-        world_size=place.num_tasks,
-        init_method=f"tcp://{meeting_point(home / 'meeting-point', host)}",
-        local_rank=place.local_rank,
-        local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
-    )
-
-
-def _address(node: str) -> str:
-    """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
-    candidates = [node, os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]  # submitit launches from this node
-    for candidate in filter(None, candidates):
-        try:
-            socket.getaddrinfo(candidate, None)
-        except OSError:
-            continue
-        return candidate
-    raise ZbenchError(
-        f"the name of the job's first node, {node}, does not resolve, and SLURM knows no address of it;"
-        " enter it in DNS or /etc/hosts"
-    )

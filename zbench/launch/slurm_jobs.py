@@ -66,15 +66,18 @@ class SlurmOptions:
     def nodes_for(self, run: RunSpec) -> dict[str, int]:
         """Return nodes and ranks per node of a trial; UsageError where they cannot be divided evenly.
 
-        `run.hosts` says how many nodes; `nodes` counts for trials that leave it at 1.
+        `run.nodes` says how many nodes; `nodes` counts for trials that leave it at 1.
         """
-        if not isinstance(run.hosts, int):
-            raise UsageError("run.hosts: under --slurm SLURM chooses the hosts; give their number")
-        nodes = run.hosts if run.hosts > 1 else self.nodes
-        each, rest = divmod(run.world_size, nodes)
-        if rest or each == 0:
-            raise UsageError(f"{run.world_size} ranks cannot be shared out evenly among {nodes} nodes")
-        return {"nodes": nodes, "tasks_per_node": each}
+        nodes = run.nodes if run.nodes > 1 else self.nodes
+        return {"nodes": nodes, "tasks_per_node": ranks_per_node(run, nodes)}
+
+
+def ranks_per_node(run: RunSpec, nodes: int) -> int:
+    """Return how many ranks of a trial each node has; UsageError where they cannot be shared out evenly."""
+    each, rest = divmod(run.world_size, nodes)
+    if rest or each == 0:
+        raise UsageError(f"run.nodes: {run.world_size} ranks cannot be shared out evenly among {nodes} nodes")
+    return each
 
 
 class Cluster:

@@ -322,7 +322,7 @@ def what_keeps_from_turns(trial: TrialSpec) -> str:
     run = trial.run
     reasons = {
         "a script runs from its start to its end": trial.workload.command is not None,
-        "its ranks are on several hosts": run.host_count > 1,
+        "its ranks are on several nodes": run.nodes > 1,
         "it is on CUDA": not uses_cpu(run.device),
         f"a turn has {SHORTEST} steps; raise run.steps": run.steps < SHORTEST,
     }

@@ -13,10 +13,6 @@ MAX_THREADS = 4096
 """More compute threads than any machine has cores; OpenMP crashes where it cannot start that many."""
 
 
-SSH = "ssh -T -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=5 {host} {command}"
-"""How a host is reached unless `run.host_command` says otherwise."""
-
-
 _RANKS = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]})
 
 
@@ -50,11 +46,8 @@ class RunSpec(SpecModel):
     world_size: Annotated[int, Field(ge=1), _RANKS] = Field(
         1, description="Ranks, one process each; `auto`: one for each GPU of this machine, 2 on a CPU."
     )
-    hosts: Annotated[int, Field(ge=1)] | Annotated[list[str], Field(min_length=2)] = Field(
-        1, description="Hosts that share the ranks: how many (SLURM), or names as in `[a, b=10.0.0.2]`."
-    )
-    host_command: str = Field(
-        SSH, description="How a command is started on one of the named hosts; `{host}` is its name."
+    nodes: int = Field(
+        1, ge=1, description="Machines that share the ranks evenly; more than one needs `--ray` or `--slurm`."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="`auto` takes CUDA where there is one."
@@ -104,11 +97,6 @@ class RunSpec(SpecModel):
             return values
         gpus = 0 if values.get("device") == "cpu" else visible_gpus()
         return {**values, "world_size": gpus or 2}
-
-    @property
-    def host_count(self) -> int:
-        """Return how many hosts share the ranks."""
-        return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
 
 
 class VerifySpec(SpecModel):

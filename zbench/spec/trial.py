@@ -17,7 +17,7 @@ from zbench.spec.workload import WorkloadSpec
 NOT_IDENTITY = frozenset(
     {
         "repeats", "precision", "separate", "max_repeats", "order", "heat", "yardstick", "timeout",
-        "memory_limit", "host_command",
+        "memory_limit",
     }
 )  # fmt: skip
 """Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""

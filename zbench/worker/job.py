@@ -65,7 +65,7 @@ class RankJob:
     """One rank of one repeat of one trial.
 
     trial: the JSON values of a TrialSpec. init_method: a rendezvous URL of torch.distributed (`file:///path`
-    that does not exist yet, `tcp://host:port` or `env://`). base_dir: where the sweep's relative paths begin.
+    that does not exist yet, or `tcp://host:port`). base_dir: where the sweep's relative paths begin.
     result_path: the JSON that rank 0 writes, atomically, when the trial ended well. reference_path: the
     trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
@@ -118,7 +118,7 @@ def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> i
     """
     if trial.run.threads_per_rank != "auto":
         return trial.run.threads_per_rank
-    local = local_world_size or max(1, trial.run.world_size // trial.run.host_count)
+    local = local_world_size or max(1, trial.run.world_size // trial.run.nodes)
     return max(1, len(os.sched_getaffinity(0)) // local)
 
 
