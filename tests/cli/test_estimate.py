@@ -58,7 +58,6 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--device-memory", "many"], "80Gi"),
         (["--world-size", "0"], "greater than or equal to 1"),
         (["--limits"], "--device-memory"),
-        (["--plot", "step.html"], ".svg or .png"),
         (["--world-size", "-4"], "greater than or equal to 1"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
         (["--machine", "H101"], "h100"),
@@ -66,18 +65,6 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
 )
 def test_a_mistake_is_named_with_its_remedy(refusal, arguments, remedy):
     assert remedy in refusal("estimate", *arguments)
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_draws_each_configuration_over_its_step(estimate, refusal, suffix):
-    file = Path(f"step.{suffix}")
-    code, _, err = estimate("axes: {zero_stage: [0, 3]}\n", "--plot", str(file))
-    assert code == 0, err
-    if suffix == "svg":
-        assert file.read_text().count('id="axes_') == 2
-    else:
-        assert file.read_bytes().startswith(b"\x89PNG")
-    assert "name another file" in refusal("estimate", "sweep.yaml", "--plot", file)
 
 
 UNFIT = """

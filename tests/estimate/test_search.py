@@ -1,12 +1,12 @@
 """The limits that fit, by bisection; what cannot be simulated decides nothing."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from tests.making import make_trial
 from zbench.estimate.result import Estimate, NotSimulated
-from zbench.estimate.search import LARGEST_MICRO_BATCH, limits
+from zbench.estimate.search import limits
 from zbench.spec.trial import TrialSpec
 
 
@@ -38,7 +38,15 @@ def test_the_smallest_world_that_fits(ranks):
 def test_the_largest_micro_batch_that_fits():
     state = 960 // TRIAL.run.world_size
     assert limits(Formula(), TRIAL, state + 10 * 37).largest_micro_batch == 37
-    assert limits(Formula(), TRIAL, 10**9).largest_micro_batch == LARGEST_MICRO_BATCH
+    assert limits(Formula(), TRIAL, 10**9).largest_micro_batch == 4096
+
+
+def test_worlds_are_searched_up_to_4096_ranks():
+    assert limits(Formula(), TRIAL, 10 * BATCH).smallest_world_size == 961
+    formula = Formula()
+    formula.of = lambda trial: replace(Formula.of(formula, trial), peak_device_bytes=-trial.run.world_size)
+    assert limits(formula, TRIAL, -4096).smallest_world_size == 4096
+    assert limits(formula, TRIAL, -4097).smallest_world_size is None
 
 
 def test_none_fits_only_where_every_point_was_simulated():

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from zbench.engine.transport.agreement import Call
+from zbench.estimate.client import Simulator
 from zbench.estimate.reading import explained
 from zbench.estimate.search import largest, smallest
-from zbench.estimate.simulate import SimulatedLedger, simulate
+from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger, simulate
 from zbench.spec.trial import TrialSpec
 
 
@@ -24,6 +26,36 @@ def test_whole_numbers_that_follow_from_shapes_are_known_and_computed_ones_are_n
         with pytest.raises(Exception, match="_local_scalar_dense") as told:
             bool(torch.randn(3).sum() > 0)
     assert "control flow on shapes" in explained(told.value)
+
+
+def test_what_is_computed_reads_as_zero_of_its_type_after_the_forward() -> None:
+    """A norm or a flag that the engine reads: it must go on, and no value may change what it allocates."""
+    ledger = SimulatedLedger()
+    with FakeTensorMode(), ledger.watching(), ledger.during("optimizer"):
+        values = [torch.randn(3).sum().to(dtype).item() for dtype in (torch.bool, torch.float64, torch.int32)]
+    assert [(type(value), value) for value in values] == [(bool, False), (float, 0.0), (int, 0)]
+
+
+def test_an_error_without_a_message_is_named() -> None:
+    assert explained(RuntimeError()) == "RuntimeError: RuntimeError"
+    assert explained(RuntimeError("one\ntwo")) == "RuntimeError: one"
+
+
+def test_as_many_are_simulated_at_once_as_asked_for() -> None:
+    assert Simulator(Path(), jobs=7)._idle.qsize() == 7
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_replicas_that_reduce_in_place_hold_their_sums_apart_until_all_have_read(shared: bool) -> None:
+    collectives = object.__new__(SimulatedCrossMemory)
+    collectives.shards, collectives.world_size = 2, 4
+    send = torch.ones(8)
+    out = send[:4] if shared else torch.ones(4)
+    ledger = SimulatedLedger()
+    with ledger.watching():
+        work = collectives._reduce_scatter(send, out, Call("a", 0, 0, "a test"))
+    assert [a.nbytes for a in ledger.allocations] == [out.nbytes] * shared
+    work.wait()
 
 
 def test_a_shape_that_depends_on_data_is_named_with_the_remedy() -> None:

@@ -12,7 +12,6 @@ from zbench.cli.estimate_table import EstimateRow, print_rows
 from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
-from zbench.estimate.picture import check, draw
 from zbench.estimate.roofline import ASSUMED, step_time
 from zbench.estimate.search import limits as search
 from zbench.spec.deepspeed import from_deepspeed
@@ -54,10 +53,6 @@ def command(
     deepspeed: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Begin with a DeepSpeed JSON configuration.")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw memory over one step: a .svg or .png file."),
-    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
     ] = None,
@@ -71,15 +66,11 @@ def command(
     memory = None if device_memory is None else memory_size("--device-memory", device_memory)
     if limits and memory is None:
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
-    if plot is not None:
-        check(plot)
     given = [] if world_size is None else [f"run.world_size={world_size}"]
     given += [] if machine is None else [f"machine={machine}"]
     sweep, base_dir = _sweep(file, deepspeed, [*overrides, *given])
     expansion = expand(sweep)
-    rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs, plot is not None)
-    if plot is not None:
-        draw(plot, [(row.title, row.estimate) for row in rows if row.estimate is not None])
+    rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs)
     code = ExitCode.PASS if any(row.estimate is not None for row in rows) else ExitCode.USAGE
     if console.state.json:
         console.document(_document(sweep, rows, expansion.invalid, memory), code)
@@ -99,12 +90,11 @@ def _rows(
     memory: int | None,
     limits: bool,
     jobs: int | None,
-    timeline: bool,
 ) -> list[EstimateRow]:
     """Simulate every configuration."""
     machine = described(sweep.machine, sweep.place)
     rows = []
-    with Simulator(base_dir, jobs=jobs, timeline=timeline) as simulator:
+    with Simulator(base_dir, jobs=jobs) as simulator:
         for trial, outcome in zip(trials, list(simulator.each(trials)), strict=True):
             row = EstimateRow(trial, outcome, memory)
             if limits and memory is not None and row.estimate is not None:

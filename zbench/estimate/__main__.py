@@ -19,7 +19,7 @@ def main() -> None:
         question = json.loads(line)
         try:
             trial = TrialSpec.model_validate(question["trial"])
-            outcome = estimate(trial, Path(question["base_dir"]), timeline=question["timeline"])
+            outcome = estimate(trial, Path(question["base_dir"]))
             answer: dict[str, object] = {"estimate": outcome.to_json()}
         except Exception as error:
             answer = {"problem": explained(error)}

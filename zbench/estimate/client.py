@@ -21,8 +21,8 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIB
 class Simulator(AbstractContextManager["Simulator"]):
     """A few processes that simulate; a trial that was simulated before is answered at once."""
 
-    def __init__(self, base_dir: Path, *, jobs: int | None = None, timeline: bool = False) -> None:
-        self._base_dir, self._timeline = base_dir, timeline
+    def __init__(self, base_dir: Path, *, jobs: int | None = None) -> None:
+        self._base_dir = base_dir
         self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
         self._idle: SimpleQueue[SimulatorProcess | None] = SimpleQueue()
         self._children: list[SimulatorProcess] = []
@@ -58,13 +58,7 @@ class Simulator(AbstractContextManager["Simulator"]):
             if child is None:
                 child = SimulatorProcess()
                 self._children.append(child)
-            answer = child.ask(
-                {
-                    "trial": trial.model_dump(mode="json"),
-                    "base_dir": str(self._base_dir),
-                    "timeline": self._timeline,
-                }
-            )
+            answer = child.ask({"trial": trial.model_dump(mode="json"), "base_dir": str(self._base_dir)})
         finally:
             self._idle.put(child if child is not None and child.alive else None)
         return answer

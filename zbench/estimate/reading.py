@@ -13,18 +13,16 @@ from torch._subclasses.fake_tensor import (
 )
 
 from zbench.errors import UsageError, ZbenchError
-from zbench.estimate.ledger import Allocation
 from zbench.estimate.result import Estimate, HeldAllocation
 from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
 
 _NAMED = 20  # allocations at the peak
-_POINTS = 400  # of a timeline
 _NO_FAKE = re.compile(r"no fake impl|register_fake|Attempted to call .* fake|no meta|Meta tensors", re.I)
 _OPERATOR = re.compile(r"\b([a-z_][\w]*::[\w.]+|aten\.[\w.]+)")
 
 
-def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Estimate:
+def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
     """Return what one rank of a trial needs; UsageError for what cannot be simulated."""
     check_simulated(trial)
     began = time.perf_counter()
@@ -43,7 +41,6 @@ def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Est
         flops=step.flops,
         work=step.work,
         seconds=time.perf_counter() - began,
-        timeline=_timeline(step) if timeline else [],
     )
 
 
@@ -66,32 +63,6 @@ def _alive(step: Step, moment: int) -> list[HeldAllocation]:
 def _short(where: str) -> str:
     """Return file and line with the last folders only."""
     return "/".join(where.split("/")[-3:])
-
-
-def _timeline(step: Step) -> list[tuple[str, dict[str, int]]]:
-    """Return the device's memory over the step: of each stretch the fullest moment."""
-    ledger = step.ledger
-    changes: list[tuple[int, int, Allocation]] = []
-    for a in ledger.allocations:
-        if not a.host and a.died > step.begin:
-            changes.append((max(a.born, step.begin), a.nbytes, a))
-            if a.died <= step.end:
-                changes.append((a.died, -a.nbytes, a))
-    changes.sort(key=lambda change: change[0])
-    held: Counter[str] = Counter()
-    stretch = max(1, (step.end - step.begin) // _POINTS)
-    points: list[tuple[str, dict[str, int]]] = []
-    best, most, until, phase = dict[str, int](), -1, step.begin + stretch, "batch"
-    for moment, nbytes, a in changes:
-        if moment > until:
-            points.append((phase, best))
-            most, until = -1, moment + stretch
-        held[ledger.category(a)] += nbytes
-        if nbytes > 0 and moment > step.begin:
-            phase = a.phase
-        if held.total() > most:
-            best, most = dict(held), held.total()
-    return [*points, (phase, best)]
 
 
 def check_simulated(trial: TrialSpec) -> None:

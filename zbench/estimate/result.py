@@ -56,8 +56,8 @@ class Estimate:
     peak_device_bytes, peak_host_bytes: the most that one step holds. build_device_bytes: the most while model
     and engine are built, the whole model included. device, host: the categories at these peaks. phase: where
     in the step the device's peak is. alive: the largest allocations then. traffic: calls and payload bytes of
-    one step by collective. flops: of one step's mathematics. work: what its operators do. timeline: (phase,
-    bytes by category) over the step. seconds: what the simulation took.
+    one step by collective. flops: of one step's mathematics. work: what its operators do. seconds: what the
+    simulation took.
     """
 
     peak_device_bytes: int
@@ -71,7 +71,6 @@ class Estimate:
     flops: float | None
     seconds: float
     work: StepWork = field(default_factory=StepWork)
-    timeline: list[tuple[str, dict[str, int]]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
