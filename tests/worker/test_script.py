@@ -88,16 +88,17 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     ("given", "tokens", "samples"),
     [
         ("", None, None),
-        ("--ds {micro_batch_size}", None, 2 / 0.03),
+        ("--ds {micro_batch_size}", None, 2 * 3 / 0.03),
         ("--ds {sequence_length}", None, None),
-        ("--ds {micro_batch_size}-{sequence_length}", 2 * 128 / 0.03, 2 / 0.03),
+        ("--ds {micro_batch_size}-{sequence_length}", 2 * 3 * 128 / 0.03, 2 * 3 / 0.03),
     ],
 )
 def test_a_script_has_the_rates_of_what_it_was_given(
     tmp_path: Path, runner: TrialRunner, given: str, tokens: float | None, samples: float | None
 ) -> None:
     command = f"python train.py --stage {{zero_stage}} --steps {{steps}} --out {{output}} {given}"
-    trial = sweep(tmp_path, workload={"command": command, "checkpoint": None}).trials[0]
+    engine = {"gradient_accumulation_steps": 3}
+    trial = sweep(tmp_path, workload={"command": command, "checkpoint": None}, engine=engine).trials[0]
     timing = runner.run(trial).timing
     assert (timing.tokens_per_s, timing.samples_per_s) == (
         tokens and pytest.approx(tokens),

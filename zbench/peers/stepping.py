@@ -73,8 +73,7 @@ class TorchEngine:
         UsageError where no backward may follow.
         """
         self._counting.next(last)
-        mean = loss / self._counting.divisor if self._counting.divisor != 1 else loss
-        mean.backward()  # type: ignore[no-untyped-call]
+        (loss / self._counting.divisor).backward()  # type: ignore[no-untyped-call]
         self._counting.done()
         self._announce_next()
 
