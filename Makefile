@@ -7,13 +7,21 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts some 300 Python processes: compile each module once
 
-.PHONY: demo test lint format way soak docs sanitize neon clean
+.PHONY: demo test test-pressure lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# What starts processes, in random order, at nice 10 beside a busy loop on every core; an hour or two.
+PRESSED := $(addprefix tests/,launch worker tune cli github e2e)
+test-pressure: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest-randomly>=3.15"
+	@trap 'kill $$loops' EXIT; trap 'exit 130' INT TERM; loops=; \
+	for core in $$(seq $$(nproc)); do while :; do :; done & loops="$$loops $$!"; done; \
+	nice -n 10 $(BIN)/pytest -p randomly -n $(WORKERS) --dist worksteal -o timeout=3600 $(PRESSED)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ def sweep_file(tmp_path) -> Path:
     file.write_text(
         "name: tried\n"
         "workload: {model: 'fake:model'}\n"
-        "run: {world_size: 2, repeats: 2, timeout: 20s}\n"
+        "run: {world_size: 2, repeats: 2, timeout: 120s}\n"
         "axes: {zero_stage: [0, 1]}\n"
     )
     return file

@@ -25,7 +25,7 @@ def completed(place: Path, words: str) -> list[str]:
     environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
     done = subprocess.run(
         [sys.executable, "-m", "zbench.cli.main"],
-        cwd=place, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=60,
+        cwd=place, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     return done.stdout.split()
 

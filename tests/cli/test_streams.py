@@ -25,7 +25,7 @@ def shell(cwd: Path, command: str, **environment: str) -> subprocess.CompletedPr
     """Run `zbench COMMAND` by a shell, redirections included."""
     return subprocess.run(
         ["bash", "-c", f"{sys.executable} -m zbench.cli.main {command}"],
-        cwd=cwd, env=os.environ | environment, capture_output=True, check=False, timeout=60,
+        cwd=cwd, env=os.environ | environment, capture_output=True, check=False, timeout=600,
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import only_run
+from tests.launch.processes import until
 from zbench.launch import sweep as sweeps
 from zbench.record import environment
 from zbench.record.store import DirectoryLock, RunDirectory, find_runs, load_records
@@ -185,13 +185,13 @@ def test_run_that_another_process_writes_is_refused(zbench, refusal, sweep_file)
 
 
 def test_interrupted_sweep_keeps_what_is_finished_and_says_how_to_go_on(zbench, sweep_file):
+    def has_two() -> bool:
+        runs = find_runs(Path("results"))
+        return bool(runs) and len(load_records(runs[0])) >= 2
+
     def interrupt() -> None:
-        for _ in range(2000):
-            runs = find_runs(Path("results"))
-            if runs and len(load_records(runs[0])) >= 2:
-                os.kill(os.getpid(), 2)
-                return
-            time.sleep(0.005)
+        until(has_two, "two repeats end")
+        os.kill(os.getpid(), 2)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

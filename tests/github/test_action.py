@@ -198,12 +198,13 @@ def test_actions_are_pinned_and_no_text_of_an_event_is_pasted_into_a_script(path
         assert "${{" not in step.get("run", ""), step
 
 
-def test_what_publishes_is_installed_by_hash() -> None:
-    for step in steps_of(ROOT / ".github" / "workflows" / "publish.yml"):
+@pytest.mark.parametrize("name", ["publish.yml", "wheel.yml"])
+def test_what_builds_and_publishes_is_installed_by_hash(name: str) -> None:
+    for step in steps_of(ROOT / ".github" / "workflows" / name):
         for line in re.findall(r".*pip install.*", step.get("run", "")):
             assert line.endswith("--require-hashes --only-binary :all: -r .github/publish-requirements.txt")
     listed = (ROOT / ".github" / "publish-requirements.txt").read_text().splitlines()[1:]
-    assert all(re.fullmatch(r"[\w-]+==[\d.]+ --hash=sha256:[0-9a-f]{64}", line) for line in listed)
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+( --hash=sha256:[0-9a-f]{64})+", line) for line in listed)
 
 
 HOSTILE = "`|\n\n@everyone [x](http://evil.example) <img src=x> www.evil.example #1"

@@ -24,7 +24,7 @@ def _fake_worker_importable() -> Iterator[None]:
         yield
 
 
-def make_trial(*, world_size: int = 2, timeout: float = 20.0, stage: int = 0, **options: Any) -> TrialSpec:
+def make_trial(*, world_size: int = 2, timeout: float = 120.0, stage: int = 0, **options: Any) -> TrialSpec:
     """Return a trial whose worker does what `options` say (see `fake_worker`)."""
     return TrialSpec.model_validate(
         {

@@ -10,7 +10,7 @@ import psutil
 MARK = "ZBENCH_TEST_MARK"
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 120.0, pause: float = 0.005) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 600.0, pause: float = 0.005) -> None:
     """Return as soon as `true()`; AssertionError saying `what` never came about.
 
     A question that takes long is asked less often: what is waited for needs the processor, too.

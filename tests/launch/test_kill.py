@@ -28,7 +28,7 @@ class KillableSweep(Round):
     """A sweep of 12 quick repeats of fake workers, to be killed and resumed."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(home, POINTS, REPEATS, seconds=0.01, timeout="20s")
+        super().__init__(home, POINTS, REPEATS, seconds=0.01, timeout="120s")
         self.results = home / "results"
 
     def begin(self) -> Command:
@@ -38,7 +38,7 @@ class KillableSweep(Round):
 
     def finish(self) -> Report:
         """Run to the end undisturbed; return what a report shows, without run id and order, and the best."""
-        out, err = self.begin().communicate(timeout=120)
+        out, err = self.begin().communicate(timeout=600)
         document = json.loads(out)
         assert document["exit_code"] == 0, err
         shown = ("trial_id", "repeat", "outcome", "timing", "memory", "correctness")
@@ -65,7 +65,7 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path, undisturbed: Repor
     victims = sorted(marked(sweep.mark), key=lambda process: process.pid)
     with suppress(psutil.NoSuchProcess):  # ranks end by themselves
         rng.choice(victims).kill()
-    launcher.communicate(timeout=120)
+    launcher.communicate(timeout=600)
     until(sweep.nothing_runs, "everything below the killed process ends")
     kept = records(sweep.results)
     assert sweep.finish() == undisturbed
@@ -81,7 +81,7 @@ def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path: Path, number: s
     launcher = sweep.begin()
     until(lambda: bool(records(sweep.results)), "a repeat ends")
     launcher.send_signal(number)
-    out, err = launcher.communicate(timeout=120)
+    out, err = launcher.communicate(timeout=600)
     assert launcher.returncode == 130, err
     document = json.loads(out)
     assert document["exit_code"] == 130

@@ -29,7 +29,7 @@ from .studies import silence
 
 ROOT = Path(__file__).parents[2]
 WORKERS = int(os.environ.get("ZBENCH_WORKERS", "16"))
-HANG = 120.0
+HANG = 600.0
 """Seconds after which something that is waited for will not come."""
 
 

@@ -22,7 +22,7 @@ from .studies import silence
 
 SWEEP = """
 name: shared
-run: {world_size: 2, warmup_steps: 1, steps: 60, timeout: 60s}
+run: {world_size: 2, warmup_steps: 1, steps: 60, timeout: 600s}
 axes: {zero_stage: [0, 1, 2], reduce_bucket_size: [1e4, 4e4]}
 verify: {mode: reference}
 """
@@ -32,7 +32,7 @@ REAL = (
 )
 FAKE = "workload: {model: 'fake:model', options: {gate: GATE}}"
 DRIVER = Path(__file__).parents[1] / "launch" / "driver.py"
-HANG = 120.0
+HANG = 600.0
 """Seconds after which something that is waited for will not come."""
 
 
