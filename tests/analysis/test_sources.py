@@ -100,6 +100,23 @@ def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
     assert not list(path.parent.glob("*.partial"))
 
 
+def test_a_baseline_that_two_save_at_once_is_the_one_or_the_other(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = lines.write_durably
+    both = [results(trial(steps)) for steps in (STEPS, STEPS[:1])]
+
+    def write_beside_another(path: Path, data: bytes) -> None:
+        monkeypatch.setattr(lines, "write_durably", write)
+        write(path, data)
+        sources.save_baseline("main", both[1], out)
+
+    monkeypatch.setattr(lines, "write_durably", write_beside_another)
+    path = sources.save_baseline("main", both[0], out)
+    assert len(json.loads(path.read_text())["trials"]) == len(STEPS)
+    assert list(path.parent.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "../escape", "a/b", "a b", "x" * 200])
 def test_a_baseline_stays_in_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="a baseline's name holds"):

@@ -67,9 +67,7 @@ def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     document["trials"] = [lines.jsonable(record) for trial in results.trials for record in trial.records]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
-        partial.replace(path)
+        lines.replace_durably(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason_of(error)}; choose a place with -o DIR") from None
     return path

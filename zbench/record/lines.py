@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,10 +136,18 @@ def set_damage_aside(path: Path) -> list[str]:
     if kept != written:
         with path.with_suffix(".damaged").open("ab") as side:
             side.writelines(aside)
-        draft = path.with_suffix(".partial")
-        write_durably(draft, b"".join(kept))
-        draft.replace(path)
+        replace_durably(path, b"".join(kept))
     return damaged
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Write a file whole or leave it as it is, whoever else writes it meanwhile."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        write_durably(draft, data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -316,9 +316,7 @@ def save_tag(output_dir: Path, name: str, run: str) -> None:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)  # one at a time, so that no tag is lost
             document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
-            partial = path.with_suffix(".partial")
-            lines.write_durably(partial, (json.dumps(document, indent=2) + "\n").encode())
-            partial.replace(path)
+            lines.replace_durably(path, (json.dumps(document, indent=2) + "\n").encode())
         finally:
             os.close(directory)
     except OSError as error:
