@@ -187,7 +187,9 @@ def _finding(row: Row, fault: Fault) -> Finding:
         unknown = row.head.is_unjudged or row.head.verdict == "unchecked"
         return "bad" if is_incorrect(row.head) else "undecided" if unknown else "good"
     if fault.metrics:
-        return "bad" if fault.metrics & {one.metric for one in row.exact_regressions} else "good"
+        if fault.metrics & {one.metric for one in row.exact_regressions}:
+            return "bad"
+        return "undecided" if fault.metrics & {one.metric for one in row.exact_with("unchecked")} else "good"
     return "bad" if _timed(row) == "regression" else "good" if _timed(row) == "pass" else "undecided"
 
 

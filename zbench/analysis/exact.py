@@ -8,7 +8,9 @@ from typing import Literal
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
 
-ExactAnswer = Literal["same", "lower", "higher", "regression", "varies", "estimated", "absent"]
+ExactAnswer = Literal[
+    "same", "lower", "higher", "regression", "suspected", "varies", "estimated", "unchecked", "absent"
+]
 
 PEAKS = ("peak_device_bytes", "peak_host_bytes")
 TRAFFIC = ("traffic_bytes", "traffic_calls")
@@ -16,6 +18,9 @@ COUNTS = ("allocations", "operators", "kernel_launches", "flops", "instructions"
 """What a record counts of one step (`Record.counts`); absent in records of older versions."""
 
 EXACT_METRICS = (*PEAKS, *TRAFFIC, *COUNTS)
+ESTIMATED_MARGIN = 0.5
+"""The least threshold of bytes that a side could only estimate (in samples, or by the resident set)."""
+
 _REMAINDER = "activations"  # what is left of the peak: the peak itself decides of it
 
 
@@ -23,9 +28,10 @@ _REMAINDER = "activations"  # what is left of the peak: the peak itself decides 
 class ExactChange:
     """One exact figure in base and head; smaller is better for all of them.
 
-    `regression`: head's smallest repeat lies above base's largest by more than the threshold; `higher` is
-    higher within it. `varies`: repeats differ and overlap, or differ within the threshold; `estimated`: it
-    could not be counted. Neither is decided.
+    `regression`: most of head's repeats lie above base's largest by more than the threshold; `suspected`:
+    some do; `higher` is higher within it. `varies`: repeats differ, and none lies above; `estimated`: it
+    could not be counted, and is not above by a wide margin. `unchecked`: one side lacks it; `absent`: both
+    do, or a side has no finished repeat.
     """
 
     metric: str
@@ -94,11 +100,14 @@ def _change(metric: str, base: ConfigSummary, head: ConfigSummary, threshold: fl
     before, after = exact_values(base, metric), exact_values(head, metric)
     largest = max(before, default=None), max(after, default=None)
     if not before or not after:
-        return ExactChange(metric, *largest, "absent")
+        lost = (before or after) and base.ok and head.ok
+        return ExactChange(metric, *largest, "unchecked" if lost else "absent")
     is_memory = metric in PEAKS or metric.startswith("memory.")
-    if is_memory and not (_counted(base) and _counted(head)):
-        return ExactChange(metric, *largest, "estimated")
-    return ExactChange(metric, *largest, _answer(before, after, threshold))
+    if not is_memory or (_counted(base) and _counted(head)):
+        return ExactChange(metric, *largest, _answer(before, after, threshold))
+    answer = _answer(before, after, max(threshold, ESTIMATED_MARGIN))
+    sure = answer in ("regression", "suspected") and max(before) > 0
+    return ExactChange(metric, *largest, answer if sure else "estimated")
 
 
 def _counted(trial: ConfigSummary) -> bool:
@@ -106,8 +115,9 @@ def _counted(trial: ConfigSummary) -> bool:
 
 
 def _answer(base: list[int], head: list[int], threshold: float) -> ExactAnswer:
-    if min(head) > max(base) * (1 + threshold):  # of an infinite threshold that is never so
-        return "regression"
+    above = sum(value > max(base) * (1 + threshold) for value in head)  # none, of an infinite threshold
+    if above:
+        return "regression" if 2 * above > len(head) else "suspected"
     if len(set(base)) > 1 or len(set(head)) > 1:
         return "varies"
     return "lower" if head[0] < base[0] else "higher" if head[0] > base[0] else "same"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from zbench.analysis.decision import Decision
-from zbench.analysis.exact import ExactChange, exact_changes, exact_details
+from zbench.analysis.exact import ExactAnswer, ExactChange, exact_changes, exact_details
 from zbench.analysis.settings import Settings
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary
@@ -102,7 +102,11 @@ class Row:
     @property
     def exact_regressions(self) -> tuple[ExactChange, ...]:
         """Return the exact figures that grew by more than their thresholds."""
-        return tuple(one for one in (*self.exact, *self.details) if one.answer == "regression")
+        return self.exact_with("regression")
+
+    def exact_with(self, answer: ExactAnswer) -> tuple[ExactChange, ...]:
+        """Return the exact figures that got this answer."""
+        return tuple(one for one in (*self.exact, *self.details) if one.answer == answer)
 
 
 def judged(pair: Pair, step_time: Decision | None, settings: Settings) -> Row:
@@ -128,8 +132,10 @@ def _answer(row: Row, alpha: float) -> RowAnswer:
         return "regression"
     if not row.base.ok and not row.head.ok:
         return "unmeasured"
-    if timed == "suspected":
+    if timed == "suspected" or row.exact_with("suspected"):
         return "suspected"
     if row.head.is_unjudged or (row.verdict_lowered and row.head.verdict == "unchecked"):
+        return "unchecked"
+    if row.exact_with("unchecked"):
         return "unchecked"
     return "inconclusive" if timed == "inconclusive" else "pass"

@@ -38,14 +38,19 @@ def using(device: int | None, host: int | None) -> list[Record]:
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "peak"), [(4096, None, "-"), (None, 4096, "-"), (None, None, "2 KiB -> 1 KiB, -50.0 %")]
+    ("base", "head", "peak"),
+    [
+        (4096, None, "4 KiB -> none (unchecked)"),
+        (None, 4096, "none -> 4 KiB (unchecked)"),
+        (None, None, "2 KiB -> 1 KiB, -50.0 %"),
+    ],
 )
 def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
     base: int | None, head: int | None, peak: str
 ) -> None:
     row = compared(using(base, 2048), using(head, 1024))
     assert texts.cells(row, RATE)[PEAK] == peak
-    if peak != "-":
+    if "unchecked" not in peak:
         assert not any("host" in reason for reason in texts.reasons(row)), "it is told once"
 
 

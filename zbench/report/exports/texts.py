@@ -33,6 +33,7 @@ _EXACT_NAMES = {
     "flops": "floating-point operations a step",
     "instructions": "instructions retired a step",
 }
+_NOTED = ("suspected", "varies", "estimated", "unchecked")
 _IN_BYTES = ("_bytes", ".bytes")
 
 
@@ -63,14 +64,14 @@ def arrow(before: str, after: str) -> str:
 def exact_value(change: ExactChange) -> str:
     """Return an exact figure before and after, with its change where there is one."""
     form = format_bytes if change.metric.endswith(_IN_BYTES) or change.metric.startswith("memory.") else str
-    if change.base is None or change.head is None:
+    if change.answer == "absent":
         return "-"
-    before, after = form(change.base), form(change.head)
+    before, after = ("none" if one is None else form(one) for one in (change.base, change.head))
     if change.base == change.head:
         return after
     if before == after:
         before, after = f"{change.base} B", f"{change.head} B"
-    note = f" ({change.answer})" if change.answer in ("varies", "estimated") else ""
+    note = f" ({change.answer})" if change.answer in _NOTED else ""
     moved = f", {percent(change.change)}" if change.change is not None else ""
     return f"{before} -> {after}{moved}{note}"
 
@@ -101,7 +102,7 @@ def cells(row: Row, rate: str) -> tuple[str, ...]:
 
 def _seconds(row: Row) -> tuple[float | None, float | None]:
     """Return the mean step of base and head, as far apart as the change beside them says."""
-    base, head = row.base.number("median_step_s"), row.head.number("median_step_s")
+    base, head = row.base.number("mean_step_s"), row.head.number("mean_step_s")
     if row.step_time is None or base is None or head is None:
         return base, head
     counted = None if doubt(row.base, row.head) else quiet(row.base)
@@ -122,7 +123,7 @@ def reasons(row: Row) -> list[str]:
             f"{len(side.records) - len(side.ok)} of {len(side.records)}" for side in (row.base, row.head)
         )
         lines.append("head fails more often than base (base {}, head {})".format(*counts))
-    if row.answer == "unchecked" and not row.verdict_lowered:
+    if row.answer == "unchecked" and row.head.is_unjudged and not row.verdict_lowered:
         lines.append("a full verdict was asked for and nothing could be judged")
     if row.verdict_lowered and row.answer != "incorrect":
         lines.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
@@ -131,7 +132,8 @@ def reasons(row: Row) -> list[str]:
     lines += [
         f"{_EXACT_NAMES.get(change.metric, change.metric)}: {exact_value(change)}"
         for change in (*row.exact, *row.details)
-        if change.answer == "regression" or (change.answer in ("higher", "lower") and _unseen(change, row))
+        if change.answer in ("regression", "suspected", "unchecked")
+        or (change.answer in ("higher", "lower") and _unseen(change, row))
     ]
     return lines
 
