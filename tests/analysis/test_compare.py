@@ -12,8 +12,9 @@ from zbench.analysis.rows import fails_more
 from zbench.analysis.settings import FAIL_ON, FailOn, Settings
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.record import Record
+from zbench.record.record import Record, Traffic
 from zbench.record.summary import summarize
+from zbench.report.exports import texts
 
 from .synthetic import MACHINE, record, results, trial
 
@@ -153,6 +154,39 @@ def test_bytes_that_vary_are_decided_by_the_smallest_and_the_largest() -> None:
     steady = [record(0.1, repeat=i, peak=1003) for i in range(6)]
     for base, head in ((varying, steady), (steady, varying[:4]), (varying, varying)):
         assert compared(base, head).rows[0].exact[0].answer == "varies"
+
+
+@pytest.mark.parametrize("every", [4, 10])
+def test_steps_that_stall_are_a_regression(every: int) -> None:
+    """Seen: 10 % of the steps 100 times slower passed, because their median was the same."""
+
+    def stalling(item: Record) -> Record:
+        assert item.timing is not None
+        step = item.timing.median_step_s
+        steps = [100 * step if n % every == 0 else step for n in range(20)]
+        return replace(item, timing=replace(item.timing, step_seconds=steps))
+
+    found = compared(trial(EVEN), [stalling(item) for item in trial(EVEN)])
+    assert (found.rows[0].answer, found.exit_code) == ("regression", ExitCode.REGRESSION)
+    assert found.rows[0].step_time is not None
+    assert found.rows[0].step_time.change == pytest.approx(99 / every)
+
+
+@pytest.mark.parametrize(
+    ("change", "repeats", "answer", "code"),
+    [
+        ({"traffic": {"all_reduce": Traffic(2, 8_000_000)}}, 4, "regression", ExitCode.REGRESSION),
+        ({"traffic": {"all_reduce": Traffic(2, 8_000_000)}}, 1, "suspected", ExitCode.INCONCLUSIVE),
+        ({"memory": None}, 6, "unchecked", ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_a_figure_above_in_some_repeats_or_lost_is_never_a_silent_pass(
+    change: dict[str, Any], repeats: int, answer: str, code: ExitCode
+) -> None:
+    head = [replace(item, **change) if item.repeat < repeats else item for item in trial(EVEN)]
+    found = compared(trial(EVEN), head)
+    assert (found.rows[0].answer, found.exit_code) == (answer, code)
+    assert any(answer in line or "+100.0 %" in line for line in texts.reasons(found.rows[0]))
 
 
 def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None:

@@ -213,7 +213,8 @@ class InTurns:
 
 def slowed(one: Record, factor: float) -> Record:
     assert one.timing is not None
-    return replace(one, timing=replace(one.timing, median_step_s=factor * one.timing.median_step_s))
+    step = factor * one.timing.median_step_s
+    return replace(one, timing=replace(one.timing, median_step_s=step, step_seconds=[step]))
 
 
 @pytest.mark.parametrize(("factor", "answer"), [(1.0, "pass"), (1.05, "regression")])

@@ -15,7 +15,7 @@ def test_run_shows_everything_that_was_measured(zbench, sweep_file):
     lines = [line.split() for line in said.out.splitlines()]
     assert ["outcome", "ok"] in lines
     assert ["verdict", "identical"] in lines
-    assert ["median", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
+    assert ["mean", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
     assert "axes: {}" in (only_run() / "spec.yaml").read_text()
 
 

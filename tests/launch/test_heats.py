@@ -82,7 +82,8 @@ def test_heats_of_a_round_are_as_large_as_one_another(
 
 
 def test_the_fastest_share_every_heat_after_the_first(tmp_path: Path) -> None:
-    timings = [{"timing": TIMING | {"median_step_s": 0.1 * (9 - number)}} for number in range(9)]
+    seconds = [0.1 * (9 - number) for number in range(9)]
+    timings = [{"timing": TIMING | {"median_step_s": s, "step_seconds": [s]}} for s in seconds]
     contenders = [in_turns(make_trial(result=timing), heat=3, repeats=3) for timing in timings]
     _, executor = swept(tmp_path, contenders)
     fastest = {trial.trial_id for trial in contenders[-3:]}

@@ -16,6 +16,7 @@ from zbench.launch.trial import TrialRunner, run_trial
 from zbench.record.store import RunDirectory
 
 from .conftest import FAKES
+from .fake_worker import TIMING
 from .processes import gone, text_of, until
 
 
@@ -51,6 +52,13 @@ def test_trial_that_ends_well_is_recorded_with_its_figures(runner, trial):
     assert record.correctness.verdict == "identical"
     assert record.config == trial().config()
     assert record.axes == {"zero_stage": 0}
+
+
+def test_steps_that_stall_are_named_in_a_warning(runner, trial):
+    steps = [0.01, 0.01, 0.01, 0.3] * 2
+    timing = TIMING | {"step_seconds": steps}
+    warning = "steps stall: 1 step in 4 takes 300 ms, the median step 10 ms"
+    assert warning in runner.run(trial(result={"timing": timing})).warnings
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Repeats into configurations; the best is feasible and correct, or there is none."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -136,10 +137,37 @@ def test_varied_keys_are_those_of_all_points(make_record):
 def test_a_rate_is_the_work_over_the_representative_time() -> None:
     """Seen: 59,293 tokens/s, a mean of two rates, beside a step of 46.6 ms, which makes 5,494."""
     (found,) = summarize([timed(0.002, 0), timed(0.0912, 1)])
-    step, rate = found.number("median_step_s"), found.number("tokens_per_s")
+    step, rate = found.number("mean_step_s"), found.number("tokens_per_s")
     assert step == pytest.approx(0.0466)
     assert rate == pytest.approx(256 / 0.0466)
     assert found.number("tflops") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "stalls"),
+    [
+        ([0.3 if n % 4 == 3 else 0.01 for n in range(20)], "1 step in 4 takes 300 ms, the median step 10 ms"),
+        ([1.0 if n % 10 == 9 else 0.01 for n in range(20)], "1 step in 10 takes 1 s, the median step 10 ms"),
+        ([0.01] * 19 + [0.04], None),
+        ([0.01, 0.02] * 10, None),
+    ],
+    ids=["every fourth", "10 % 100 x slower", "15 % over the median", "alternating"],
+)
+def test_a_rate_counts_steps_that_stall_and_a_warning_names_them(
+    steps: list[float], stalls: str | None
+) -> None:
+    timing = Timing(steps, statistics.median(steps), None, None)
+    assert timing.mean_step_s == pytest.approx(sum(steps) / 20)
+    assert timing.steps_per_s == pytest.approx(20 / sum(steps))
+    assert timing.p95_step_s == sorted(steps)[18]
+    assert timing.worst_step_s == max(steps)
+    assert timing.stalls == ([f"steps stall: {stalls}"] if stalls else [])
+
+
+def test_the_slowest_step_is_that_of_all_repeats() -> None:
+    records = [replace(timed(1.0, n), timing=Timing([1.0, n + 1.0], 1.0, None, None)) for n in range(3)]
+    (found,) = summarize(records)
+    assert (found.number("worst_step_s"), found.number("p95_step_s")) == (3.0, 2.0)
 
 
 def timed(step_s: float, repeat: int) -> Record:

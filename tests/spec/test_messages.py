@@ -120,7 +120,8 @@ YAML = {
     "unknown metric": (
         "objective:\n  maximize: tokens\n",
         "sweep.yaml:2: objective.maximize: unknown metric 'tokens' (did you mean 'tokens_per_s'?); metrics are"
-        " tokens_per_s, samples_per_s, steps_per_s, tflops, median_step_s, of_compute, peak_device_bytes,"
+        " tokens_per_s, samples_per_s, steps_per_s, tflops, mean_step_s, median_step_s,"
+        " p95_step_s, worst_step_s, of_compute, peak_device_bytes,"
         " peak_host_bytes, peak_rss_bytes, error_ratio, max_abs_diff, verdict",
     ),
     "objective without direction": (

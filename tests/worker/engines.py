@@ -193,6 +193,18 @@ class OtherOrderInTheOpen(OtherOrder):
         }
 
 
+class EveryFourthStepLate(OtherOrder):
+    """Sleeps in every fourth step."""
+
+    _taken = 0
+
+    def step(self) -> StepInfo:
+        self._taken += 1
+        if self._taken % 4 == 0:
+            time.sleep(LATE_SECONDS)
+        return super().step()
+
+
 class LastRankLate(OtherOrder):
     """Has nothing left to tell the others when its last rank sleeps."""
 

@@ -42,7 +42,7 @@ class SampleSource(Protocol):
 
 
 Sample = Mapping[str, float]
-"""Trial id (base's) -> median step in seconds, of the trials that finished."""
+"""Trial id (base's) -> mean step in seconds, of the trials that finished."""
 
 
 Question = Callable[[Blocks, Blocks, Levels, Mapping[str, Decision]], dict[str, Decision]]
@@ -202,7 +202,7 @@ class PairedMeasurement:
         for record in records:
             if record.outcome == "ok" and record.timing is not None:
                 name = self._base_ids.get(record.trial_id, "") if side == "head" else record.trial_id
-                seconds.setdefault(name, []).append(record.timing.median_step_s)
+                seconds.setdefault(name, []).append(record.timing.mean_step_s)
         return {name: statistics.median(values) for name, values in seconds.items()}
 
     def _comparison(

@@ -86,7 +86,7 @@ def run_noise(trials: Sequence[tuple[ConfigSummary, ConfigSummary]]) -> float:
     shifts: dict[int, list[float]] = {}
     for sides in trials:
         records = [record for side in sides for record in side.ok]
-        logs = {r.repeat: math.log(r.timing.median_step_s) for r in records if r.timing is not None}
+        logs = {r.repeat: math.log(r.timing.mean_step_s) for r in records if r.timing is not None}
         middle = statistics.fmean(logs.values()) if logs else math.nan
         for repeat, log in logs.items():
             shifts.setdefault(repeat, []).append(log - middle)
@@ -122,7 +122,7 @@ def noise_of_history(runs: Sequence[RunResults]) -> dict[str, RunNoise]:
         if (logs := step_logs(trial, usable(trial)))
     }
     by_trial = {}
-    for series in history(runs, "median_step_s"):
+    for series in history(runs, "mean_step_s"):
         noise = noise_of_runs(_levels(series, means))
         if noise is not None:
             by_trial[series.trial.trial_id] = noise

@@ -35,7 +35,7 @@ def block_orders(blocks: int, seed: int) -> list[Order]:
 
 
 def block_difference(order: Order, seconds: Sequence[float]) -> float:
-    """Return mean log(head) - mean log(base) of a block; `seconds` holds its process medians in order."""
+    """Return mean log(head) - mean log(base) of a block; `seconds` has each process's mean step in order."""
     base, head = (_of(side, order, seconds) for side in SIDES)
     return statistics.fmean(head) - statistics.fmean(base)
 

@@ -26,7 +26,7 @@ from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.engine import ALONE_KEYS
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
-from zbench.spec.metrics import Direction, Goal, metric_named
+from zbench.spec.metrics import STEP_TIMES, Direction, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
 
@@ -179,7 +179,7 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
     column = {number: i for i, number in enumerate(rounds)}
     table = [[math.nan] * len(rounds) for _ in summaries]
-    pace = _pace_of_heats(summaries) if metric.path[0] == "timing" else {}
+    pace = _pace_of_heats(summaries, goal.metric) if metric.unit in ("s", "1/s", "TFLOP/s") else {}
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
             value = metric.read(record)
@@ -188,9 +188,9 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     return table
 
 
-def _pace_of_heats(summaries: Sequence[ConfigSummary]) -> dict[int, float]:
-    """Return what to add to the log of a record's time, by its `id`: from its median to its turns, and from
-    its heat to the typical one of the same `alone`.
+def _pace_of_heats(summaries: Sequence[ConfigSummary], metric: str) -> dict[int, float]:
+    """Return what to add to the log of a record's time, by its `id`: from the mean of its steps to its turns
+    (where the metric rests on that mean), and from its heat to the typical one of the same `alone`.
     """
     timed = [
         (record, record.heat) for summary in summaries for record in summary.ok if record.heat is not None
@@ -202,9 +202,9 @@ def _pace_of_heats(summaries: Sequence[ConfigSummary]) -> dict[int, float]:
     pace: dict[int, float] = {}
     for record, heat in timed:
         if record.timing is not None and heat.turn_seconds:
-            turns = fmean(map(math.log, heat.turn_seconds)) - math.log(record.timing.median_step_s)
+            turns = fmean(map(math.log, heat.turn_seconds)) - math.log(record.timing.mean_step_s)
             heats = alone.get(_workload_of(record), {})
-            pace[id(record)] = turns + (
+            pace[id(record)] = turns * (metric not in STEP_TIMES[1:]) + (
                 fmean(heats.values()) - heats[heat.name] if heat.name in heats else 0.0
             )
     return pace

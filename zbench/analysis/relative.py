@@ -25,7 +25,7 @@ from zbench.spec.problems import ProblemsError
 _TAIL = 0.025
 _BEST = "best:"
 _LEAST_HEATS = 3
-_TIME, _PEAK = (Goal(name, "minimize") for name in ("median_step_s", "peak_device_bytes"))
+_TIME, _PEAK = (Goal(name, "minimize") for name in ("mean_step_s", "peak_device_bytes"))
 
 
 class Ratio(NamedTuple):

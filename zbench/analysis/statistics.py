@@ -1,6 +1,6 @@
 """Estimates and tests for ratios of step times; pure functions on logarithms.
 
-One value is one fresh process, summarised by its median step; its logarithm enters here. A difference of
+One value is one fresh process, summarised by its mean step; its logarithm enters here. A difference of
 logarithms is `log(head / base)`: positive is slower. The margin is the change one is willing to accept, as
 a logarithm too. Each claim rests on two tests that fail in different ways: Student's t, which uses the size
 of the differences and carries the error rate, and an exact one (sign flips where samples are paired, ranks

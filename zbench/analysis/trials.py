@@ -45,9 +45,9 @@ class RunResults:
 
 
 def step_logs(trial: ConfigSummary, records: Iterable[Record] | None = None) -> tuple[float, ...]:
-    """Return the natural logarithm of the median step of each finished repeat (seconds), or of `records`."""
+    """Return the natural logarithm of the mean step of each finished repeat (seconds), or of `records`."""
     chosen = trial.ok if records is None else records
-    return tuple(math.log(r.timing.median_step_s) for r in chosen if r.timing is not None)
+    return tuple(math.log(r.timing.mean_step_s) for r in chosen if r.timing is not None)
 
 
 KINDS = (

@@ -36,9 +36,7 @@ def command(
     branch: Annotated[
         str | None, typer.Option(metavar="REF", help="Look at DIR as it is in this git branch or commit.")
     ] = None,
-    metric: Annotated[
-        str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")
-    ] = "median_step_s",
+    metric: Annotated[str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")] = "mean_step_s",
     match: Annotated[
         str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")
     ] = "",
@@ -73,7 +71,7 @@ def _check_metric(name: str) -> None:
     except ValueError as error:
         raise UsageError(f"--metric: {error}") from None
     if unit == "verdict":
-        raise UsageError("--metric: verdict is not a number; expected one such as median_step_s")
+        raise UsageError("--metric: verdict is not a number; expected one such as mean_step_s")
 
 
 def _readable(root: Path) -> Iterator[RunResults]:

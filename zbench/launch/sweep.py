@@ -165,12 +165,12 @@ class SweepRun:
     def _order(self, round_number: int) -> list[str]:
         """Return the order of a round: by lot; leaders first, then those of each workload, to share heats."""
         order = shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
-        medians = {
+        typical = {
             trial_id: statistics.median(times)
             for trial_id, records in self._by_trial.items()
-            if (times := [record.timing.median_step_s for record in records if record.timing is not None])
+            if (times := [record.timing.mean_step_s for record in records if record.timing is not None])
         }
-        fastest = sorted(medians, key=lambda trial_id: medians[trial_id])
+        fastest = sorted(typical, key=lambda trial_id: typical[trial_id])
         size = min((trial.run.heat for trial in self._trials.values()), default=0)
         groups = by_workload(self._trials[trial_id] for trial_id in fastest if trial_id in self._trials)
         leaders = {trial.trial_id for group in groups for trial in group[:size]}
@@ -183,8 +183,8 @@ class SweepRun:
             return len(records)
         if len(records) < run.repeats:
             return run.repeats
-        medians = [record.timing.median_step_s for record in records if record.timing is not None]
-        more = needs_another(medians, precision=run.precision, max_repeats=run.max_repeats)
+        times = [record.timing.mean_step_s for record in records if record.timing is not None]
+        more = needs_another(times, precision=run.precision, max_repeats=run.max_repeats)
         return len(records) + (more or trial_id in self._contenders)
 
     def _left(self) -> int:
@@ -336,23 +336,23 @@ def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
     return order
 
 
-def relative_half_width(medians: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of the typical median step time, as a share of it.
+def relative_half_width(times: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of the typical step time, as a share of it.
 
-    medians: the median step time of each repeat, in seconds. Student's t on their logarithms: repeats are
+    times: the mean step time of each repeat, in seconds. Student's t on their logarithms: repeats are
     few, and the noise of step times is multiplicative. Infinite for fewer than two repeats.
     """
     from scipy.special import stdtrit  # slow to import, and most sweeps have a fixed number of repeats
 
-    count = len(medians)
+    count = len(times)
     if count < 2:
         return math.inf
-    error = statistics.stdev(map(math.log, medians)) / math.sqrt(count)
+    error = statistics.stdev(map(math.log, times)) / math.sqrt(count)
     return math.expm1(float(-stdtrit(count - 1, _TAIL)) * error)
 
 
-def needs_another(medians: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:
+def needs_another(times: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:
     """Whether one more repeat is worth its time: the interval is still wider than `precision`."""
-    if precision is None or len(medians) >= max_repeats:
+    if precision is None or len(times) >= max_repeats:
         return False
-    return len(medians) < MIN_REPEATS or relative_half_width(medians) > precision
+    return len(times) < MIN_REPEATS or relative_half_width(times) > precision

@@ -132,7 +132,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         if attempt.error is not None and attempt.error.kind == "storage":
             raise StorageError(f"{attempt.error.message}; free some space and use --resume")
         record = self._record(task.trial, task.repeat, attempt)
-        warnings = [*record.warnings, *attempt.warnings]
+        stalls = record.timing.stalls if record.timing is not None else []
+        warnings = [*record.warnings, *stalls, *attempt.warnings]
         if isinstance(reference := self.reference(task.trial), Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
         return replace(record, warnings=warnings, elapsed_s=attempt.seconds)

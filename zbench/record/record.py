@@ -7,11 +7,14 @@ from typing import Any, Literal
 
 from zbench.spec.metrics import VERDICTS
 from zbench.spec.metrics import VerdictName as VerdictName  # part of this module's interface
+from zbench.units import format_seconds
 
 SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
 VERDICT_ORDER = VERDICTS
+_PART = 1.2
+"""Mean over median step from which on a warning names the steps that stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of every timed step (after warm-up), and what follows from their median.
+    """Seconds of every timed step (after warm-up), and what follows from them.
 
+    Rates are the work over all timed steps, so a step that stalls counts with all its time.
     tokens_per_s, samples_per_s: None where the workload does not say what a token, or a sample, of it is.
     mfu: the share of the devices' peak FLOP/s, as the maker states it; None where that is not known.
     of_compute: the time of plain PyTorch without communication over this one's, in the same heat.
@@ -42,9 +46,36 @@ class Timing:
     of_compute: float | None = None
 
     @property
+    def mean_step_s(self) -> float:
+        """Return the mean time of a step: what ranks, compares and makes the rates."""
+        steps = self.step_seconds or [self.median_step_s]
+        return sum(steps) / len(steps)
+
+    @property
+    def p95_step_s(self) -> float:
+        """Return the time that 95 % of the steps do not exceed."""
+        steps = sorted(self.step_seconds) or [self.median_step_s]
+        return steps[math.ceil(0.95 * len(steps)) - 1]
+
+    @property
+    def worst_step_s(self) -> float:
+        """Return the time of the slowest step."""
+        return max(self.step_seconds, default=self.median_step_s)
+
+    @property
     def steps_per_s(self) -> float:
         """Return optimizer steps a second."""
-        return 1 / self.median_step_s if self.median_step_s else math.inf
+        return 1 / self.mean_step_s if self.mean_step_s else math.inf
+
+    @property
+    def stalls(self) -> list[str]:
+        """Return which steps stall, in words, where the mean and the median step part; else nothing."""
+        mean, median = self.mean_step_s, self.median_step_s
+        slow = [seconds for seconds in self.step_seconds if seconds > mean]
+        if not slow or mean <= _PART * median:
+            return []
+        share, each = round(len(self.step_seconds) / len(slow)), format_seconds(sum(slow) / len(slow))
+        return [f"steps stall: 1 step in {share} takes {each}, the median step {format_seconds(median)}"]
 
 
 @dataclass(frozen=True, slots=True)

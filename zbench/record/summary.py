@@ -86,8 +86,8 @@ class ConfigSummary:
     def metric(self, name: str) -> float | str | None:
         """Return a metric of `zbench.spec.metrics` over the repeats that ended well, None where none has it.
 
-        Times are the median over repeats, rates the work over that time (so that the two agree); bytes and
-        differences the largest; the verdict the worst.
+        Times are the median over repeats, rates the work over the mean step (so that the two agree); bytes,
+        differences and the slowest step the largest; the verdict the worst.
         """
         metric = metric_named(name)
         if metric.unit == "verdict":
@@ -97,16 +97,17 @@ class ConfigSummary:
             return None
         if metric.unit in _RATES:
             return self._rate(name)
-        return max(values) if metric.unit in ("bytes", "ratio") else statistics.median(values)
+        is_largest = metric.unit in ("bytes", "ratio") or name == "worst_step_s"
+        return max(values) if is_largest else statistics.median(values)
 
     def _rate(self, name: str) -> float:
-        """Return the work of one step over the median step time.
+        """Return the work of one step over the step time, which is the mean of each repeat's steps.
 
         A mean of rates would be another figure: two repeats of 10 and 100 ms do 18 steps a second, not 55.
         """
         metric = metric_named(name)
         timed = [record for record in self.ok if metric.read(record) is not None]
-        steps = [record.timing.median_step_s for record in timed if record.timing is not None]
+        steps = [record.timing.mean_step_s for record in timed if record.timing is not None]
         work = [metric.read(record) * step for record, step in zip(timed, steps, strict=True)]
         seconds = statistics.median(steps)
         return float(statistics.median(work) / seconds) if seconds else math.nan

@@ -20,8 +20,9 @@ from zbench.report.text import (
     printable,
     printable_lines,
     rate_text,
+    seconds_text,
 )
-from zbench.spec.metrics import RATES
+from zbench.spec.metrics import RATES, STEP_TIMES
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -63,10 +64,12 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     count = len(summary.ok)
     over = f" ±{spread:.1%} over {count} repeats" if spread is not None else ""
     yield RATES[rate], f"{rate_text(summary.number(rate))}{over}"
-    step = summary.number("median_step_s")
-    if step is not None:
-        each = ", ".join(format_seconds(value) for value in summary.values("median_step_s"))
-        yield "median step", format_seconds(step) + (f" (each repeat: {each})" if count > 1 else "")
+    mean, *others = (summary.number(name) for name in STEP_TIMES)
+    step = others[0]
+    if mean is not None:
+        each = ", ".join(format_seconds(value) for value in summary.values("mean_step_s"))
+        yield "mean step", format_seconds(mean) + (f" (each repeat: {each})" if count > 1 else "")
+        yield "median, p95, worst", ", ".join(map(seconds_text, others))
     tflops = summary.number("tflops")
     if tflops is not None:
         yield ("TFLOP/s", f"{tflops:.3g}") if tflops >= 1 else ("GFLOP/s", f"{1e3 * tflops:.3g}")

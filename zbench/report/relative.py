@@ -20,7 +20,7 @@ from zbench.report.text import (
     value_text,
 )
 
-_METRICS = ("median_step_s", "peak_device_bytes", "verdict")
+_METRICS = ("mean_step_s", "peak_device_bytes", "verdict")
 _WORDS = ("against", "verdict")
 _DROPPED_FIRST = ("peaks", "steps")
 _MOST_NAMED = 3
@@ -75,7 +75,7 @@ def _both(name: str, text: Callable[[float | None], str]) -> Callable[[RelativeR
 _FIGURES: dict[str, Callable[[RelativeRow], str]] = {
     "time (95 %)": lambda row: ratio_text(row.time),
     "peak (95 %)": lambda row: ratio_text(row.peak),
-    "steps": _both("median_step_s", seconds_text),
+    "steps": _both("mean_step_s", seconds_text),
     "peaks": _both("peak_device_bytes", bytes_text),
     "verdict": lambda row: row.summary.verdict if row.summary.outcome == "ok" else outcome_text(row.summary),
 }

@@ -127,7 +127,7 @@ _SHORTEST_ID = 6
 
 def configuration_columns(rate: str) -> tuple[str, ...]:
     """Return the headings of `configuration_cells`; rate: one of RATES."""
-    figures = ("peak device", "peak host", "verdict", "error ratio", "diagnosis")
+    figures = ("peak device", "peak host", "verdict", "error ratio", "p95 step", "worst step", "diagnosis")
     return ("configuration", "trial", RATES[rate], "spread", "median step", *figures)
 
 
@@ -143,6 +143,8 @@ def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[st
         bytes_text(trial.number("peak_host_bytes")),
         trial.verdict if trial.ok else outcome_text(trial),
         ratio_text(trial.number("error_ratio")),
+        seconds_text(trial.number("p95_step_s")),
+        seconds_text(trial.number("worst_step_s")),
         printable(trial.diagnosis or ""),
     ]
 

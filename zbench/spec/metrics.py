@@ -73,7 +73,10 @@ _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
     ("samples_per_s", "1/s", "maximize", "timing", "Samples (sequences) trained a second, all ranks."),
     ("steps_per_s", "1/s", "maximize", "timing", "Optimizer steps a second."),
     ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
+    ("mean_step_s", "s", "minimize", "timing", "Mean time of one step, which makes the rates."),
     ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
+    ("p95_step_s", "s", "minimize", "timing", "Time that 95 % of the steps do not exceed."),
+    ("worst_step_s", "s", "minimize", "timing", "Time of the slowest step."),
     (
         "of_compute",
         "share",
@@ -92,6 +95,9 @@ METRICS = {
     name: Metric(name, unit, better, (section, name), description)
     for name, unit, better, section, description in _ROWS
 }
+
+STEP_TIMES = ("mean_step_s", "median_step_s", "p95_step_s", "worst_step_s")
+"""The first makes the rates; the others are shown beside it."""
 
 RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "steps_per_s": "steps/s"}
 """Rates and their units. One stands for the one before it where a workload does not say what a token, or a

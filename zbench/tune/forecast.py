@@ -8,7 +8,7 @@ from typing import Any
 from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.launch.events import Watch
 from zbench.record.record import Record
-from zbench.spec.metrics import Goal
+from zbench.spec.metrics import STEP_TIMES, Goal
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.units import format_bytes
 
@@ -50,7 +50,7 @@ def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
 
 def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:
     """Return what one step achieves, in one unit for all trials; None where time is not the goal."""
-    if goal.metric in ("median_step_s", "steps_per_s"):
+    if goal.metric in (*STEP_TIMES, "steps_per_s"):
         return 1.0
     if goal.metric not in _RATES:
         return None

@@ -184,7 +184,7 @@ class Session:
             spec = self._space.trial(trial.user_attrs["point"])
             if isinstance(spec, TrialSpec) and record.timing is not None and is_feasible(trial):
                 work = work_per_step(spec, self._goals[0]) or 0.0
-                self._best_rate = max(self._best_rate, work / record.timing.median_step_s)
+                self._best_rate = max(self._best_rate, work / record.timing.mean_step_s)
 
     def _propose(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
         """Return the next point that is not known to be too large, None where there is none."""

@@ -153,19 +153,20 @@ def _can_count_operators(spec: EngineSpec) -> bool:
 
 
 def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timing:
-    """Return rank 0's step times and what follows from their median.
+    """Return rank 0's step times and what follows from them.
 
-    Tokens, samples and operations are those of all ranks together; tokens are the mean over the timed steps.
+    Rates are work over all timed steps. Tokens, samples and operations are those of all ranks together;
+    tokens are the mean over the timed steps.
     Operations are the model's, without recomputation (`Workload.flops_per_micro_batch`), and unknown where
     steps differ in size. Each phase is its median over the timed steps.
     """
-    median = statistics.median(samples.step_seconds)
-    rate = workload.world_size * micro_batches / median
+    mean = statistics.fmean(samples.step_seconds)
+    rate = workload.world_size * micro_batches / mean
     flops = workload.flops_per_micro_batch if len(set(samples.sizes)) == 1 else None
     return Timing(
         step_seconds=samples.step_seconds,
-        median_step_s=median,
-        tokens_per_s=statistics.fmean(samples.sizes) / median if workload.has_tokens else None,
+        median_step_s=statistics.median(samples.step_seconds),
+        tokens_per_s=statistics.fmean(samples.sizes) / mean if workload.has_tokens else None,
         samples_per_s=workload.samples_per_micro_batch * rate,
         tflops=None if flops is None else flops * rate / 1e12,
         phases={name: statistics.median(phases[name] for phases in samples.phases) for name in PHASES},

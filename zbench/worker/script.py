@@ -238,7 +238,7 @@ def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     median, given = statistics.median(seconds), names_of(str(trial.workload.command))
     if not given & _TELL_THE_BATCH:
         return Timing(seconds, median, None, None)
-    samples = _samples_of_a_step(trial) / median
+    samples = _samples_of_a_step(trial) / statistics.fmean(seconds)
     tokens = samples * trial.workload.sequence_length if "sequence_length" in given else None
     return Timing(seconds, median, tokens, samples)
 

@@ -96,7 +96,7 @@ def look_inside(stem: Path, subject: Subject, timing: Timing, *, limit: int | No
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     flops = None  # of one step on one rank
     if timing.tflops is not None:
-        flops = timing.tflops * 1e12 * timing.median_step_s / dist.get_world_size()
+        flops = timing.tflops * 1e12 * timing.mean_step_s / dist.get_world_size()
     document = {
         "schema_version": 1,
         "seconds": seconds,

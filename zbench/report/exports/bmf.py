@@ -28,14 +28,14 @@ def _measures(trial: ConfigSummary) -> dict[str, Measure]:
     rate = known_rate([trial])
     timings = [record.timing for record in trial.ok if record.timing is not None]
     samples: dict[str, Sequence[float]] = {
-        "latency": [1e9 * timing.median_step_s for timing in timings],
+        "latency": [1e9 * timing.mean_step_s for timing in timings],
         "throughput": trial.values(rate),
         **{name: exact_values(trial, name) for name in BYTES},
     }
     measures = {name: _measure(values) for name, values in samples.items() if values}
     throughput = trial.number(rate)
     if throughput is not None:
-        measures["throughput"]["value"] = throughput  # work over the median step, not the median of rates
+        measures["throughput"]["value"] = throughput  # work over the mean step, not the median of rates
     return measures
 
 

@@ -10,11 +10,13 @@ from zbench.analysis.relative import Relative
 from zbench.analysis.rows import Row
 from zbench.report.relative import relative_document
 from zbench.report.text import printable
+from zbench.spec.metrics import STEP_TIMES
 
 _COLUMNS = (
     "trial_id", "axes", "answer", "base_outcome", "head_outcome", "base_verdict", "head_verdict",
-    "base_median_step_s", "head_median_step_s", "step_time_change", "change_low", "change_high", "p_value",
-    "n_base", "n_head", "base_tokens_per_s", "head_tokens_per_s",
+    *(f"{side}_{name}" for name in STEP_TIMES for side in ("base", "head")),
+    "step_time_change", "change_low", "change_high", "p_value", "n_base", "n_head",
+    "base_tokens_per_s", "head_tokens_per_s",
 )  # fmt: skip
 
 
@@ -49,7 +51,7 @@ def _values(row: Row) -> list[object]:
     return [
         row.base.trial_id, json.dumps(dict(row.base.axes), sort_keys=True, default=str), row.answer,
         row.base.outcome, row.head.outcome, row.base.verdict, row.head.verdict,
-        row.base.number("median_step_s"), row.head.number("median_step_s"), *decided,
+        *(side.number(name) for name in STEP_TIMES for side in (row.base, row.head)), *decided,
         row.base.number("tokens_per_s"), row.head.number("tokens_per_s"),
         *(value for change in row.exact for value in (change.base, change.head)),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from zbench.analysis.compare import Comparison, PairedData
 from zbench.analysis.decision import Decision
 from zbench.analysis.rows import Row
 from zbench.record.summary import ConfigSummary
+from zbench.spec.metrics import STEP_TIMES
 
 _SOURCE = ("name", "run_ids", "sweep", "fingerprint", "commit")
 _TRIAL = ("trial_id", "axes", "outcome", "verdict")
@@ -71,7 +72,7 @@ def _row(row: Row) -> dict[str, Any]:
 
 
 def _figures(trial: ConfigSummary) -> dict[str, Any]:
-    numbers = {name: trial.number(name) for name in ("median_step_s", "tokens_per_s")}
+    numbers = {name: trial.number(name) for name in (*STEP_TIMES, "tokens_per_s")}
     return _picked(trial, ("outcome", "verdict", "diagnosis")) | {"processes": len(trial.ok)} | numbers
 
 

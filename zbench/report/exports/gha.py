@@ -19,11 +19,11 @@ def render_files(comparison: Comparison) -> dict[str, str]:
     smaller, bigger = [], []
     for trial in (*(row.head for row in comparison.rows), *comparison.added):
         name = known_rate([trial])
-        seconds, rate = trial.values("median_step_s"), trial.number(name)
+        seconds, rate = trial.values("mean_step_s"), trial.number(name)
         if seconds:
             spread = 1e3 * (max(seconds) - min(seconds)) / 2
-            median = 1e3 * statistics.median(seconds)
-            smaller.append(_entry(trial, "step time", "ms", median, range=f"± {spread:.3g}"))
+            typical = 1e3 * statistics.median(seconds)
+            smaller.append(_entry(trial, "step time", "ms", typical, range=f"± {spread:.3g}"))
         for metric in BYTES:
             if values := exact_values(trial, metric):
                 smaller.append(_entry(trial, metric, "bytes", max(values)))

@@ -19,7 +19,7 @@ def render(comparison: Comparison) -> str:
         "testsuite", name=xml_text(f"zbench compare {comparison.base.name} {comparison.head.name}")
     )
     for row in comparison.rows:
-        case = _case(suite, label(row.base), row.head.number("median_step_s"))
+        case = _case(suite, label(row.base), row.head.number("mean_step_s"))
         kind = _KINDS.get(row.answer, "skipped")
         doubts = {row.answer, "inconclusive"} & comparison.settings.fail_on
         if kind == "skipped" and row.answer != "unmeasured" and doubts:

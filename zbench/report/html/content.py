@@ -232,7 +232,7 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     lines = [
         f"trial {printable(summary.trial_id)}",
         *label(summary).split(" "),
-        f"{throughput_text(summary)}, {seconds_text(summary.number('median_step_s'))} per step",
+        f"{throughput_text(summary)}, {seconds_text(summary.number('mean_step_s'))} per step",
         f"device {bytes_text(summary.number('peak_device_bytes'))}, "
         f"host {bytes_text(summary.number('peak_host_bytes'))}",
         summary.verdict if summary.ok else outcome_text(summary),
