@@ -42,6 +42,12 @@ way: $(VENV)/.installed-test
 soak: $(VENV)/.installed-test
 	$(BIN)/pytest -m soak
 
+# The engines beside torch's and DeepSpeed's: hours; `make benchmarks ONLY=small_models`, or a file's name of
+# sweeps/benchmarks. What was measured is kept in results/benchmarks, and an interrupted call goes on.
+.PHONY: benchmarks
+benchmarks: $(VENV)/.installed
+	$(BIN)/python -m tools.benchmarks.sweeps $(ONLY) $(BENCHMARK_FLAGS)
+
 # The documentation site, into build/site; a broken link is an error.
 docs: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"

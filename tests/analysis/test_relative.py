@@ -58,12 +58,15 @@ def test_a_counterpart_agrees_in_all_other_axes() -> None:
     assert (found.by, found.lonely) == (("dtype",), ())
 
 
-def test_an_axis_that_one_of_both_lacks_does_not_tell_them_apart() -> None:
-    """`when` and `include` leave axes out: only DeepSpeed has an environment of its own."""
+def test_an_axis_that_does_not_apply_to_one_counts_with_what_its_configuration_holds() -> None:
+    """`when` and `include` leave axes out."""
     ours = repeats({"engine": "builtin", "zero_stage": 2}, 0.1)
-    theirs = repeats({"engine": "deepspeed", "zero_stage": 2, "engine_python": "theirs"}, 0.2)
-    (row,) = relative(ours, theirs, to=("engine=deepspeed",)).rows
+    same = repeats({"engine": "ddp", "zero_stage": 2, "engine_python": None}, 0.2)
+    other = repeats({"engine": "ddp", "zero_stage": 2, "engine_python": "theirs"}, 0.4)
+    (row,) = relative(ours, same, other, to=("engine=ddp",)).rows
     assert row.time.value == pytest.approx(0.5)
+    found = relative(ours, other, to=("engine=ddp", "engine_python=theirs")).rows
+    assert [row.time.value for row in found] == [pytest.approx(0.25)]
 
 
 def test_the_faster_of_several_and_what_may_differ_too() -> None:

@@ -13,7 +13,7 @@ from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec, dump_sweep, sweep_document, sweep_schema
 
 DIRECTORY = Path(__file__).parents[2] / "sweeps"
-SWEEPS = sorted(DIRECTORY.glob("*.yaml"))
+SWEEPS = sorted(DIRECTORY.rglob("*.yaml"))
 
 
 def valid(document: Any) -> bool:
@@ -36,7 +36,8 @@ def test_the_schema_beside_the_sweeps_is_current() -> None:
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_a_shipped_sweep_names_the_schema_and_fits_it(path: Path) -> None:
-    assert path.read_text().splitlines()[0] == "# yaml-language-server: $schema=schema.json"
+    schema = "../schema.json" if path.parent.name == "benchmarks" else "schema.json"
+    assert path.read_text().splitlines()[0] == f"# yaml-language-server: $schema={schema}"
     assert valid(YAML(typ="safe", pure=True).load(path))
     assert load_sweep(path, (), {}, inputs=False).name == path.stem
 

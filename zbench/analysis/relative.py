@@ -66,9 +66,10 @@ class Relative:
 
 
 class _Side(NamedTuple):
-    """A configuration, and by round the logarithms of its step time and peak, and its heat."""
+    """A configuration with its values of all axes; by round the logarithms of time and peak, and the heat."""
 
     summary: ConfigSummary
+    values: Mapping[str, Any]
     times: Sequence[float]
     peaks: Sequence[float]
     heats: Sequence[str | None]
@@ -77,9 +78,9 @@ class _Side(NamedTuple):
 def compared(summaries: Iterable[ConfigSummary], texts: Iterable[str], by: Iterable[str] = ()) -> Relative:
     """Return each configuration that ended well against the fastest of its counterparts.
 
-    texts: `KEY=VALUE` or `best:KEY=VALUE,VALUE`. A counterpart has the named values, and agrees in all other
-    axes that both have; what computes something else is none. UsageError, with the remedy, where no
-    configuration has one, and for what `by` names that is no axis.
+    texts: `KEY=VALUE` or `best:KEY=VALUE,VALUE`. A counterpart has the named values and agrees in all other
+    axes; where one does not vary an axis, what its configuration holds counts. What computes something else
+    is none. UsageError, with the remedy, where no configuration has one, and for an unknown axis in `by`.
     """
     named = dict(map(_named, texts))
     able = [summary for summary in summaries if summary.values(_TIME.metric)]
@@ -130,13 +131,13 @@ def _sides(able: Sequence[ConfigSummary]) -> list[_Side]:
     heats = [{r.repeat: r.heat.name for r in summary.ok if r.heat is not None} for summary in able]
     by_round = ([names.get(number) for number in rounds] for names in heats)
     tables = (cost_table(able, goal) for goal in (_TIME, _PEAK))
-    return list(starmap(_Side, zip(able, *tables, by_round, strict=True)))
+    values = (point(summary, varied_keys(able)) for summary in able)
+    return list(starmap(_Side, zip(able, values, *tables, by_round, strict=True)))
 
 
 def _row(side: _Side, other: _Side, named: Mapping[str, Any]) -> RelativeRow | None:
     """Return the row of two configurations; None if the second is no counterpart, or no round has both."""
-    axes, others = side.summary.axes, other.summary.axes
-    are_apart = any(axes[key] != others[key] for key in axes.keys() & others.keys() - named.keys())
+    are_apart = any(other.values[key] != value for key, value in side.values.items() if key not in named)
     times, peaks = _differences(side.times, other.times), _differences(side.peaks, other.peaks)
     if are_apart or is_incorrect(other.summary) or not times:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from zbench.analysis.relative import Ratio, Relative, RelativeRow
-from zbench.record.summary import point
+from zbench.record.summary import ConfigSummary, point
 from zbench.report.screen import Column, Screen, print_table, word
 from zbench.report.text import (
     axes_text,
@@ -22,7 +22,7 @@ from zbench.report.text import (
 
 _METRICS = ("mean_step_s", "peak_device_bytes", "verdict")
 _WORDS = ("against", "verdict")
-_DROPPED_FIRST = ("peaks", "steps")
+_DROPPED_FIRST = ("optimizer", "peaks", "steps")
 _MOST_NAMED = 3
 
 
@@ -68,15 +68,16 @@ def ratio_text(ratio: Ratio | None) -> str:
     return value if low == high or math.isinf(ratio.high) else f"{value} ({low} to {high})"
 
 
-def _both(name: str, text: Callable[[float | None], str]) -> Callable[[RelativeRow], str]:
-    return lambda row: " / ".join(text(one.number(name)) for one in (row.summary, row.counterpart))
+def _both(text: Callable[[ConfigSummary], str]) -> Callable[[RelativeRow], str]:
+    return lambda row: f"{text(row.summary)} / {text(row.counterpart)}"
 
 
 _FIGURES: dict[str, Callable[[RelativeRow], str]] = {
     "time (95 %)": lambda row: ratio_text(row.time),
     "peak (95 %)": lambda row: ratio_text(row.peak),
-    "steps": _both("mean_step_s", seconds_text),
-    "peaks": _both("peak_device_bytes", bytes_text),
+    "steps": _both(lambda one: seconds_text(one.number("mean_step_s"))),
+    "optimizer": _both(lambda one: seconds_text(one.phases.get("optimizer"))),
+    "peaks": _both(lambda one: bytes_text(one.number("peak_device_bytes"))),
     "verdict": lambda row: row.summary.verdict if row.summary.outcome == "ok" else outcome_text(row.summary),
 }
 

@@ -34,7 +34,8 @@ _ALL = frozenset({
     "accumulation_mode", "optimizer", "param_groups",
 })  # fmt: skip
 _DEEPSPEED = frozenset({
-    "offload_optimizer", "offload_param", "reduce_bucket_size", "allgather_bucket_size", "ds_config", "dtype",
+    "offload_optimizer", "offload_param", "offload_schedule", "reduce_bucket_size", "allgather_bucket_size",
+    "ds_config", "dtype",
     "grad_accum_dtype", "communication_dtype", "sub_group_size", "prefetch_bucket_size",
     "param_persistence_threshold", "overlap_comm",
 })  # fmt: skip

@@ -1,72 +1,129 @@
-"""SuperOffload on the device: what speculation leaves exposed, and DeepSpeed beside it.
+"""SuperOffload on the device: what speculation leaves exposed, and DeepSpeed's stage 3 beside ours.
 
-DeepSpeed's whole steps are those of ZeRO-3 with the optimizer on the CPU, in turns with zbench's.
+Six engines train copies of one GPT, a step each in turn and in alternating order, so that a drift of the
+machine hits all alike. `exposed` is the time of `engine.step()`, the device synchronised before it: all that
+is left of the optimizer after backward. A sweep's phases are host time, which on CUDA is something else.
 """
 
-import os
-import sys
-from contextlib import ExitStack, closing
-from dataclasses import replace
+import statistics
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
 
-from tools.benchmarks.gpu.commands import deepspeed_python
+import torch
+from torch import Tensor
+
+from tools.benchmarks.gpu.commands import deepspeed_python, sweep
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
-from tools.benchmarks.speculative import BARS, COLUMNS, Setup, measure, medians, phase_rows, ratio
-from tools.benchmarks.training import CLIP
-from tools.benchmarks.turns import Contender, Figures, take_turns
+from zbench.engine import Engine, build_engine
+from zbench.spec.engine import EngineSpec
+from zbench.workloads.data import SyntheticTokens
+from zbench.workloads.models import GPT
 
-TINY = Setup(layers=1, width=64, length=32)
+LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
+SCHEDULES = ("after_backward", "speculative")
+BARS = {"off": 0.15, "not triggered": 0.15}  # exposed, speculative / after_backward
+VOCABULARY, WARMUP = 1024, 2
+PHASES = ("forward", "backward", "exposed")
+COLUMNS = ["clipping", "schedule", *(f"{name}, ms" for name in PHASES)]
+
+Key = tuple[str, str]
+Medians = dict[Key, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the schedules are measured on; `length`, `batch`: of a micro-batch."""
+
+    layers: int
+    width: int
+    length: int
+    batch: int
+    dtype: str
+    device: str
+
+    def engine(self, limit: float, schedule: str) -> Engine:
+        """Return one engine, with the same seeded model."""
+        spec = {
+            "zero_stage": 1,
+            "dtype": self.dtype,
+            "offload_optimizer": "cpu",
+            "offload_schedule": schedule,
+            "gradient_clipping": limit,
+            "reduce_bucket_size": 20_000_000,
+        }
+        torch.manual_seed(0)
+        sizes = {"layers": self.layers, "width": self.width, "heads": max(self.width // 64, 1)}
+        model = GPT(**sizes, vocabulary=VOCABULARY, sequence_length=self.length)
+        return build_engine(model.to(self.device), EngineSpec.model_validate(spec))
+
+    def micro_batch(self, step: int) -> tuple[Tensor, ...]:
+        """Return the tokens and targets of a step, on the device."""
+        data = SyntheticTokens(vocabulary=VOCABULARY, sequence_length=self.length, batch_size=self.batch)
+        return tuple(tensor.to(self.device) for tensor in data.micro_batch(step))
+
+    def finish(self) -> float:
+        """Return the time when the device has done what it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+TINY = Setup(layers=1, width=64, length=32, batch=2, dtype="float32", device="cpu")
 # 0.34 G parameters, six engines: 33 GB of optimizer state in host memory, doubled where it is speculative.
-WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda", threads=None)
-OURS = {
-    "zbench, stage 3, speculative": "zbench-3-offload-speculative",
-    "zbench, stage 3, after_backward": "zbench-3-offload",
-}
-_PATIENCE = 100.0  # seconds for the first steps; DeepSpeed compiles its CPU optimizer in them, once
-THEIRS = {
-    "DeepSpeed's SuperOffload": "deepspeed-3-offload-super",
-    "DeepSpeed's ZeRO-Offload": "deepspeed-3-offload",
-}
+WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda")
+
+
+def one_step(engine: Engine, step: int, setup: Setup) -> list[float]:
+    """Train one step and return the seconds of its phases."""
+    ids, targets = setup.micro_batch(step)
+    marks = [setup.finish()]
+    loss = engine.model(ids, targets)
+    marks.append(setup.finish())
+    engine.backward(loss)
+    marks.append(setup.finish())
+    engine.step()
+    marks.append(setup.finish())
+    return [end - begin for begin, end in pairwise(marks)]
+
+
+def measure(steps: int, setup: Setup) -> Medians:
+    """Return the median seconds of every phase after the warm-up."""
+    engines = {(c, s): setup.engine(LIMITS[c], s) for c in LIMITS for s in SCHEDULES}
+    times: dict[Key, list[list[float]]] = {key: [] for key in engines}
+    try:
+        for step in range(WARMUP + steps):
+            for key in list(engines)[:: 1 if step % 2 else -1]:
+                times[key].append(one_step(engines[key], step, setup))
+    finally:
+        for engine in engines.values():
+            engine.close()
+    medians = {key: map(statistics.median, zip(*of[WARMUP:], strict=True)) for key, of in times.items()}
+    return {key: dict(zip(PHASES, of, strict=True)) for key, of in medians.items()}
 
 
 def run(place: Place) -> PartOutcome:
-    """Measure the schedules, then DeepSpeed's beside ours."""
+    """Measure the schedules, then run the sweep of DeepSpeed's beside ours."""
     setup = replace(TINY if place.tiny else WHOLE, device=place.device)
-    median = medians(measure(1 if place.tiny else 12, setup))
+    medians = measure(1 if place.tiny else 12, setup)
+    ratios = {
+        clip: medians[clip, "speculative"]["exposed"] / medians[clip, "after_backward"]["exposed"]
+        for clip in BARS
+    }
     title = "exposed, clipping {}: speculative / after_backward"
-    ratios = {clip: round(ratio(median, clip, "exposed"), 3) for clip in BARS}
-    bars = [Bar(title.format(clip), ratios[clip], bar) for clip, bar in BARS.items()]
-    rows = [COLUMNS, *phase_rows(median), *peer_rows(place, setup, 1 if place.tiny else 6)]
-    exposed = median["not triggered", "speculative"]["exposed"]
-    says = f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed"
-    return PartOutcome("passed", says, rows, bars)
+    bars = [Bar(title.format(clip), round(ratios[clip], 3), bar) for clip, bar in BARS.items()]
+    rows = [[*key, *(f"{median * 1e3:.2f}" for median in of.values())] for key, of in medians.items()]
+    beside = _beside(place)
+    exposed = medians["not triggered", "speculative"]["exposed"]
+    says = f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed; {beside.says}"
+    return PartOutcome(beside.status, says, [COLUMNS, *rows, *beside.rows], bars)
 
 
-def peer_rows(place: Place, setup: Setup, rounds: int) -> list[list[str]]:
-    """Return a row of the part's table for each; one that cannot run says why, and others go on."""
-    python, theirs = deepspeed_python(place), dict(THEIRS)
-    if place.device == "cpu":
-        del theirs["DeepSpeed's SuperOffload"]  # it needs a device
-    found: dict[str, str] = dict.fromkeys(theirs, "DeepSpeed is not installed") if python is None else {}
-    contenders: dict[str, Contender] = {}
-    with ExitStack() as stack:
-        for name, mode in {**OURS, **({} if python is None else theirs)}.items():
-            contender = _contender(mode, python if name in theirs else None, setup)
-            stack.enter_context(closing(contender))
-            try:
-                contender.go(3, _PATIENCE)
-            except RuntimeError as error:  # a peer that does not run here must not end the part
-                found[name] = f"failed: {str(error).splitlines()[-1][:120]}"
-                continue
-            contenders[name] = contender
-        figures = {name: Figures() for name in contenders}
-        take_turns(contenders, figures, rounds)
-    found |= {name: f"{figure.median * 1e3:.2f}" for name, figure in figures.items()}
-    return [[str(CLIP), name, "", "", "", found[name]] for name in {**OURS, **theirs}]
-
-
-def _contender(mode: str, python: str | None, setup: Setup) -> Contender:
-    threads = os.cpu_count() or 1 if setup.device == "cuda" else 1
-    environment = {"DEVICE": setup.device, "DTYPE": setup.dtype, "DS_ACCELERATOR": setup.device}
-    size = (setup.layers, setup.width, setup.batch, setup.length)
-    python = python or sys.executable
-    return Contender(mode, python, size=size, world=1, threads=threads, environment=environment)
+def _beside(place: Place) -> PartOutcome:
+    python = deepspeed_python(place)
+    sets = [f"engine.engine_python={python}"] if python is not None else []
+    if place.tiny:
+        sizes = {"layers": 1, "width": 64, "heads": 1, "vocabulary": VOCABULARY}
+        sets += [f"workload.options={sizes}".replace("'", '"'), "workload.sequence_length=32", "run.steps=1"]
+    return sweep(Path(__file__).with_name("superoffload.yaml"), place, "superoffload-peers", sets=sets)
