@@ -72,12 +72,15 @@ def meter(peak: int, live: Callable[[], int] = lambda: 0) -> PeakMeter:
     return PeakMeter(lambda: None, lambda: peak, live, exact=True)
 
 
-def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
-    steps = StepMemory(meter(1000), torch.device("cuda"))
-    steps.begin()
-    steps.end()
+def test_on_cuda_host_memory_is_not_part_of_the_devices_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, reserved = StepMemory(meter(1000), torch.device("cuda")), iter([4096, 2048])
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: next(reserved))
+    for _ in range(2):
+        steps.begin()
+        steps.end()
     memory = steps.summary({"parameters": 300, "host_moments": 5000})
     assert (memory.peak_device_bytes, memory.peak_host_bytes) == (1000, 5000)
+    assert memory.peak_reserved_bytes == 4096
     assert memory.by_category["activations"] == 700
     assert steps.summary({"parameters": 1300}).by_category["activations"] == 0
 
@@ -91,6 +94,7 @@ def test_what_happens_aside_is_waited_for() -> None:
 
 
 def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:
-    one = MemoryPeaks(10, 4, 100, {"parameters": 10}, exact=True)
-    other = MemoryPeaks(20, 3, 90, {"parameters": 20}, exact=False)
-    assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, exact=False)
+    one = MemoryPeaks(10, 4, 100, {"parameters": 10}, exact=True, peak_reserved_bytes=64)
+    other = MemoryPeaks(20, 3, 90, {"parameters": 20}, exact=False, peak_reserved_bytes=32)
+    assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, False, 64)
+    assert largest([MemoryPeaks(1, 0, 1)]).peak_reserved_bytes is None

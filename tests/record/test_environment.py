@@ -86,3 +86,23 @@ def test_a_machine_has_physical_cores_usable_threads_and_whole_gibibytes(monkeyp
     monkeypatch.setattr(environment.psutil, "virtual_memory", lambda: memory)
     facts = environment.machine_facts()
     assert (facts["cores"], facts["usable_threads"], facts["memory_gib"]) == (cores, 3, 48)
+
+
+def test_a_gpu_is_noted_with_its_driver_power_and_variables(monkeypatch, tmp_path):
+    (tmp_path / "version").write_text("NVRM version: NVIDIA 580.1\nGCC version: 12\n")
+    monkeypatch.setattr(environment, "Path", lambda place: tmp_path / place.rpartition("/")[2])
+    monkeypatch.setattr(environment, "_output", lambda *command: "700.00 W\n700.00 W")
+    monkeypatch.setattr(environment.os, "environ", {"NCCL_P2P_LEVEL": "NVL", "PATH": "/bin"})
+    assert environment.device_settings() == {
+        "driver": "NVRM version: NVIDIA 580.1",
+        "power_limits": ["700.00 W", "700.00 W"],
+        "variables": {"NCCL_P2P_LEVEL": "NVL"},
+    }
+
+    def missing(*command):
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr(environment, "_output", missing)
+    (tmp_path / "version").unlink()
+    assert environment.device_settings()["power_limits"] == []
+    assert environment.device_settings()["driver"] is None

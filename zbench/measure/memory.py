@@ -113,8 +113,8 @@ class StepMemory:
     between."""
 
     def __init__(self, meter: PeakMeter, device: torch.device) -> None:
-        self._meter, self._on_cuda = meter, device.type == "cuda"
-        self._peak = self._rss = 0
+        self._meter, self._device = meter, device
+        self._peak = self._rss = self._reserved = 0
 
     def begin(self) -> None:
         self._meter.reset()
@@ -123,6 +123,8 @@ class StepMemory:
     def end(self) -> None:
         self._peak = max(self._peak, self._meter.peak())
         self._rss = max(self._rss, rss_peak())
+        if self._device.type == "cuda":
+            self._reserved = max(self._reserved, torch.cuda.max_memory_reserved(self._device))
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -143,10 +145,12 @@ class StepMemory:
         batches.
         """
         host = sum(size for name, size in persistent.items() if name.startswith(_HOST))
-        device = self._peak if self._on_cuda else max(0, self._peak - host)
+        on_cuda = self._device.type == "cuda"
+        device = self._peak if on_cuda else max(0, self._peak - host)
         on_device = sum(persistent.values()) - host
         categories = {**persistent, ACTIVATIONS: max(0, device - on_device)}
-        return MemoryPeaks(device, host, self._rss, categories, exact=self._meter.exact)
+        reserved = self._reserved if on_cuda else None
+        return MemoryPeaks(device, host, self._rss, categories, self._meter.exact, reserved)
 
 
 def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
@@ -159,4 +163,5 @@ def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
         peak_rss_bytes=max(memory.peak_rss_bytes or 0 for memory in of_ranks),
         by_category=fullest.by_category,
         exact=all(memory.exact for memory in of_ranks),
+        peak_reserved_bytes=max((m.peak_reserved_bytes or 0 for m in of_ranks), default=0) or None,
     )

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from zbench.spec.run import gpu_models
 
 _ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _PACKAGES = ("torch", "numpy", "optuna", "deepspeed", "transformers")
+_DEVICE_VARIABLES = (
+    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "NCCL_", "TORCH_NCCL_", "CUDA_", "CUBLAS_",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)  # fmt: skip
 _GIB = 1 << 30
 
 
@@ -31,6 +36,7 @@ def collect(**invocation: Any) -> dict[str, Any]:
         "machine": machine,
         "system": {"hostname": socket.gethostname(), "kernel": platform.release(), "os": platform.system()},
         "software": software_facts(),
+        "device": device_settings() if machine["gpus"] else {},
         "git": _git(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "invocation": invocation,
@@ -48,6 +54,18 @@ def machine_facts() -> dict[str, Any]:
         "isa": [flag for flag in _ISA if flag in _cpu_flags()],
         "memory_gib": round(psutil.virtual_memory().total / _GIB),
         "gpus": gpu_models(),
+    }
+
+
+def device_settings() -> dict[str, Any]:
+    """Return what decides a GPU's speed and memory beside its model: driver, power limits, variables."""
+    driver, limits = Path("/proc/driver/nvidia/version"), list[str]()
+    with suppress(OSError, subprocess.SubprocessError):
+        limits = _output("nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader").splitlines()
+    return {
+        "driver": driver.read_text().partition("\n")[0] if driver.exists() else None,
+        "power_limits": limits,
+        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_DEVICE_VARIABLES)},
     }
 
 
@@ -117,12 +135,13 @@ def _version(package: str) -> str | None:
 def _git() -> dict[str, Any] | None:
     """Return the working directory's commit and whether it is changed; None outside a repository."""
     try:
-        commit = _run_git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_run_git("status", "--porcelain", "--untracked-files=no"))}
+        commit = _output("git", "rev-parse", "HEAD")
+        changed = _output("git", "status", "--porcelain", "--untracked-files=no")
+        return {"commit": commit, "dirty": bool(changed)}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _run_git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+def _output(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     return done.stdout.strip()

@@ -96,13 +96,17 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeaks:
-    """Peak bytes over the timed steps, the largest over ranks; `exact` is false where they were estimated."""
+    """Peak bytes over the timed steps, the largest over ranks; `exact` is false where they were estimated.
+
+    peak_reserved_bytes: what torch's allocator held of a GPU for the peak.
+    """
 
     peak_device_bytes: int | None
     peak_host_bytes: int | None
     peak_rss_bytes: int | None
     by_category: dict[str, int] = field(default_factory=dict)
     exact: bool = True
+    peak_reserved_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
