@@ -65,6 +65,25 @@ def test_parameters_and_losses_are_those_of_a_loop_by_hand(each_backward: bool) 
     assert made.digests[-1].tolist() == [digest(value) for value in parameters.values()]
 
 
+UNEQUAL = {
+    "model": "tests.worker.models:Reader",
+    "data": {"dataset": "tests.worker.models:padded"},
+    "loss_weighting": "tokens",
+}
+
+
+def test_micro_batches_count_by_their_tokens() -> None:
+    of = task(UNEQUAL, steps=1, gradient_accumulation_steps=3)
+    model = of.workload.make_model()
+    batches = [of.workload.batch(0, micro, rank) for micro in range(3) for rank in range(2)]
+    sizes = [batch[0].numel() for batch in batches]
+    assert len(set(sizes)) > 1
+    total = sum(of.workload.loss(model, b) * n for b, n in zip(batches, sizes, strict=True)) / sum(sizes)
+    total.backward()
+    for name, gradient in reference(of, truth=False).gradients.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad)
+
+
 @pytest.mark.parametrize("micros", [1, 2])
 def test_only_several_micro_batches_round_gradients_to_the_accumulation_dtype(micros: int) -> None:
     full, short = (

@@ -15,6 +15,7 @@ from zbench.verify.verdict import Judgement, judge, name_of, worse
 
 NAMES = ("first", "second", "third")
 STEPS = 4
+ACTIVE = torch.ones(STEPS, len(NAMES), dtype=torch.bool)
 
 
 def final(size: float, seed: int) -> dict[str, Tensor]:
@@ -45,7 +46,7 @@ def trajectory(parameters: dict[str, Tensor], *, differs: dict[int, set[str]] | 
 def reference(*, truth: bool = True, parameters: dict[str, Tensor] | None = None) -> Reference:
     exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES} if truth else {}
     plain = trajectory(parameters or final(1e-5, 0))
-    return Reference(plain, torch.full((3,), 1.0, dtype=torch.float64), {}, exact)
+    return Reference(plain, torch.full((3,), 1.0, dtype=torch.float64), ACTIVE, {}, exact)
 
 
 def verdict_of(observed: Trajectory, against: Reference) -> Correctness:
@@ -114,7 +115,7 @@ def test_the_worst_of_parameters_that_are_all_nearer_the_truth_than_the_referenc
 def test_moments_show_what_adam_hides() -> None:
     exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES}
     plain = dataclasses.replace(trajectory(final(1e-5, 0)), moments=final(1e-6, 5))
-    against = Reference(plain, torch.ones(3, dtype=torch.float64), {}, exact, exact)
+    against = Reference(plain, torch.ones(3, dtype=torch.float64), ACTIVE, {}, exact, exact)
     moments = final(1e-6, 6)
     moments["second"] = moments["second"] * 1.001
     observed = dataclasses.replace(trajectory(final(1e-5, 1)), moments=moments)
@@ -187,7 +188,7 @@ def test_without_the_truth_a_quarter_of_the_way_travelled_is_the_limit(
 ) -> None:
     start = {name: torch.ones(4) for name in NAMES}
     travelled = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)  # 5 in all
-    against = Reference(trajectory(start), travelled, "data")
+    against = Reference(trajectory(start), travelled, ACTIVE)
     moved = {**start, "first": torch.tensor([1 + distance, 1.0, 1.0, 1.0])}
     found = judge(trajectory(moved), against)
     assert found.correctness.verdict == verdict
@@ -254,7 +255,7 @@ def test_a_reference_a_quarter_of_the_way_from_its_truth_calls_nothing_equivalen
 ) -> None:
     """One weight that ended at 1 where the truth is 0.75; other runs ended at 0.5, and far away."""
     truth = {"w": torch.tensor([0.75], dtype=torch.float64)}
-    against = Reference(one_weight(1.0, 1), torch.tensor([travelled], dtype=torch.float64), {}, truth)
+    against = Reference(one_weight(1.0, 1), torch.tensor([travelled], dtype=torch.float64), ACTIVE, {}, truth)
     judgement = judge(one_weight(0.5, 2), against)
     assert (judgement.correctness.verdict, judgement.correctness.error_ratio) == (verdict, 1.0)
     warned = f"ended {0.25 / travelled:.0%} of the way that it travelled away from its float64 run"

@@ -72,6 +72,14 @@ class Running(Stateful):
         return x - self.mean
 
 
+class Idle(Stateful):
+    """Has a layer that no loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Linear(2, 2)
+
+
 class Counting(Stateful):
     """Scales by a number that is no tensor, uses a weight under two names, and cannot be copied."""
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.verify.test_plain_training import UNEQUAL
 from tests.worker.conftest import RunTrial, trial
 
 HERE = "tests.worker.models:"
@@ -23,6 +24,18 @@ def test_each_rank_keeps_state_of_its_own_and_draws_what_its_reference_draws(
     record = run_trial(trial(engine, workload=workload))
     assert record.error is None
     assert record.correctness.verdict == "identical"
+
+
+@pytest.mark.parametrize("engine", [BUILTIN, DDP, BUILTIN | {"accumulation_mode": "multi_backward"}])
+def test_unequal_micro_batches_are_weighted_for_engines_and_reference_alike(
+    run_trial: RunTrial, engine: dict[str, Any]
+) -> None:
+    backwards = 2 if "accumulation_mode" in engine else 1
+    engine = {**engine, "gradient_accumulation_steps": 2 // backwards}
+    record = run_trial(trial(engine, workload={**UNEQUAL, "backwards_per_step": backwards}))
+    assert record.error is None
+    assert record.correctness.verdict == "identical"
+    assert record.config["workload"]["loss_weighting"] == "tokens"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 
 
 def correctness(run_trial: RunTrial, name: str, **engine: Any) -> Correctness:
-    record = run_trial(trial(ENGINE | {"engine": HERE + name} | engine, workload=GPT, run=STEPS))
+    name = name if ":" in name else HERE + name
+    record = run_trial(trial(ENGINE | {"engine": name} | engine, workload=GPT, run=STEPS))
     assert record.error is None
     return record.correctness
 
@@ -66,21 +67,36 @@ def test_frozen_parameters_keep_their_bits(run_trial: RunTrial) -> None:
     assert (found.verdict, found.diagnosis) == ("wrong", "frozen parameter positions.weight was changed")
 
 
+def test_parameters_without_a_gradient_keep_their_bits(run_trial: RunTrial) -> None:
+    workload = {"model": "tests.worker.models:Idle", "micro_batch_size": 4}
+    right, wrong = (
+        run_trial(trial({"engine": HERE + name}, workload=workload)).correctness
+        for name in ("Engine", "TouchesIdle")
+    )
+    assert right.verdict == "identical"
+    assert wrong.diagnosis == "parameter without a gradient idle.weight was changed"
+    assert wrong.verdict == "wrong"
+
+
+NEITHER = "has neither optimizer_parts() nor first_moments()"
+
+
 @pytest.mark.parametrize(
     ("name", "unchecked", "why"),
     [
-        ("SummedInSecret", ["update", "scale"], "has neither optimizer_parts() nor first_moments()"),
-        (
-            "MomentsOfWrongShape",
-            ["update"],
-            "exp_avg of 'head.weight@0' is torch.float32 [16383]",
-        ),
+        ("SummedInSecret", ["update", "scale"], NEITHER),
+        ("NotYet", ["update", "scale"], NEITHER),
+        ("OnlyParts", ["scale"], "reports neither first_moments() nor gradient norms"),
+        ("FirstMomentsAsIntegers", ["scale"], "first_moments(): 'tokens.weight' is torch.int64 [256, 64]"),
+        ("WithoutMaximum", ["update"], "'head.weight@0' has no max_exp_avg_sq, which amsgrad needs"),
+        ("MomentsOfWrongShape", ["update"], "exp_avg of 'head.weight@0' is torch.float32 [16383]"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_never_the_best(
     run_trial: RunTrial, name: str, unchecked: list[str], why: str
 ) -> None:
-    record = run_trial(trial(ENGINE | {"engine": HERE + name}, workload=GPT, run=STEPS))
+    amsgrad = {"optimizer": {"amsgrad": name == "WithoutMaximum"}}
+    record = run_trial(trial(ENGINE | {"engine": HERE + name} | amsgrad, workload=GPT, run=STEPS))
     assert (record.correctness.verdict, record.correctness.not_checked) == ("equivalent", unchecked)
     assert any(why in warning for warning in record.warnings)
     (summary,) = summarize([record])

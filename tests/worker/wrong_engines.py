@@ -1,6 +1,6 @@
 """Engines that are wrong on purpose: the built-in one, changed in one place.
 
-`engine: tests.verify.wrong_engines:NAME`.
+`engine: tests.worker.wrong_engines:NAME`.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,13 +74,6 @@ class SummedInSecret(Summed):
     hidden = NOTHING
 
 
-class OnlyFirstMoments(Engine):
-    """A right engine that shows no more, and rounds otherwise."""
-
-    hidden = frozenset({"optimizer_parts"})
-    factor = 1 + 2.0**-22
-
-
 class ZeroesBuffers(Engine):
     def after_step(self) -> None:
         for buffer in self.model.buffers():
@@ -115,16 +108,53 @@ class DropsTensor(Engine):
 
 
 class TouchesFrozen(Engine):
+    touched = "positions.weight"
+
     def full_parameters(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = self.inner.full_parameters()
         if self.count == 3:
-            values["positions.weight"].mul_(1 + 2.0**-6)
+            values[self.touched].mul_(1 + 2.0**-6)
         return values
 
 
-class MomentsOfWrongShape(Engine):
+class TouchesIdle(TouchesFrozen):
+    touched = "idle.weight"
+
+
+class Rounding(Engine):
+    """A right engine that rounds otherwise."""
+
     factor = 1 + 2.0**-22
 
+
+class OnlyFirstMoments(Rounding):
+    hidden = frozenset({"optimizer_parts"})
+
+
+class OnlyParts(Rounding):
+    hidden = frozenset({"first_moments"})
+
+
+class NotYet(Rounding):
+    def first_moments(self) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        raise NotImplementedError
+
+
+class FirstMomentsAsIntegers(Rounding):
+    def first_moments(self) -> dict[str, Tensor]:
+        return {name: value.long() for name, value in self.inner.first_moments().items()}
+
+
+class WithoutMaximum(Rounding):
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
+        return {k: {kind: v for kind, v in p.items() if kind != "max_exp_avg_sq"} for k, p in parts.items()}
+
+
+class MomentsOfWrongShape(Rounding):
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
         parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
         return {key: part | {"exp_avg": part["exp_avg"][:-1]} for key, part in parts.items()}

@@ -108,6 +108,12 @@ class Read(nn.Module):
         self.embed = nn.Embedding(40, 1)
     def forward(self, place, input_ids): return self.embed(input_ids).mean()
 
+class Reads(Read):
+    def forward(self, place, input_ids, labels): return self.embed(input_ids).mean()
+
+class Labelled(Dicts):
+    def __getitem__(self, k): return {"place": k, "input_ids": X[k].long(), "labels": torch.tensor([-100, k])}
+
 class Ids(Dicts):
     def __getitem__(self, k): return {"place": k, "input_ids": X[k].long()}
 
@@ -169,6 +175,20 @@ def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
     assert made.size(batch) == (tokens or sum(tensor.numel() for tensor in batch))
 
 
+@pytest.mark.parametrize(
+    ("model", "dataset", "weight"),
+    [("mine:Counts", None, 7), ("mine:Reads", "mine:Labelled", 4), ("mine:Read", "mine:Ids", 12)],
+)
+def test_a_loss_counts_by_its_labels_or_else_by_its_tokens(
+    base_dir: Path, model: str, dataset: str | None, weight: int
+) -> None:
+    made = load(base_dir, model, dataset, loss_weighting="tokens")
+    assert made.count_weight is not None
+    assert made.count_weight(made.batch(0, 0, 0)) == weight
+    assert made.loss_weights(0, 2) == [[1.0, 1.0]]
+    assert load(base_dir, model, dataset).count_weight is None
+
+
 def test_samples_follow_from_the_seed_and_a_loader_collates(base_dir: Path) -> None:
     made = load(base_dir, "mine:Plain", "mine:loader", loss="mine:loss")
     one, again, other = (made.data.micro_batch(seed) for seed in (1, 1, 2))
@@ -215,6 +235,7 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
             {"activation_checkpointing": True},
             "checkpointing applies to the built-in models",
         ),
+        ("mine:Regression", None, {"loss_weighting": "tokens"}, r"give the model count_tokens\(batch\)"),
         ("gpt", "mine:pairs", {}, "data.dataset is for a model of your own"),
         ("gpt", None, {"loss": "mine:loss"}, "loss is for a model of your own"),
     ],

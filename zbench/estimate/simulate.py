@@ -150,7 +150,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         for step in range(WARMUP + 1):
             with _disable_current_modes():
                 real = trainer.batches(step)
-            batches = [(seed, tuple(_fake(x) for x in batch)) for seed, batch in real]
+            batches = [(seed, weight, tuple(map(_fake, batch))) for seed, weight, batch in real]
             traffic.take()
             ledger.restart_peak()
             if step == WARMUP:

@@ -46,6 +46,7 @@ class DeepSpeedEngine:
     def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
         self.module, self._model, self._stage = module, model, spec.zero_stage
         self._counting, self._clipping = settings.accumulation(spec), spec.gradient_clipping
+        self._amsgrad = has_amsgrad(spec)
         self._has_masters = spec.dtype != "float32"
         self._counted = spec.accumulation_mode == "micro_steps"
         self._has_stepped = False
@@ -109,7 +110,7 @@ class DeepSpeedEngine:
         if not on_all:  # reading would fail on this rank and wait for ever on the others
             return {}
         read = deepspeed.utils.safe_get_full_optimizer_state
-        kinds = ("exp_avg", "exp_avg_sq")
+        kinds = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self._amsgrad else [])]
         return {name: {kind: read(p, kind) for kind in kinds} for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:

@@ -259,6 +259,8 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
             f"workload.global_batch_size: {workload.global_batch_size} holds at {trial.run.world_size} ranks;"
             f" with others, change gradient_accumulation_steps ({engine.gradient_accumulation_steps})"
         )
+    if workload.loss_weighting == "tokens":
+        yield "workload.loss_weighting: tokens is the training script's to multiply its losses by; left out"
     if workload.activation_checkpointing:
         yield "workload.activation_checkpointing is the model's to switch on; left out"
 

@@ -77,7 +77,15 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     if workload.command is not None:
         yield from command_mistakes(workload.command, workload.step_times, workload.checkpoint)
         default = WorkloadSpec()
-        for key in ("model", "preset", "options", "loss", "data", "activation_checkpointing"):
+        for key in (
+            "model",
+            "preset",
+            "options",
+            "loss",
+            "data",
+            "loss_weighting",
+            "activation_checkpointing",
+        ):
             if getattr(workload, key) != getattr(default, key):
                 yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
         return

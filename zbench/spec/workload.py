@@ -176,6 +176,9 @@ class WorkloadSpec(SpecModel):
     backwards_per_step: int = Field(
         1, ge=1, description="Backward calls in one step where the engine does not count micro-batches."
     )
+    loss_weighting: Literal["mean", "tokens"] = Field(
+        "mean", description="Micro-batches count alike in a step's gradient, or by their `tokens`."
+    )
     command: str | None = Field(
         None, min_length=1, description="Your own training script, such as `python train.py {zero_stage}`."
     )

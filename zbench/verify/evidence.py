@@ -14,7 +14,7 @@ from zbench.verify.diagnosis import Finding, judge_update
 from zbench.verify.distance import errors_of
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Remainder
-from zbench.verify.slope import NORM_UP_TO, factor_in_words, judge_gradient, shares, slopes
+from zbench.verify.slope import ALL_UP_TO, factor_in_words, judge_gradient, shares, slopes
 from zbench.verify.trajectory import Reference, Trajectory
 
 _BUFFERS_UP_TO = 10.0
@@ -25,13 +25,15 @@ _GROSS = 0.25
 class Witness:
     """What was replayed and read of all ranks.
 
-    unread: why the update cannot be replayed. gradients: of the first update, by name; empty where they
-    cannot be read. first: digests of all parameters before the first step. findings: of each rank's buffers.
+    unread, unread_moments: why the update, and the gradient, cannot be read. gradients: of the first update,
+    by name; empty where they cannot be read. first: digests of all parameters before the first step.
+    findings: of each rank's buffers.
     """
 
     adams: Mapping[str, Adam]
     remainders: Sequence[Remainder]
     unread: str | None
+    unread_moments: str | None
     gradients: Mapping[str, Tensor]
     first: Mapping[str, int]
     findings: Sequence[Finding]
@@ -52,7 +54,6 @@ def adam_of(name: str, spec: EngineSpec) -> Adam:
     """Return the hyperparameters of a parameter's updates."""
     pattern, group = group_named(name, spec.param_groups)
     settings = settings_of(spec.optimizer, group)
-    settings.pop("amsgrad")
     return Adam(**settings, decoupled=spec.optimizer.name == "adamw", group=pattern)
 
 
@@ -68,7 +69,8 @@ def examine(observed: Trajectory, reference: Reference, evidence: Witness) -> Ex
         warnings.append(f"update not checked: {missing}")
     if not scale_checked:
         unchecked.append("scale")
-        warnings.append("scale not checked: the engine reports neither first_moments() nor gradient norms")
+        neither = "the engine reports neither first_moments() nor gradient norms"
+        warnings.append(f"scale not checked: {evidence.unread_moments or neither}")
     findings = sorted([*scale, *updates, *state], key=lambda finding: finding.gravity != "wrong")
     return Examination(findings, [*of_gradient, *of_update], unchecked, warnings)
 
@@ -82,7 +84,7 @@ def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
         counts[one.parameter, one.step] += one.elements
     most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
     for at, (name, value) in enumerate(reference.plain.parameters.items()):
-        trained = reference.active is not None and bool(reference.active[:, at].any())
+        trained = bool(reference.active[:, at].any())
         if trained and most.get(name, 0) < value.numel():
             return f"optimizer_parts() has {most.get(name, 0):,} of {value.numel():,} elements of {name}"
     return None
@@ -102,7 +104,7 @@ def _judge_scale(
     norm, own = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
     if not math.isfinite(norm) or not own > 0:
         return [], [], False
-    factor, limit = norm / own, NORM_UP_TO[evidence.dtype]
+    factor, limit = norm / own, ALL_UP_TO[evidence.dtype]
     coefficient = Coefficient("gradient", factor, limit)
     if abs(factor - 1) <= limit:
         return [], [coefficient], True
@@ -114,10 +116,8 @@ def _judge_untrained(observed: Trajectory, reference: Reference, evidence: Witne
     """Return the faults of parameters that nothing may change: frozen ones, and those without a gradient."""
     findings = []
     columns = {name: observed.digests[:, at] for at, name in enumerate(observed.names)}
-    untouched = set()
-    if reference.active is not None:
-        never = ~reference.active.any(dim=0)
-        untouched = {name for name, no in zip(reference.plain.names, never.tolist(), strict=True) if no}
+    active = reference.active.any(dim=0).tolist()
+    untouched = {name for name, ever in zip(reference.plain.names, active, strict=True) if not ever}
     for name in sorted((untouched | reference.frozen.keys()) & columns.keys() & evidence.first.keys()):
         what = "frozen parameter" if name in reference.frozen else "parameter without a gradient"
         if bool((columns[name] != evidence.first[name]).any()):

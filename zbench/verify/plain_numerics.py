@@ -78,12 +78,6 @@ def clipping_factor(norm: float, max_norm: float) -> float:
     return norm if math.isnan(norm) else min(1.0, max_norm / (norm + 1e-6))
 
 
-def scaled_loss(loss: Tensor, divisor: int, scale: float) -> Tensor:
-    """Return what backward starts from: the loss over `divisor` (the caller's mean), times the loss scale."""
-    mean = loss if divisor == 1 else loss / divisor
-    return mean if scale == 1.0 else mean * scale
-
-
 def canonical_square_sum(gradients: Gradients) -> float:
     """Return the canonical float64 sum of squares, parameters in registration order."""
     parts = []

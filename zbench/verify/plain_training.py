@@ -26,13 +26,12 @@ from zbench.verify.plain_numerics import (
     canonical_square_sum,
     clipping_factor,
     group_of,
-    scaled_loss,
     square_sum,
     torch_dtype,
 )
 from zbench.verify.slope import SKETCH, sketch
 from zbench.verify.trajectory import Reference, Trajectory
-from zbench.workloads import Workload, seed_all
+from zbench.workloads import Workload, seed_all, weighted
 
 ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 """Relative difference of values that were added up in another order, by the model's dtype."""
@@ -63,11 +62,11 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     reference = Reference(
         trajectory,
         torch.stack(moved),
+        torch.tensor(plain.active),
         gradients=plain.gradients,
         contributions=plain.contributions(),
         buffers=plain.buffers(),
         frozen=plain.frozen,
-        active=torch.tensor(plain.active),
     )
     if not truth:
         return reference
@@ -204,30 +203,31 @@ class _PlainRun:
         losses = [[0.0 for _ in micros] for _ in ranks]
         sums = GradientSums(self._task.spec, ranks=len(ranks), several=len(micros) > 1, exact=self._exact)
         total: Gradients = {}
+        weights = self._task.workload.loss_weights(step, len(micros))
         if self._task.accumulation.each_backward:
             for micro in micros:
                 over_ranks: Gradients = {}
                 for rank in ranks:
-                    gradients, losses[rank][micro] = self._backward(step, micro, rank)
+                    gradients, losses[rank][micro] = self._backward(step, micro, rank, weights[rank][micro])
                     sums.add_rank(over_ranks, gradients)
                 sums.add_micro_batch(total, over_ranks)
         else:
             for rank in ranks:
                 local: Gradients = {}
                 for micro in micros:
-                    gradients, losses[rank][micro] = self._backward(step, micro, rank)
+                    gradients, losses[rank][micro] = self._backward(step, micro, rank, weights[rank][micro])
                     sums.add_micro_batch(local, gradients)
                 sums.add_rank(total, local)
         return total, losses
 
-    def _backward(self, step: int, micro: int, rank: int) -> tuple[Gradients, float]:
+    def _backward(self, step: int, micro: int, rank: int, weight: float) -> tuple[Gradients, float]:
         """Return one micro-batch's gradients, of the (scaled) loss, and its unscaled loss."""
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
         seed_all(workload.micro_seed(step, micro, rank), self._task.device)
         loss = workload.loss(self._models[rank], batch)
-        scaled = scaled_loss(loss, self._task.accumulation.loss_divisor, self._scaling.scale)
-        torch.autograd.backward(scaled)
+        mean = weighted(loss, weight, self._task.accumulation.loss_divisor)
+        torch.autograd.backward(mean if self._scaling.scale == 1.0 else mean * self._scaling.scale)
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():
             parameter.grad = None

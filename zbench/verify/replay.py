@@ -42,6 +42,7 @@ class Adam:
     eps: float
     weight_decay: float
     bias_correction: bool
+    amsgrad: bool
     decoupled: bool
     group: str | None = None
 
@@ -120,6 +121,8 @@ def replay(
         if rebuilt:
             given = _gradient(old, new, adam).square_().mul_(1 - adam.beta2)
             new["exp_avg_sq"] = given.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
+            if adam.amsgrad:
+                new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
         sums = _Sums.zero()
         for first in range(0, new["param"].numel(), _CHUNK):
             cut = slice(first, first + _CHUNK)

@@ -1,13 +1,13 @@
 """The gradient of the first step, by its slope: parameters equal the reference's there.
 
-A parameter's gradient is regressed on that of the float64 run, and so is the reference's own. What rounding
-adds is incoherent, so the slopes of both agree far more closely than their elements do, in bfloat16 too: a
-factor, a dropped tensor, a missing micro-batch or rank stands out. Sketches (random sums, 64 a parameter) of
-what each micro-batch of each rank adds say which of them is missing.
+What a parameter's gradient adds to the reference's is regressed on the gradient of the float64 run. Rounding
+is incoherent: the slope of many elements shows a factor far below the noise of each, in bfloat16 too, and
+what is not on the slope says how far to trust it. Sketches (random sums, 64 a parameter) of what each
+micro-batch of each rank adds say which of them is missing.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,50 +15,38 @@ from torch import Tensor
 
 from zbench.record.record import Coefficient
 from zbench.verify.diagnosis import CERTAIN, MOST_FAULTS, NEAR, WRONG_FROM, Finding, percent, times, where_of
-from zbench.verify.replay import Adam
+from zbench.verify.replay import Adam, within
 
-SLOPE_UP_TO = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 5e-3}
-"""Share by which a gradient may be larger than the reference's, by the model's dtype."""
+ALONE_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Share by which one parameter's gradient may be larger than the others', by the model's dtype."""
+ALL_UP_TO = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 5e-3}
+"""Share by which all may be larger than the reference's: a norm in bfloat16 clips all alike."""
 REST_UP_TO = 8.0
 """How much further from its slope it may be than the reference's own."""
-NORM_UP_TO = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 4e-3}
 SKETCH = 64
 _SMALLEST = 2.0**-120
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """One parameter's gradient over the true one. rest: L2 of what is not on the slope, over the true one's.
+    """One parameter's gradient beside the reference's, by what both have along the true one.
 
-    own, own_rest: the same of the reference's gradient. elements: of the gradient, zeros left out.
+    factor: how many times as large it is. error: the standard error of that. rest: what it adds off the
+    slope (L2), over the gradient. own_error, own_rest: the reference's distance from the true one along and
+    off the slope, in the same unit.
     """
 
-    value: float
+    factor: float
+    error: float
     rest: float
-    own: float
+    own_error: float
     own_rest: float
     elements: int
 
     @property
-    def error(self) -> float:
-        """How much larger the gradient is than the reference's."""
-        return self.value / self.own - 1
-
-    def strays(self, dtype: str) -> bool:
-        """Whether the gradient is beyond what rounding in the model's dtype explains."""
-        limit = max(SLOPE_UP_TO[dtype], CERTAIN * self.uncertainty)
-        rest_limit = max(REST_UP_TO * self.own_rest, SLOPE_UP_TO[dtype])
-        return not (abs(self.error) <= limit and self.rest <= rest_limit)
-
-    @property
-    def uncertainty(self) -> float:
-        """The standard error of the slope, were rounding errors independent."""
-        return float(self.own_rest / max(abs(self.own), _SMALLEST) / max(1, self.elements) ** 0.5)
-
-    @property
     def is_noise(self) -> bool:
         """Whether there is no gradient but rounding, as of a bias before a normalisation."""
-        return self.own_rest > NEAR * abs(self.own)
+        return self.own_rest > NEAR
 
 
 def slopes(
@@ -66,16 +54,23 @@ def slopes(
 ) -> dict[str, Slope]:
     """Return the slope of every gradient that the reference has; without `true`, on the reference's own."""
     result = {}
-    for name, own in plain.items():
-        truth = (true.get(name, own)).double().reshape(-1)
-        square = float(truth @ truth)
-        if square < _SMALLEST:
+    for name, reference in plain.items():
+        own, truth = reference.double().reshape(-1), true.get(name, reference).double().reshape(-1)
+        square, along = float(truth @ truth), float(own @ truth)
+        if square < _SMALLEST or along == 0:
             continue
-        each = [value.double().reshape(-1) for value in (gradients.get(name, torch.zeros_like(own)), own)]
-        found = [float(value @ truth) / square for value in each]
-        rests = [float((v - s * truth).norm()) / square**0.5 for v, s in zip(each, found, strict=True)]
-        elements = int(torch.count_nonzero(truth))
-        result[name] = Slope(found[0], rests[0], found[1], rests[1], elements)
+        scale, length = along / square, abs(along) / square**0.5
+        added = (gradients[name].double().reshape(-1) if name in gradients else torch.zeros_like(own)) - own
+        share = float(added @ truth) / square
+        rest = added - share * truth
+        result[name] = Slope(
+            factor=1 + share / scale,
+            error=float((rest * truth).norm()) / abs(along),
+            rest=float(rest.norm()) / length,
+            own_error=abs(scale - 1),
+            own_rest=float((own - scale * truth).norm()) / length,
+            elements=int(torch.count_nonzero(truth)),
+        )
     return result
 
 
@@ -112,24 +107,54 @@ def judge_gradient(
     """Return the faults of the first step's gradient. parts [W, B]: `shares`."""
     if not of_each:
         return [], []
-    pooled = statistics.median(one.value / one.own for one in of_each.values())
-    spread = statistics.median(CERTAIN * one.uncertainty for one in of_each.values())
-    coefficients = [Coefficient("gradient", pooled, spread)]
-    bad = {name: one for name, one in of_each.items() if not one.is_noise and one.strays(dtype)}
+    limits = _Limits.of(list(of_each.values()), dtype)
+    coefficients = [Coefficient("gradient", limits.common, CERTAIN * limits.coherent)]
+    bad = {name: one for name, one in of_each.items() if limits.exceeded(one)}
     if not bad:
         return [], coefficients
     where = where_of({(name, 0) for name in bad}, {(name, 0) for name in of_each.keys() - bad}, adams)
-    size = max(max(abs(one.error), one.rest - one.own_rest) for one in bad.values())
-    missing = _missing(parts) if parts is not None and len(bad) == len(of_each) else None
+    size = max(max(abs(one.factor - 1), one.rest) for one in bad.values())
+    missing = _missing(parts) if parts is not None and 2 * len(bad) > len(of_each) else None
     if missing is not None:
         return [Finding(1.0, missing)], coefficients
-    if all(abs(one.value) < NEAR for one in bad.values()):
+    if all(abs(one.factor) < NEAR for one in bad.values()):
         return [Finding(1.0, f"no gradient ({where})")], coefficients
-    if statistics.median(abs(one.error) < NEAR * one.rest for one in bad.values()):
+    if statistics.median(abs(one.factor - 1) < NEAR * one.rest for one in bad.values()):
         return [Finding(size, f"gradients other than the reference's ({where})")], coefficients
-    factor = statistics.median(one.value / one.own for one in bad.values())
+    factor = statistics.median(one.factor for one in bad.values())
     ranks, backwards = parts.shape if parts is not None else (1, 1)
     return [Finding(size, factor_in_words(factor, where, ranks, backwards))], coefficients
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What rounding explains in one run.
+
+    common: the factor that most parameters have. typical: how far elements are from their slope. coherent:
+    what elements of a parameter have in common of that, as far as the reference's own rounding shows.
+    """
+
+    dtype: str
+    common: float
+    typical: float
+    coherent: float
+
+    @classmethod
+    def of(cls, all_slopes: Sequence[Slope], dtype: str) -> "_Limits":
+        factors = [one.factor for one in all_slopes]
+        middle = (statistics.median_low(factors), statistics.median_high(factors))
+        typical = statistics.median(one.rest for one in all_slopes)
+        own_rest = statistics.median(one.own_rest for one in all_slopes)
+        own_error = statistics.median(one.own_error for one in all_slopes)
+        coherent = own_error * typical / own_rest if own_rest > 0 else 0.0
+        return cls(dtype, min(middle, key=lambda factor: abs(factor - 1)), typical, coherent)
+
+    def exceeded(self, one: Slope) -> bool:
+        """Whether a gradient is beyond what rounding explains."""
+        whole, alone = ALL_UP_TO[self.dtype], ALONE_UP_TO[self.dtype]
+        off = one.factor - 1 - within(one.factor - 1, (min(max(self.common - 1, -whole), whole),))
+        spread = CERTAIN * max(one.error, self.typical / one.elements**0.5, self.coherent)
+        return not (abs(off) <= alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, whole))
 
 
 def factor_in_words(factor: float, where: str, ranks: int, backwards: int) -> str:

@@ -1,11 +1,13 @@
 """Trajectories: what a training run went through, and how a reference is kept in a file."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +19,8 @@ from torch import Tensor
 from zbench.errors import DamagedReferenceError, UsageError, undamaged
 from zbench.verify.digest import digest
 
-_FORMAT = "2"
-_OF_REFERENCE = (
-    "truth", "true_moments", "gradients", "true_gradients", "contributions", "buffers", "true_buffers",
-    "frozen",
-)  # fmt: skip
-_PREFIXES = ("parameters", "moments", *_OF_REFERENCE)
+_FORMAT = "3"
+_TEXTS = ("names", "skipped", "inputs")  # fields that are no tensors, kept as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +56,7 @@ class Reference:
 
     plain: Trajectory
     travelled: Tensor
+    active: Tensor
     inputs: Mapping[str, str] = field(default_factory=dict)
     truth: Mapping[str, Tensor] = field(default_factory=dict)
     true_moments: Mapping[str, Tensor] = field(default_factory=dict)
@@ -67,37 +66,30 @@ class Reference:
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
     true_buffers: Mapping[str, Tensor] = field(default_factory=dict)
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
-    active: Tensor | None = None
 
 
 def save_reference(reference: Reference, path: Path) -> None:
     """Write a reference to a safetensors file, whole or not at all."""
-    plain = reference.plain
-    tensors = {
-        "losses": plain.losses,
-        "grad_norms": plain.grad_norms,
-        "digests": plain.digests,
-        "travelled": reference.travelled,
-    }
-    if reference.active is not None:
-        tensors["active"] = reference.active
-    groups = (plain.parameters, plain.moments, *(getattr(reference, name) for name in _OF_REFERENCE))
-    for prefix, group in zip(_PREFIXES, groups, strict=True):
-        tensors |= {f"{prefix}/{name}": tensor for name, tensor in group.items()}
-    about = {
-        "format": _FORMAT,
-        "inputs": json.dumps(dict(reference.inputs)),
-        "names": json.dumps(plain.names),
-        "skipped": json.dumps(plain.skipped),
-    }
-    write_tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, path, about)
+    tensors: dict[str, Tensor] = {}
+    about = {"format": _FORMAT}
+    for name, value in (_fields(reference.plain) | _fields(reference)).items():
+        if name in _TEXTS:
+            about[name] = json.dumps(value)
+        elif isinstance(value, Tensor):
+            tensors[name] = value.contiguous()
+        elif name != "plain":
+            tensors |= {f"{name}/{key}": tensor.contiguous() for key, tensor in value.items()}
+    write_tensors(tensors, path, about)
 
 
-def load_active(path: Path) -> tuple[tuple[str, ...], NDArray[np.bool_]] | None:
+def _fields(of: Trajectory | Reference) -> dict[str, Any]:
+    return {field.name: getattr(of, field.name) for field in dataclasses.fields(of)}
+
+
+def load_active(path: Path) -> tuple[list[str], NDArray[np.bool_]]:
     """Return a reference's trained parameters, and in which steps [S, P] each had a gradient."""
-    with undamaged(path, "remove it and run the sweep again"), safe_open(path, framework="pt") as file:
-        names = tuple(json.loads((file.metadata() or {})["names"]))
-        return (names, file.get_tensor("active").numpy().copy()) if "active" in file.keys() else None  # noqa: SIM118
+    with _whole(path), safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()["names"]), file.get_tensor("active").numpy().copy()
 
 
 def load_reference(path: Path) -> Reference:
@@ -105,11 +97,17 @@ def load_reference(path: Path) -> Reference:
 
     DamagedReferenceError for a file that is damaged, not there or of another format.
     """
-    with _whole(path):
-        tensors, about = read_tensors(path, _FORMAT)
-        reference = _reference(tensors, about)
-        _check(reference)
-    return reference
+    tensors, about = read_tensors(path, _FORMAT)
+    values: dict[str, Any] = {name: json.loads(about[name]) for name in _TEXTS}
+    values |= {"names": tuple(values["names"]), "skipped": tuple(values["skipped"])}
+    for key, tensor in tensors.items():
+        group, is_of_group, name = key.partition("/")
+        if is_of_group:
+            values.setdefault(group, {})[name] = tensor
+        else:
+            values[key] = tensor
+    plain = {field.name: values.pop(field.name, {}) for field in dataclasses.fields(Trajectory)}
+    return Reference(Trajectory(**plain), **values)
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
@@ -147,64 +145,6 @@ def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     """Return hex digits of names, types, shapes and bits of tensors, and of the texts beside them."""
     facts = {name: (str(t.dtype), list(t.shape), digest(t)) for name, t in tensors.items()}
     return hashlib.sha256(json.dumps([facts, dict(about)], sort_keys=True).encode()).hexdigest()
-
-
-def _check(reference: Reference) -> None:
-    """Raise ValueError where a reference's parts do not belong together."""
-    plain, names = reference.plain, set(reference.plain.names)
-    steps, count = len(plain.losses), len(plain.names)
-    floats = [plain.losses, plain.grad_norms, reference.travelled]
-    if (
-        (plain.losses.dim(), plain.grad_norms.shape) != (3, (steps,))
-        or (plain.digests.shape, reference.travelled.shape) != ((steps, count), (count,))
-        or plain.digests.dtype != torch.int64
-        or not all(numbers.is_floating_point() for numbers in floats)
-        or any(type(step) is not int or not 0 <= step < steps for step in plain.skipped)
-    ):
-        raise ValueError("its steps do not belong together")
-    if count != len(names) or plain.parameters.keys() != names or not plain.moments.keys() <= names:
-        raise ValueError("its parameters are not those it names")
-    if any(value.dtype != torch.float32 for value in (*plain.parameters.values(), *plain.moments.values())):
-        raise ValueError("its parameters or moments are not in float32")
-    if reference.truth.keys() not in (set(), names):
-        raise ValueError("its truth is not whole")
-    if reference.true_moments.keys() not in (set(), plain.moments.keys()):
-        raise ValueError("its true moments are not whole")
-    if any(steps.shape != plain.digests.shape for steps in (reference.active,) if steps is not None):
-        raise ValueError("its active parameters are not those it names")
-    if not reference.gradients.keys() <= names or not reference.true_gradients.keys() <= names:
-        raise ValueError("its gradients are not those of its parameters")
-    shaped = (reference.gradients, reference.true_gradients)
-    for group in (plain.moments, reference.truth, reference.true_moments, *shaped):
-        if any(v.shape != plain.parameters[n].shape or not v.is_floating_point() for n, v in group.items()):
-            raise ValueError("its moments or its truth are not those of its parameters")
-
-
-def _reference(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Reference:
-    groups: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in _PREFIXES}
-    single: dict[str, Tensor] = {}
-    for key, tensor in tensors.items():
-        prefix, slash, name = key.partition("/")
-        if slash:
-            groups[prefix][name] = tensor
-        else:
-            single[key] = tensor
-    plain = Trajectory(
-        names=tuple(json.loads(about["names"])),
-        losses=single["losses"],
-        grad_norms=single["grad_norms"],
-        digests=single["digests"],
-        parameters=groups["parameters"],
-        moments=groups["moments"],
-        skipped=tuple(json.loads(about["skipped"])),
-    )
-    return Reference(
-        plain,
-        single["travelled"],
-        json.loads(about.get("inputs", "{}")),
-        **{name: groups[name] for name in _OF_REFERENCE},
-        active=single.get("active"),
-    )
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:

@@ -26,7 +26,7 @@ from zbench.spec.trial import TrialSpec, accumulation
 from zbench.worker.engines import build
 from zbench.worker.job import RankJob
 from zbench.worker.turns import Turns, turn_lengths
-from zbench.workloads import Batch, Workload, seed_all
+from zbench.workloads import Batch, Workload, seed_all, weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ class Samples:
         return [statistics.fmean(self.step_seconds[a:b]) for a, b in itertools.pairwise(ends) if b > a]
 
 
+MicroBatch = tuple[int, float, Batch]
+"""Its seed, what its loss is multiplied by, and its tensors."""
+
+
 class Trainer:
     """Runs optimizer steps of one rank of `trial`, whose model and engine it builds."""
 
@@ -92,28 +96,29 @@ class Trainer:
         """Micro-batches of one step."""
         return self._accumulation.backwards
 
-    def batches(self, step: int) -> list[tuple[int, Batch]]:
-        """Return the seeds and micro-batches of one step, on the device."""
+    def batches(self, step: int) -> list[MicroBatch]:
+        """Return the micro-batches of one step, on the device."""
         rank, micros = dist.get_rank(), range(self.backwards)
         seeds = [self._workload.micro_seed(step, micro, rank) for micro in micros]
         batches = [self._workload.batch(step, micro, rank) for micro in micros]
-        return [(s, tuple(x.to(self._device) for x in b)) for s, b in zip(seeds, batches, strict=True)]
+        weights = self._workload.loss_weights(step, self.backwards)[rank]
+        on_device = [tuple(x.to(self._device) for x in batch) for batch in batches]
+        return list(zip(seeds, weights, on_device, strict=True))
 
-    def size(self, batches: list[tuple[int, Batch]]) -> int:
+    def size(self, batches: list[MicroBatch]) -> int:
         """Return the size of one step's micro-batches together; see `Workload.size`."""
-        return sum(self._workload.size(batch) for _, batch in batches)
+        return sum(self._workload.size(batch) for _, _, batch in batches)
 
-    def step(self, batches: list[tuple[int, Batch]]) -> tuple[list[Tensor], StepInfo]:
+    def step(self, batches: list[MicroBatch]) -> tuple[list[Tensor], StepInfo]:
         """Run one optimizer step; return each micro-batch's loss, still on the device, and what the engine
         says."""
         losses = []
-        for micro, (seed, batch) in enumerate(batches):
+        for micro, (seed, weight, batch) in enumerate(batches):
             seed_all(seed, self._device)
             with self._clock.phase("forward"):
                 loss = self._workload.loss(self._model, batch)
                 losses.append(loss.detach())
-                if self._accumulation.loss_divisor != 1:
-                    loss = loss / self._accumulation.loss_divisor
+                loss = weighted(loss, weight, self._accumulation.loss_divisor)
             with self._clock.phase("backward"):
                 self.engine.backward(loss, micro == len(batches) - 1 if self._marks_last else None)
             del loss
@@ -125,7 +130,7 @@ class Trainer:
 
         What its owner keeps in eval mode, such as a frozen batch norm, is in it afterwards, too.
         """
-        seed, batch = self.batches(step)[0]
+        seed, _, batch = self.batches(step)[0]
         seed_all(seed, self._device)
         kept_in_eval = [module for module in self._model.modules() if not module.training]
         self._model.eval()

@@ -1,5 +1,6 @@
 """Watches a trial for the verdict: between the timed steps, outside every measured figure."""
 
+import contextlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,19 +63,20 @@ class Observer:
             self._digests.append([digest(value.float()) for value in parameters.values()])
             self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters)
 
-    def trajectory(self) -> Trajectory:
-        """Return what this rank saw, with the losses of all ranks. Every rank must call it."""
+    def _trajectory(self, replayer: "_Replayer") -> Trajectory:
+        """Return what this rank saw, with the losses of all ranks."""
         own = torch.tensor(self._losses, dtype=torch.float64)
         everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(everyone, own)
+        parameters = {name: value.cpu().float() for name, value in self._engine.full_parameters().items()}
         norms = [float("nan") if info.grad_norm is None else info.grad_norm for info in self._infos]
         return Trajectory(
             names=self._names,
             losses=torch.stack(everyone, dim=1),
             grad_norms=torch.tensor(norms, dtype=torch.float64),
             digests=torch.tensor(self._digests, dtype=torch.int64),
-            parameters={name: value.cpu().float() for name, value in self._engine.full_parameters().items()},
-            moments={name: value.cpu().float() for name, value in _first_moments(self._engine).items()},
+            parameters=parameters,
+            moments={name: value.cpu().float() for name, value in replayer.moments(parameters).items()},
             skipped=tuple(step for step, info in enumerate(self._infos) if info.skipped),
         )
 
@@ -84,16 +86,18 @@ class Observer:
         inputs: digests of the user's files that this trial read. Where ranks hold different parameters, the
         gravest verdict over ranks counts.
         """
-        if self._path is None or self._replayer is None:
+        replayer = self._replayer
+        if self._path is None or replayer is None:
             return Judgement(Correctness("unchecked"))
-        own, reference = self.trajectory(), load_reference(self._path)
+        own, reference = self._trajectory(replayer), load_reference(self._path)
         buffers = judge_buffers(self._model, reference, dist.get_rank())
-        every = from_all((self._replayer.remainders, self._replayer.unread, buffers))
+        every = from_all((replayer.remainders, replayer.unread, buffers))
         evidence = Witness(
-            adams=self._replayer.adams,
+            adams=replayer.adams,
             remainders=[one for remainders, _, _ in every for one in remainders],
             unread=next((why for _, why, _ in every if why is not None), None),
-            gradients=self._replayer.first_gradients(),
+            unread_moments=replayer.unread_moments,
+            gradients=replayer.first_gradients(),
             first=self._first,
             findings=[finding for _, _, findings in every for finding in findings],
             dtype=self._trial.engine.dtype,
@@ -114,96 +118,121 @@ class Observer:
 
 
 class _Replayer:
-    """Replays some steps of this rank; `unread` says why the engine does not let it."""
+    """Replays some steps of this rank.
+
+    unread, unread_moments: why the update, and the gradient, cannot be read; None where they can.
+    """
 
     def __init__(
         self, engine: TrainingEngine, trial: TrialSpec, path: Path, parameters: Mapping[str, Tensor]
     ) -> None:
         self._engine = engine
-        self._active = load_active(path)
-        names = self._active[0] if self._active is not None else ()
-        self.adams: dict[str, Adam] = {name: adam_of(name, trial.engine) for name in names}
+        self._names, self._active = load_active(path)
+        self.adams = {name: adam_of(name, trial.engine) for name in self._names}
         last = trial.run.warmup_steps + trial.run.steps
         drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
         self._steps = {0, 1, last} | drawn
         self._skipped: list[bool] = []
         self.remainders: list[Remainder] = []
-        self.unread: str | None = None if self._active is not None else "the reference does not say"
-        self._before = _Spool()
-        self._moments = _Spool()
-        self._keep(self._parts(parameters), 0)
+        self.unread: str | None = None
+        self.unread_moments: str | None = None
+        self._before, self._first_moments = _Spool(), _Spool()
+        self._before.put(self._parts(parameters))
 
     def after_step(self, step: int, skipped: bool, parameters: Mapping[str, Tensor]) -> None:
         """Replay the step that has ended, if it is one of those; keep the state before the next such one."""
         self._skipped.append(skipped)
-        if skipped is False and self._skipped.count(False) == 1 and dist.get_rank() == 0:
-            self._moments.put(_first_moments(self._engine))
-        elif not skipped and self._skipped.count(False) == 1:
-            _first_moments(self._engine)  # a collective
+        if not skipped and self._skipped.count(False) == 1:
+            moments = self.moments(parameters)
+            if dist.get_rank() == 0:
+                self._first_moments.put(moments)
         if not {step, step + 1} & self._steps:
             return
         parts = self._parts(parameters)
-        if step in self._steps and not skipped and parts is not None:
+        if step in self._steps and not skipped and parts:
             before, counts = self._before.take(), self._counts(step)
             rank = dist.get_rank()
             self.remainders += replay(before, parts, self.adams, counts, rank=rank, step=step)
-        self._keep(parts, step + 1)
+        if step + 1 in self._steps:
+            self._before.put(parts)
 
     def first_gradients(self) -> dict[str, Tensor]:
         """Return what the first update took as gradients, on rank 0; empty where that cannot be read."""
-        moments = self._moments.take()
+        moments = self._first_moments.take()
         return {name: m / (1 - self.adams[name].beta1) for name, m in moments.items() if name in self.adams}
 
-    def _keep(self, parts: Parts | None, step: int) -> None:
-        if parts is not None and step in self._steps:
-            self._before.put(parts)
+    def moments(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the first moments; empty, with the reason in `unread_moments`, where they cannot be read."""
+        moments = _read(self._engine, "first_moments") or {}
+        if (mistake := _mistake_of_moments(moments, parameters)) is None:
+            return moments
+        self.unread_moments = mistake
+        return {}
 
     def _counts(self, step: int) -> dict[str, int]:
-        assert self._active is not None
-        names, active = self._active
-        taken = [at for at in range(min(step + 1, len(active))) if not self._skipped[at]]
-        return dict(zip(names, active[taken].sum(axis=0).tolist(), strict=True))
+        taken = [at for at in range(min(step + 1, len(self._active))) if not self._skipped[at]]
+        return dict(zip(self._names, self._active[taken].sum(axis=0).tolist(), strict=True))
 
-    def _parts(self, parameters: Mapping[str, Tensor]) -> Parts | None:
-        """Return this rank's part; None, with the reason in `unread`, where the engine does not tell."""
+    def _parts(self, parameters: Mapping[str, Tensor]) -> Parts:
+        """Return this rank's part; empty, with the reason in `unread`, where the engine does not tell."""
         if self.unread is not None:
-            return None
-        read = getattr(self._engine, "optimizer_parts", None)
-        parts = None if read is None else read()
-        if parts is None:
-            moments = _first_moments(self._engine)
-            names = parameters if moments or not self._skipped else {}
-            parts = {
-                f"{n}@": {"param": parameters[n].reshape(-1)}
-                | ({"exp_avg": moments[n].reshape(-1)} if n in moments else {})
-                for n in names
-            }
-            if not parts:
-                self.unread = "the engine has neither optimizer_parts() nor first_moments()"
-                return None
-        self.unread = _mistake(parts)
-        return parts if self.unread is None else None
+            return {}
+        parts: Parts | None = _read(self._engine, "optimizer_parts")
+        if parts is not None:
+            self.unread = _mistake_of_parts(parts, self.adams)
+            return {} if self.unread else parts
+        moments = self.moments(parameters)
+        if self._skipped and not moments:
+            self.unread = (
+                self.unread_moments or "the engine has neither optimizer_parts() nor first_moments()"
+            )
+            return {}
+        return {
+            f"{name}@": {"param": value.reshape(-1)}
+            | ({"exp_avg": moments[name].reshape(-1)} if name in moments else {})
+            for name, value in parameters.items()
+        }
 
 
-def _mistake(parts: Any) -> str | None:
+def _read(engine: TrainingEngine, method: str) -> Any:
+    """Return what one of the protocol's optional methods does; None where the engine does not have it."""
+    with contextlib.suppress(NotImplementedError):
+        return getattr(engine, method, lambda: None)()
+    return None
+
+
+def _mistake_of_moments(moments: Any, parameters: Mapping[str, Tensor]) -> str | None:
+    """Return what is wrong with what `first_moments` returned, in one message; None if nothing is."""
+    if not isinstance(moments, dict) or not moments.keys() <= parameters.keys():
+        return "first_moments() returned no dict of tensors by the parameters' names"
+    for name, value in moments.items():
+        if mistake := _mismatch(value, parameters[name].shape):
+            return f"first_moments(): {name!r} is {mistake}"
+    return None
+
+
+def _mistake_of_parts(parts: Any, adams: Mapping[str, Adam]) -> str | None:
     """Return what is wrong with what `optimizer_parts` returned, in one message; None if nothing is."""
     if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
         return "optimizer_parts() returned no dict of dicts of tensors"
     for key, part in parts.items():
-        shape = getattr(part.get("param"), "shape", None)
+        adam, size = adams.get(key.rpartition("@")[0]), getattr(part.get("param"), "numel", lambda: 0)()
+        if adam is not None and adam.amsgrad and "exp_avg_sq" in part and "max_exp_avg_sq" not in part:
+            return f"optimizer_parts(): {key!r} has no max_exp_avg_sq, which amsgrad needs"
         for kind, value in {"param": None, **part}.items():
-            if kind not in KINDS or not isinstance(value, Tensor) or value.dim() != 1:
-                return f"optimizer_parts(): {kind} of {key!r} is no flat tensor of {', '.join(KINDS)}"
-            if value.shape != shape or not value.is_floating_point():
-                given = f"{value.dtype} {list(value.shape)}"
-                return f"optimizer_parts(): {kind} of {key!r} is {given}, expected floats {list(shape or [])}"
+            if kind not in KINDS:
+                return f"optimizer_parts(): {key!r} has {kind!r}, expected {', '.join(KINDS)}"
+            if mistake := _mismatch(value, torch.Size([size])):
+                return f"optimizer_parts(): {kind} of {key!r} is {mistake}"
     return None
 
 
-def _first_moments(engine: TrainingEngine) -> dict[str, Tensor]:
-    """Return the first moments; empty where the engine does not tell."""
-    read = getattr(engine, "first_moments", None)
-    return (read() if read is not None else None) or {}
+def _mismatch(value: Any, shape: torch.Size) -> str | None:
+    """Return what a value is where floats of this shape are expected; None where it is that."""
+    if isinstance(value, Tensor) and value.is_floating_point() and value.shape == shape:
+        return None
+    given = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    return f"{given}, expected floats {list(shape)}"
 
 
 class _Spool:

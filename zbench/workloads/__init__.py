@@ -1,6 +1,6 @@
 """Models and data, the same bits on every engine and stage."""
 
 from zbench.workloads.build import build_workload
-from zbench.workloads.workload import Batch, Workload, seed_all
+from zbench.workloads.workload import Batch, Workload, seed_all, weighted
 
-__all__ = ["Batch", "Workload", "build_workload", "seed_all"]
+__all__ = ["Batch", "Workload", "build_workload", "seed_all", "weighted"]

@@ -23,6 +23,7 @@ from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, SyntheticToke
 from zbench.workloads.flops import counted_flops, language_model_flops
 from zbench.workloads.workload import Batch, Data, Workload
 
+_IGNORED = -100  # the label that losses of torch and transformers leave out
 _LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
 
 
@@ -37,6 +38,7 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
     batch = data.micro_batch(0)
     compute_loss = choose(model, batch, names, loss)
+    count_tokens = _token_counter(model, data, names, reads_text=compute_loss is language_model_loss)
     return Workload(
         factory,
         data,
@@ -45,7 +47,8 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
         spec.micro_batch_size,
         count_flops=_flops_counter(spec, model),
         compute_loss=compute_loss,
-        count_tokens=_token_counter(model, data, names, reads_text=compute_loss is language_model_loss),
+        count_tokens=count_tokens,
+        count_weight=_weight_counter(spec, model, names, count_tokens),
     )
 
 
@@ -110,6 +113,22 @@ def _token_counter(
     if reads_text or isinstance(data, SyntheticTokens | TextBytes):
         return lambda batch: batch[0].numel()
     return (lambda batch: batch[names.index("input_ids")].numel()) if "input_ids" in names else None
+
+
+def _weight_counter(
+    spec: WorkloadSpec, model: nn.Module, names: Sequence[str], count_tokens: Callable[[Batch], int] | None
+) -> Callable[[Batch], int] | None:
+    """Return what a micro-batch's loss counts by: its labels that are not ignored, or else its tokens."""
+    if spec.loss_weighting == "mean":
+        return None
+    if "labels" in names and not hasattr(model, "count_tokens"):
+        return lambda batch: int((batch[names.index("labels")] != _IGNORED).sum())
+    if count_tokens is None:
+        raise UsageError(
+            f"workload.loss_weighting: nothing says what a token of {spec.model} is; give the model"
+            " count_tokens(batch), or set loss_weighting: mean"
+        )
+    return count_tokens
 
 
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:

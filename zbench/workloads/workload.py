@@ -70,6 +70,12 @@ def _seed_python_and_numpy(seed: int) -> None:
     np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
 
 
+def weighted(loss: Tensor, weight: float, divisor: int) -> Tensor:
+    """Return a loss times its weight, over what the caller divides by; the same tensor where both are 1."""
+    loss = loss if weight == 1.0 else loss * weight
+    return loss if divisor == 1 else loss / divisor
+
+
 Batch = tuple[Tensor, ...]
 
 
@@ -92,7 +98,8 @@ class Workload:
 
     samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`. compute_loss: how the
     model is called, if not with the batch as its arguments. count_tokens: those of one micro-batch; None
-    where nothing says what a token is.
+    where nothing says what a token is. count_weight: what a micro-batch's loss counts by; None where all
+    count alike.
     """
 
     factory: Callable[[], nn.Module]
@@ -103,6 +110,7 @@ class Workload:
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
     count_tokens: Callable[[Batch], int] | None = None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
+    count_weight: Callable[[Batch], int] | None = None
 
     @property
     def flops_per_micro_batch(self) -> float | None:
@@ -142,6 +150,15 @@ class Workload:
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank must be in [0, {self.world_size}), got {rank}")
         return derived_seed(self.seed, step, micro, rank)
+
+    def loss_weights(self, step: int, micros: int) -> list[list[float]]:
+        """Return what a step's losses [rank][micro] are multiplied by: 1, or their counts over the mean."""
+        ranks, count = range(self.world_size), self.count_weight
+        if count is None:
+            return [[1.0] * micros for _ in ranks]
+        counts = [[count(self.batch(step, micro, rank)) for micro in range(micros)] for rank in ranks]
+        mean = sum(map(sum, counts)) / (micros * self.world_size)
+        return [[number / mean if mean else 1.0 for number in of_rank] for of_rank in counts]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the scalar loss; floating inputs are cast to the model's dtype."""
