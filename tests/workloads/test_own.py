@@ -171,7 +171,7 @@ def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
 ) -> None:
     made = load(base_dir, model, dataset, **keys)
     batch = made.batch(0, 0, 0)
-    assert made.has_tokens == (tokens is not None)
+    assert (made.count_tokens is not None) == (tokens is not None)
     assert made.size(batch) == (tokens or sum(tensor.numel() for tensor in batch))
 
 

@@ -166,7 +166,7 @@ def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timin
     return Timing(
         step_seconds=samples.step_seconds,
         median_step_s=statistics.median(samples.step_seconds),
-        tokens_per_s=statistics.fmean(samples.sizes) / mean if workload.has_tokens else None,
+        tokens_per_s=statistics.fmean(samples.sizes) / mean if workload.count_tokens else None,
         samples_per_s=workload.samples_per_micro_batch * rate,
         tflops=None if flops is None else flops * rate / 1e12,
         phases={name: statistics.median(phases[name] for phases in samples.phases) for name in PHASES},

@@ -23,7 +23,6 @@ from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, SyntheticToke
 from zbench.workloads.flops import counted_flops, language_model_flops
 from zbench.workloads.workload import Batch, Data, Workload
 
-_IGNORED = -100  # the label that losses of torch and transformers leave out
 _LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
 
 
@@ -36,8 +35,7 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
-    batch = data.micro_batch(0)
-    compute_loss = choose(model, batch, names, loss)
+    compute_loss = choose(model, data.micro_batch(0), names, loss)
     count_tokens = _token_counter(model, data, names, reads_text=compute_loss is language_model_loss)
     return Workload(
         factory,
@@ -122,7 +120,7 @@ def _weight_counter(
     if spec.loss_weighting == "mean":
         return None
     if "labels" in names and not hasattr(model, "count_tokens"):
-        return lambda batch: int((batch[names.index("labels")] != _IGNORED).sum())
+        return lambda batch: int((batch[names.index("labels")] != nn.CrossEntropyLoss().ignore_index).sum())
     if count_tokens is None:
         raise UsageError(
             f"workload.loss_weighting: nothing says what a token of {spec.model} is; give the model"

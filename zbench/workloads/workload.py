@@ -120,11 +120,6 @@ class Workload:
         """
         return self.count_flops(self)
 
-    @property
-    def has_tokens(self) -> bool:
-        """Say whether it is known what a token is."""
-        return self.count_tokens is not None
-
     def size(self, batch: Batch) -> int:
         """Return how many tokens a micro-batch has or, where nothing says what a token is, elements."""
         return self.count_tokens(batch) if self.count_tokens else sum(tensor.numel() for tensor in batch)
