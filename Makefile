@@ -43,7 +43,7 @@ soak: $(VENV)/.installed-test
 	$(BIN)/pytest -m soak
 
 # The engines beside torch's and DeepSpeed's: hours; `make benchmarks ONLY=small_models`, or a file's name of
-# sweeps/benchmarks. What was measured is kept in results/benchmarks, and an interrupted call goes on.
+# sweeps/benchmarks. Runs are in build/benchmarks, and an interrupted call goes on; records and tables in results/benchmarks.
 .PHONY: benchmarks
 benchmarks: $(VENV)/.installed
 	$(BIN)/python -m tools.benchmarks.sweeps $(ONLY) $(BENCHMARK_FLAGS)

@@ -4,6 +4,7 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from analysis.synthetic import BASE_ID, trial, write_run
@@ -63,29 +64,42 @@ def test_every_benchmark_is_on_a_page() -> None:
     assert {parameters.values[0] for parameters in BLOCKS} == {file.stem for file in FILES}
 
 
-def test_a_page_gets_the_tables_of_the_runs_that_there_are(tmp_path: Path) -> None:
-    block = "<!-- zbench report {} -->\nbefore\n<!-- end -->\n"
+def test_a_page_gets_the_tables_of_the_records_that_are_stored(tmp_path: Path) -> None:
+    block = "<!-- zbench report results/benchmarks/{}.json -->\nbefore\n<!-- end -->\n"
     page = f"# Title\n\n{block.format('small')}\nbetween\n\n{block.format('grid')}"
-    write_run(tmp_path / sweeps.RESULTS / "small" / BASE_ID, trial([0.1, 0.2]))
+    run = write_run(tmp_path / sweeps.RUNS / "small" / BASE_ID, trial([0.1, 0.2]))
+    sweeps.zbench("compare", "small", "--save-baseline", "small", "-o", str(sweeps.RUNS), cwd=tmp_path)
+    (tmp_path / sweeps.RESULTS).mkdir(parents=True)
+    (run.parents[1] / "baselines" / "small.json").rename(tmp_path / sweeps.RESULTS / "small.json")
     text = sweeps.filled(page, tmp_path)
-    assert re.search(r"report small -->\n\n\| configuration .*\n<!-- end -->\n\nbetween", text, re.DOTALL)
+    assert re.search(r"small.json -->\n\n\| configuration .*\n<!-- end -->\n\nbetween", text, re.DOTALL)
     assert text.endswith(block.format("grid")), "what was not measured stays as it was"
     assert sweeps.filled(text, tmp_path) == text
 
 
-def test_a_run_that_is_there_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_there_goes_on_and_its_records_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[str, ...]] = []
+    code = 6
 
-    class Done:
-        returncode = 6
+    def zbench(*words: str, cwd: Path) -> object:
+        calls.append(words)
+        return SimpleNamespace(returncode=code)
 
-    monkeypatch.setattr(sweeps, "zbench", lambda *words, cwd: calls.append(words) or Done)
+    monkeypatch.setattr(sweeps, "zbench", zbench)
+    stored = tmp_path / sweeps.RUNS / "baselines" / "small.json"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("{}")
     file = tmp_path / "sweeps" / "small.yaml"
     assert sweeps.run(file, ["run.repeats=1"], tmp_path) == 6
-    run = write_run(tmp_path / sweeps.RESULTS / "small" / BASE_ID, trial([0.1]))
-    sweeps.run(file, [], tmp_path)
-    new = ("sweep", "sweeps/small.yaml", "-o", "results/benchmarks", "--set", "run.repeats=1")
-    assert calls == [new, (*new[:4], "--resume", str(run.relative_to(tmp_path)))]
+    assert (tmp_path / sweeps.RESULTS / "small.json").exists()
+    run = write_run(tmp_path / sweeps.RUNS / "small" / BASE_ID, trial([0.1]))
+    code = 130
+    assert sweeps.run(file, [], tmp_path) == 130
+    new = ("sweep", "sweeps/small.yaml", "-o", "build/benchmarks", "--set", "run.repeats=1")
+    save = ("compare", "small", "--save-baseline", "small", "-o", "build/benchmarks", "-q")
+    assert calls == [new, save, (*new[:4], "--resume", str(run.relative_to(tmp_path)))]
 
 
 def test_a_sweep_of_healthy_engines_covers_every_engine() -> None:

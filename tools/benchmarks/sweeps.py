@@ -2,10 +2,11 @@
 
     python -m tools.benchmarks.sweeps [NAME ...] [--set KEY=VALUE ...] [--pages]
 
-Runs are kept in `results/benchmarks`; one that is there is continued, and measured no further when it is
-complete (remove its directory to begin anew). Then every block of a page that begins with
+Runs are in `build/benchmarks`; one that is there is continued, and measured no further when it is complete
+(remove its directory to begin anew). Its records are stored as `results/benchmarks/NAME.json`. Then every
+block of a page that begins with
 
-    <!-- zbench report NAME ... -->
+    <!-- zbench report results/benchmarks/NAME.json ... -->
 
 and ends with `<!-- end -->` gets what that command prints; what was not measured yet stays as it is.
 """
@@ -13,6 +14,7 @@ and ends with `<!-- end -->` gets what that command prints; what was not measure
 import argparse
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +22,14 @@ from pathlib import Path
 from tools.benchmarks.results import say
 
 ROOT = Path(__file__).resolve().parents[2]
-SWEEPS, RESULTS = ROOT / "sweeps" / "benchmarks", Path("results", "benchmarks")
+SWEEPS, RUNS, RESULTS = ROOT / "sweeps" / "benchmarks", Path("build/benchmarks"), Path("results/benchmarks")
 PAGES = (ROOT / "README.md", ROOT / RESULTS / "sweeps.md")
 GOES_ON = (0, 3, 4, 6)
 """Exit codes of a sweep that ran to its end, whatever its rows say."""
 
-_BLOCK = re.compile(r"(<!-- (zbench report (\S+)[^\n]*) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"(<!-- (zbench report results/benchmarks/(\w+).json[^\n]*) -->\n).*?(\n<!-- end -->)", re.DOTALL
+)
 
 
 def zbench(*words: str, cwd: Path, capture: bool = False) -> "subprocess.CompletedProcess[str]":
@@ -37,23 +41,25 @@ def zbench(*words: str, cwd: Path, capture: bool = False) -> "subprocess.Complet
 
 
 def run(file: Path, settings: list[str], root: Path = ROOT) -> int:
-    """Run a sweep, or what is missing of its newest run; return the exit code."""
-    begun = sorted((root / RESULTS / file.stem).glob("*/trials.jsonl"))
+    """Run a sweep, or what is missing of its newest run, and store its records; return the exit code."""
+    name, runs = file.stem, str(RUNS)
+    begun = sorted((root / RUNS / name).glob("*/trials.jsonl"))
     resume = ["--resume", str(begun[-1].parent.relative_to(root))] if begun else []
     sets = [word for setting in settings for word in ("--set", setting)]
-    return zbench(
-        "sweep", str(file.relative_to(root)), "-o", str(RESULTS), *resume, *sets, cwd=root
-    ).returncode
+    code = zbench("sweep", str(file.relative_to(root)), "-o", runs, *resume, *sets, cwd=root).returncode
+    if code in GOES_ON:
+        zbench("compare", name, "--save-baseline", name, "-o", runs, "-q", cwd=root)
+        (root / RESULTS).mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / RUNS / "baselines" / f"{name}.json", root / RESULTS)
+    return code
 
 
 def filled(text: str, root: Path = ROOT) -> str:
-    """Return a page with the tables of every run that there is."""
+    """Return a page with the tables of all records that are stored."""
 
     def block(match: re.Match[str]) -> str:
-        begin, command, name, end = match.groups()
-        if not list((root / RESULTS / name).glob("*/trials.jsonl")):
-            return match[0]
-        done = zbench(*shlex.split(command)[1:], "-o", str(RESULTS), cwd=root, capture=True)
+        begin, command, _, end = match.groups()
+        done = zbench(*shlex.split(command)[1:], cwd=root, capture=True)
         return f"{begin}\n{done.stdout.strip()}\n{end}" if done.returncode == 0 else match[0]
 
     return _BLOCK.sub(block, text)

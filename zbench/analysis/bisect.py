@@ -18,8 +18,9 @@ from zbench.analysis import statistics
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Answer, Decision, Levels, Paired, RunNoise, Unpaired, claim_p
 from zbench.analysis.paired import Blocks
-from zbench.analysis.rows import Row, is_incorrect
+from zbench.analysis.rows import Row
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
+from zbench.record.summary import is_incorrect
 
 _SIDE_BY_SIDE = RunNoise(0.0)
 """A block holds GOOD's time beside the other's, so what the machine did from one to the next is in none."""

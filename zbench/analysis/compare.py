@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Levels, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
-from zbench.analysis.rows import Pair, Row, RowAnswer, is_incorrect, judged, match_trials
+from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.summary import ConfigSummary, known_rate
+from zbench.record.summary import ConfigSummary, is_incorrect, known_rate
 
 _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 """Answers that end with 3; naming `inconclusive` in `--fail-on` names them all."""

@@ -7,15 +7,14 @@ is Student's over heats: a heat has fresh processes, and the steps of one proces
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, NamedTuple
 
 from zbench.analysis.ranking import cost_table
-from zbench.analysis.rows import is_incorrect
 from zbench.errors import UsageError
-from zbench.record.summary import ConfigSummary, point, varied_keys
+from zbench.record.summary import ConfigSummary, is_incorrect, point, varied_keys
 from zbench.spec.axes import checked_value
 from zbench.spec.document import parse_scalar
 from zbench.spec.keys import Key, resolve_key, short_name
@@ -66,7 +65,7 @@ class Relative:
 
 
 class _Side(NamedTuple):
-    """A configuration with its values of all axes; by round the logarithms of time and peak, and the heat."""
+    """A configuration, its values of the keys; by round the logarithms of time and peak, and the heat."""
 
     summary: ConfigSummary
     values: Mapping[str, Any]
@@ -75,27 +74,32 @@ class _Side(NamedTuple):
     heats: Sequence[str | None]
 
 
-def compared(summaries: Iterable[ConfigSummary], texts: Iterable[str], by: Iterable[str] = ()) -> Relative:
-    """Return each configuration that ended well against the fastest of its counterparts.
+def compared(
+    summaries: Iterable[ConfigSummary], texts: Sequence[str], by: Sequence[str] = ()
+) -> Relative | None:
+    """Return each configuration that ended well against the fastest of its counterparts; None without texts.
 
     texts: `KEY=VALUE` or `best:KEY=VALUE,VALUE`. A counterpart has the named values and agrees in all other
     axes; where one does not vary an axis, what its configuration holds counts. What computes something else
     is none. UsageError, with the remedy, where no configuration has one, and for an unknown axis in `by`.
     """
+    if not texts:
+        if by:
+            raise UsageError("--by divides relative tables; add --relative-to KEY=VALUE, or leave it out")
+        return None
     named = dict(map(_named, texts))
-    able = [summary for summary in summaries if summary.values(_TIME.metric)]
-    has_values = [all(point(one, named)[key] in wanted for key, wanted in named.items()) for one in able]
-    sides = _sides(able)
-    counterparts = [side for side, chosen in zip(sides, has_values, strict=True) if chosen]
+    groups: dict[bool, list[_Side]] = {True: [], False: []}
+    for side in _sides([summary for summary in summaries if summary.values(_TIME.metric)], named):
+        groups[all(side.values[key] in wanted for key, wanted in named.items())].append(side)
     rows, lonely = [], []
-    for side, chosen in zip(sides, has_values, strict=True):
-        beside = [row for other in counterparts if (row := _row(side, other, named)) is not None]
-        if beside and not chosen:
+    for side in groups[False]:
+        beside = [row for other in groups[True] if (row := _row(side, other, named)) is not None]
+        if beside:
             rows.append(max(beside, key=lambda row: row.time.value))
-        elif not chosen:
+        else:
             lonely.append(side.summary)
     if not rows:
-        raise UsageError(_no_counterpart([side.summary for side in counterparts] or able, named))
+        raise UsageError(_no_counterpart([side.summary for side in groups[True]] or lonely, named))
     axes = varied_keys([row.summary for row in rows])
     keys = tuple(short_name(_path(text, "--by")) for text in by)
     for key in keys:
@@ -126,13 +130,13 @@ def _path(key: str, flag: str) -> Key:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _sides(able: Sequence[ConfigSummary]) -> list[_Side]:
+def _sides(able: Sequence[ConfigSummary], named: Iterable[str]) -> Iterator[_Side]:
     rounds = sorted({record.repeat for summary in able for record in summary.ok})
     heats = [{r.repeat: r.heat.name for r in summary.ok if r.heat is not None} for summary in able]
     by_round = ([names.get(number) for number in rounds] for names in heats)
     tables = (cost_table(able, goal) for goal in (_TIME, _PEAK))
-    values = (point(summary, varied_keys(able)) for summary in able)
-    return list(starmap(_Side, zip(able, values, *tables, by_round, strict=True)))
+    values = (point(summary, [*varied_keys(able), *named]) for summary in able)
+    return starmap(_Side, zip(able, values, *tables, by_round, strict=True))
 
 
 def _row(side: _Side, other: _Side, named: Mapping[str, Any]) -> RelativeRow | None:

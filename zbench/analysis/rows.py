@@ -12,7 +12,7 @@ from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange, exact_changes, exact_details
 from zbench.analysis.settings import Settings
 from zbench.record.record import VERDICT_ORDER
-from zbench.record.summary import ConfigSummary
+from zbench.record.summary import ConfigSummary, is_incorrect
 from zbench.spec.keys import leaves
 from zbench.spec.trial import NOT_IDENTITY
 
@@ -114,11 +114,6 @@ def judged(pair: Pair, step_time: Decision | None, settings: Settings) -> Row:
     exact, details = (find(*pair, settings.thresholds) for find in (exact_changes, exact_details))
     row = Row(*pair, step_time, exact, "pass", details)
     return replace(row, answer=_answer(row, settings.alpha))
-
-
-def is_incorrect(trial: ConfigSummary) -> bool:
-    """Say whether a trial was proved to compute something else."""
-    return trial.verdict in ("drifted", "wrong")
 
 
 def _answer(row: Row, alpha: float) -> RowAnswer:

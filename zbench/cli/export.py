@@ -73,11 +73,11 @@ def command(
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
     """
     if relative_to or to == "csv":
-        if trial is not None or not (relative_to and to == "csv"):
+        relative = compared(summarize(load_records(resolve_run(source, output_dir))), relative_to)
+        if trial is not None or relative is None or to != "csv":
             raise UsageError(
                 "a run's relative table needs --to csv and --relative-to KEY=VALUE, and no --trial; give both"
             )
-        relative = compared(summarize(load_records(resolve_run(source, output_dir))), relative_to)
         _write(render_relative(relative).rstrip("\n"), output)
         return
     if Path(source).is_file():

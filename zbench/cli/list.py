@@ -6,12 +6,11 @@ from typing import Any
 from rich.text import Text
 
 from zbench.analysis.ranking import rank
-from zbench.analysis.rows import is_incorrect
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records, load_tags
-from zbench.record.summary import has_failed, summarize
+from zbench.record.summary import has_failed, is_incorrect, summarize
 from zbench.report.screen import Column, plain, print_table
 from zbench.report.text import axes_text, printable, started_text, throughput_text
 from zbench.spec.load import recorded_objective

@@ -11,11 +11,7 @@ from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from zbench.analysis.relative import Relative
     from zbench.launch.slurm_jobs import SlurmOptions
-    from zbench.record.summary import ConfigSummary
 
 
 _FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
@@ -87,19 +83,6 @@ By = Annotated[
     typer.Option(metavar="AXIS", help="With --relative-to: a table for each value of this axis; repeatable."),
 ]
 DEFAULT_OUTPUT_DIR = Path("results")
-
-
-def relative_of(
-    summaries: "Iterable[ConfigSummary]", relative_to: list[str], by: list[str]
-) -> "Relative | None":
-    """Return what `--relative-to` and `--by` ask for; None without them."""
-    if not relative_to:
-        if by:
-            raise UsageError("--by divides relative tables; add --relative-to KEY=VALUE, or leave it out")
-        return None
-    from zbench.analysis.relative import compared  # imports numpy
-
-    return compared(summaries, relative_to, by)
 
 
 def seconds(text: str | None, flag: str) -> float:

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from zbench.analysis.compare import compare_runs
+from zbench.analysis.relative import compared
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, complete_runs, relative_of
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, complete_runs
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
@@ -44,7 +45,7 @@ def command(
     if baseline is not None:
         base = load_results(baseline, output_dir)
         comparison = compare_runs(base, results, Settings(across=across))
-    relative = relative_of(results.trials, relative_to, by)
+    relative = compared(results.trials, relative_to, by)
     report = content.report_of(results, comparison, relative)
     written: list[Path] = []
     if html is not None:

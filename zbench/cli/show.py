@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from zbench.analysis.ranking import rank_run
+from zbench.analysis.relative import compared
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
 from zbench.cli.options import (
@@ -14,7 +15,6 @@ from zbench.cli.options import (
     RelativeTo,
     complete_runs,
     complete_trials,
-    relative_of,
 )
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
@@ -57,7 +57,7 @@ def command(
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
-    relative = relative_of(summaries, relative_to, by)
+    relative = compared(summaries, relative_to, by)
     if relative is not None and trial is not None:
         raise UsageError("--relative-to shows all configurations; leave out --trial, or --relative-to")
     if console.state.json:

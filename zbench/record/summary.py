@@ -140,6 +140,11 @@ def summarize(records: Iterable[Record]) -> list[ConfigSummary]:
     ]
 
 
+def is_incorrect(trial: ConfigSummary) -> bool:
+    """Say whether a trial was proved to compute something else."""
+    return trial.verdict in ("drifted", "wrong")
+
+
 def has_failed(one: Record | ConfigSummary) -> bool:
     """Whether a trial failed; one that a search ended, because it was slow, did not."""
     pruned = one.error is not None and one.error.kind == "pruned"
