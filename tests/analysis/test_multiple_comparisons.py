@@ -38,7 +38,7 @@ def all_pairs(table: Floats) -> tuple[Floats, Floats]:
     mean = np.where(there, differences, 0.0).sum(axis=2) / number
     squares = np.where(there, differences - mean[:, :, None], 0.0) ** 2
     freedom = np.maximum(number - 1, 1)
-    own = t.isf(ALPHA, freedom) * np.sqrt(squares.sum(axis=2) / freedom / number)
+    own = t.isf(ALPHA / 2, freedom) * np.sqrt(squares.sum(axis=2) / freedom / number)
     critical = np.maximum(pooled * np.sqrt(2 / number), np.where(rounds > 1, own, 0.0))
     return mean, np.where(rounds > 0, critical, math.inf)
 
@@ -122,3 +122,11 @@ def test_of_rows_that_beat_one_another_in_a_circle_the_apparently_best_leads() -
     mean, critical = all_pairs(np.array(circle + rest))
     assert (mean > critical).any(axis=1).all(), "nobody is unbeaten"
     assert leaders(circle + rest) == [0]
+
+
+def test_two_noisy_equals_ahead_of_quiet_rows_name_a_best_as_seldom_as_stated() -> None:
+    """Seen: in 2.0 % of sweeps, because each of the two had all of alpha."""
+    rng = np.random.default_rng(6)
+    noisy, quiet = rng.normal(0, 0.05, (1500, 2, 5)), rng.normal(0.3, 0.001, (1500, 18, 5))
+    named = sum(len(leaders(one.tolist())) == 1 for one in np.concatenate([noisy, quiet], axis=1))
+    assert named <= 22, "1 % of 1,500, and its 95 % band"

@@ -15,6 +15,7 @@ from scipy.stats import t
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.multiple_comparisons import one_sided_dunnett
 from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank
+from zbench.launch.sweep import shuffled
 from zbench.record.record import Heat, Record
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
@@ -72,6 +73,21 @@ def test_pairing_by_round_takes_the_machines_drift_away() -> None:
     steps = noisy([0.1, 0.105], 6, 0.003, 5)
     assert ranked(sweep(steps)).best == "tn0"
     assert ranked(sweep([steps[0], [*steps[1][1:], steps[1][0]]])).best is None, "the rounds are mixed up"
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 4, 5])
+@pytest.mark.parametrize("noise", [0.0001, 0.003])
+def test_a_drift_over_a_sweep_of_two_equals_names_no_best(rounds: int, noise: float) -> None:
+    """Seen: in 23 % of sweeps of 2 or 3 repeats, where one came first in every round. 10 %, linear."""
+    rng, named = np.random.default_rng(3), 0
+    for seed in range(200):
+        order = [shuffled(range(2), seed=seed, round_number=number) for number in range(rounds)]
+        drift = [
+            [0.1 * (number + row.index(i) / 2) / rounds for number, row in enumerate(order)] for i in (0, 1)
+        ]
+        steps = 0.1 * np.exp(np.array(drift) + rng.normal(0, noise, (2, rounds)))
+        named += ranked(sweep(steps.tolist())).best is not None
+    assert named <= 2
 
 
 def test_alone_links_configurations_that_never_met() -> None:
@@ -179,7 +195,7 @@ def test_a_bound_that_bounds_nothing_is_none() -> None:
     assert len(found.indistinguishable) == 3
     assert found.equal_within is None
     bounds = []
-    for noise in (0.01, 0.0145):
+    for noise in (0.005, 0.0072):
         steps = [[0.1 * math.exp(noise), 0.1 / math.exp(noise)], [0.1, 0.1]]
         bounds.append(ranked(sweep([*steps, steps[0][::-1]])).equal_within)
     assert bounds == [pytest.approx(math.expm1(0.636), rel=0.01), None], "0.89, and 1.5"

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -167,12 +168,30 @@ def test_only_what_fits_beside_one_another_shares_a_heat(monkeypatch: pytest.Mon
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
     three = [mlp({"zero_stage": stage}, run={"steps": 8}) for stage in (0, 1, 2)]
     other = [mlp({"dtype": "bfloat16", "zero_stage": stage}, run={"steps": 8}) for stage in (1, 2)]
-    tasks = Yardsticks([*three, *other], 0).tasks
+    tasks = Yardsticks([*three, *other], 0, Counter()).tasks
     assert [task.trial.trial_id for task in tasks if isinstance(task, RepeatTask)] == [
         alone_trial(three[0]).trial_id
     ]
     assert sum(isinstance(task, MachineTask) for task in tasks) == 1
-    assert Yardsticks([mlp(run={"steps": 8, "yardstick": "none"})] * 3, 0).tasks == []
+    assert Yardsticks([mlp(run={"steps": 8, "yardstick": "none"})] * 3, 0, Counter()).tasks == []
+
+
+@pytest.mark.parametrize(("count", "joins"), [(1, [2, 5]), (2, [1, 2, 4, 5]), (3, [0, 1, 2, 3, 4, 5])])
+def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int, joins: list[int]) -> None:
+    """As often as it takes a quarter of all repeats at most."""
+    sharing, paid = [mlp({"zero_stage": stage}) for stage in range(count)], Counter[str]()
+    heats = [Yardsticks(sharing, repeat, paid) for repeat in range(6)]
+    having = [n for n, heat in enumerate(heats) if any(isinstance(task, RepeatTask) for task in heat.tasks)]
+    assert having == [n for n, heat in enumerate(heats) if not heat.too_few] == joins
+
+
+@pytest.mark.parametrize(("yardstick", "sizes"), [(["machine"], [1, 1]), (["alone"], []), ("none", [])])
+def test_one_configuration_takes_turns_with_the_machines_yardstick(
+    tmp_path: Path, yardstick: object, sizes: list[int]
+) -> None:
+    records, executor = swept(tmp_path, trials(1, repeats=2, yardstick=yardstick))
+    assert [len(heat) for heat in executor.heats] == sizes
+    assert [record.outcome for record in records] == ["ok", "ok"]
 
 
 def heat_of(runner: TrialRunner, contenders: list[TrialSpec]) -> dict[str, Record]:

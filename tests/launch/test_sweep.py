@@ -14,10 +14,10 @@ from zbench.launch.sweep import (
     SweepPlan,
     SweepRun,
     needs_another,
-    relative_half_width,
     shuffled,
 )
 from zbench.record.store import RunDirectory, StorageError, load_records
+from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import InvalidTrial
 
@@ -213,6 +213,8 @@ def test_order_follows_from_seed_and_round_and_no_item_is_always_first():
     orders = [shuffled(items, seed=seed, round_number=number) for seed, number in ((1, 0), (1, 1), (2, 0))]
     assert orders[0] == shuffled(items, seed=1, round_number=0)
     assert len({tuple(order) for order in (items, *orders)}) == 4
+    assert orders[1] == orders[0][::-1], "a drift favours nobody"
+    assert shuffled(items, seed=1, round_number=2) not in orders
     firsts = {shuffled(range(4), seed=0, round_number=number)[0] for number in range(40)}
     assert firsts == {0, 1, 2, 3}
 

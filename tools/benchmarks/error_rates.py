@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from tools.benchmarks import results
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels, Paired, Unpaired, noise_of_runs
+from zbench.analysis.decision import RESIDUAL, Decision, Levels, Paired, Unpaired, noise_of_runs
 from zbench.analysis.measurement import Plan
+from zbench.analysis.multiple_comparisons import Comparisons
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -27,6 +28,7 @@ from zbench.analysis.paired import (
     block_replicates,
     replicates_in_turns,
 )
+from zbench.launch.sweep import shuffled
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, float, int], Floats]
@@ -37,6 +39,12 @@ EFFECTS = (0.0, 0.05, 0.08, 9.0)
 HISTORY = 10
 BETWEEN_PAIRS = 0.05
 """How far one pair of samples lies from the next, where they are taken in turns."""
+
+OVER_REPEATS, PARTS = (5, 7, 12), {"compute": 0.2, "memory": 0.1, "meeting": 0.4}
+"""Repeats of runs beside a yardstick; by how much a neighbour slows each part, and its noise, a logarithm."""
+
+RANKED = ("equals", "two noisy ahead of 18", "in two heats", "10 % of drift")
+RANKED_REPEATS = (2, 3, 5, 7)
 
 PLAN = Plan(8, 16)
 
@@ -104,6 +112,41 @@ def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: 
     return label(decision.decide(family, Levels.single(ALPHA))["x"])
 
 
+def over_yardstick(
+    rng: np.random.Generator, kind: str, effect: float, noise: float, n: int, between: float
+) -> str:
+    """Return the answer for two stored runs beside a yardstick, a neighbour beside one of them.
+
+    between: what the yardstick does not show of how far the runs lie apart.
+    """
+    base, head = KINDS[kind](rng, noise, 2 * n).reshape(2, n)
+    head += math.log1p(effect) + between
+    loaded = rng.integers(2)
+    family = {}
+    for part, load in PARTS.items():
+        own = rng.normal(0, noise / 4, (2, n))
+        own[loaded] += rng.normal(0, load / 20, n)  # the yardstick's turns are not the configuration's
+        both = (tuple((side - pace).tolist()) for side, pace in zip((base, head), own, strict=True))
+        family[part] = {"x": (Unpaired(*both, unknown=RESIDUAL), math.log1p(STORED_MARGIN))}
+    return label(decision.decide_over(family, Levels.single(ALPHA))["x"])
+
+
+def ranked(rng: np.random.Generator, kind: str, setting: str, noise: float, n: int) -> str:
+    """Return whether a ranking of equals names a best."""
+    count = {"two noisy ahead of 18": 20, "10 % of drift": 2}.get(setting, 6)
+    table = KINDS[kind](rng, noise, count * n).reshape(count, n) + rng.normal(0, 0.1, n)
+    if setting == "two noisy ahead of 18":
+        table[2:] = 0.3 + rng.normal(0, noise / 20, (18, n))
+    if setting == "in two heats":
+        table += np.repeat(rng.normal(0, noise, (2, n)), 3, axis=0)  # the noise of the `alone` of each heat
+    if setting == "10 % of drift":
+        seed = int(rng.integers(2**32))
+        for number in range(n):
+            order = shuffled(range(count), seed=seed, round_number=number)
+            table[order, number] += 0.1 * (number + np.arange(count) / count) / n
+    return "best" if len(Comparisons(table.tolist(), ALPHA).leaders) == 1 else "none"
+
+
 def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, in_turns: bool) -> str:
     """Return the answer of a paired measurement of 8 to 16 blocks, stopped as the command stops.
 
@@ -134,6 +177,24 @@ def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     """Return every cell of the stored comparison; drift within a run belongs to the paired one."""
     settings = itertools.product(("normal", "bimodal"), EFFECTS, NOISES, REPEATS, BETWEEN)
     return [RateCell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
+
+
+def over_yardstick_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
+    """Return every cell of the stored comparison beside a yardstick."""
+    between = (-RESIDUAL, 0.0, RESIDUAL)
+    settings = itertools.product(("normal", "bimodal"), (*EFFECTS, 0.25), NOISES, OVER_REPEATS, between)
+    return [RateCell(*s, Counter(over_yardstick(rng, *s) for _ in range(draws))) for s in settings]
+
+
+def ranking_table(draws: int, rng: np.random.Generator) -> str:
+    """Return in how many rankings of equals a best is named, by setting: worst of all cells, and the mean."""
+    rows = []
+    for setting in RANKED:
+        cells = itertools.product(("normal", "bimodal"), (setting,), NOISES, RANKED_REPEATS)
+        counts = [sum(ranked(rng, *cell) == "best" for _ in range(draws)) for cell in cells]
+        mean = sum(counts) / len(counts) / draws
+        rows.append([setting, len(counts), f"{max(counts)} of {draws}", f"{mean:.2%}"])
+    return results.table(("equals", "cells", "worst cell", "mean"), rows)
 
 
 def paired_cells(draws: int, rng: np.random.Generator, *, in_turns: bool = False) -> list[RateCell]:
@@ -174,6 +235,7 @@ def main() -> None:
     rng = np.random.default_rng(14)
     by_pairs, by_turns = (paired_cells(given.draws, rng, in_turns=in_turns) for in_turns in (False, True))
     by_runs = stored_cells(given.draws, rng)
+    by_yardstick = over_yardstick_cells(given.draws, rng)
     text = "\n\n".join(
         [
             f"### Paired: margin {PAIRED_MARGIN:.0%}, 8 to 16 blocks; false answers",
@@ -188,6 +250,12 @@ def main() -> None:
             false_table(by_runs, STORED_MARGIN, given.draws),
             "### Stored: true answers (power), normal noise, none between runs",
             power_table(by_runs, given.draws, REPEATS),
+            f"### Stored, over the machine's yardstick: margin {STORED_MARGIN:.0%}; false answers",
+            false_table(by_yardstick, STORED_MARGIN, given.draws),
+            "### Stored, over the machine's yardstick: true answers (power), normal noise",
+            power_table(by_yardstick, given.draws, OVER_REPEATS),
+            "### Ranking: a best among equals",
+            ranking_table(given.draws, rng),
         ]
     )
     results.write(given.out, text, {"draws": given.draws})

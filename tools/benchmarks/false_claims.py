@@ -2,22 +2,22 @@
 
     python -m tools.benchmarks.false_claims [--rankings N] [--pairs N] [--one-sided N] --out FILE
 
-Rankings: sweeps of one configuration under six names, 3 repeats in random order, ranked as `zbench sweep`
-ranks them. Pairs: two stored runs of 5 repeats, compared as `zbench compare` compares them; the load runs
-during both runs, or during one of them, which makes the other seem much faster. No ranking may name a best,
-and no comparison claim a change of more than 5 %. `zbench doctor --aa` makes the paired comparison.
+Rankings: sweeps of six equal configurations, 3 repeats in heats, ranked as `zbench sweep` ranks them. Pairs:
+two stored runs of 5 repeats beside the machine's yardstick, compared as `zbench compare` compares them; the
+load runs during both runs, or during one of them, which makes the other seem much faster. No ranking may name
+a best, and no comparison claim a change of more than 5 %. Each pair is compared once more with head's times
+made longer: how many of those are called a regression. `zbench doctor --aa` makes the paired comparison.
 
 One warm server forks all trials, so a pair takes seconds. Each finding is written when it is made, and an
 interrupted measurement goes on after the last one.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tools.benchmarks import results
-from tools.benchmarks.trials import neighbour, smallest_trial, warm_runner
+from tools.benchmarks.trials import heat, neighbour, warm_runner
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.ranking import rank
 from zbench.analysis.settings import Settings
@@ -25,10 +25,10 @@ from zbench.analysis.trials import RunResults, Source
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts
 from zbench.record.record import Record
-from zbench.record.summary import summarize
+from zbench.record.summary import relative_half_width, summarize
 from zbench.spec.sweep import ObjectiveSpec
 
-EQUALS, CLAIM = 6, 0.05
+EQUALS, CLAIM, SLOWER = 6, 0.05, (1.25, 2.0)
 RANKED_REPEATS, STORED_REPEATS = 3, 5
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 NAMES = {
@@ -37,21 +37,18 @@ NAMES = {
     "base only": "two stored runs, load during base only",
     "head only": "two stored runs, load during head only",
 }
-COLUMNS = ("one version against itself", "measured", "false claims", "largest change", "with warnings")
+COLUMNS = (
+    "one version against itself", "measured", "false claims", "largest change", "with warnings",
+    *(f"{factor - 1:.0%} slower: called" for factor in SLOWER),
+)  # fmt: skip
 
 
-def ranked(runner: TrialRunner, number: int) -> dict[str, Any]:
-    """Return what the ranking of a sweep of equals says."""
-    records, order = [], random.Random(number)
+def ranked(runner: TrialRunner) -> dict[str, Any]:
+    """Return what the ranking of a sweep of equals says, and how far `of_compute` of each may be off."""
     with neighbour():
-        for repeat in range(RANKED_REPEATS):
-            for name in order.sample(range(EQUALS), EQUALS):
-                record = runner.run(smallest_trial(), repeat=repeat)
-                correct = replace(record.correctness, verdict="identical")  # all are one known configuration
-                records.append(
-                    replace(record, trial_id=f"equal{name}", axes={"equal": name}, correctness=correct)
-                )
-    return ranking_finding(records)
+        records = [record for repeat in range(RANKED_REPEATS) for record in heat(runner, EQUALS, repeat)]
+    correct = [replace(r, correctness=replace(r.correctness, verdict="identical")) for r in records]
+    return ranking_finding(correct)  # all are one known configuration
 
 
 def ranking_finding(records: Sequence[Record]) -> dict[str, Any]:
@@ -63,17 +60,39 @@ def ranking_finding(records: Sequence[Record]) -> dict[str, Any]:
         "claimed": rank(summaries, FASTEST).best is not None,
         "change": rates[-1] / rates[0] - 1,
         "warnings": sum(bool(record.warnings) for record in records),
+        "half_widths": [
+            relative_half_width(values) for s in summaries if len(values := s.values("of_compute")) > 1
+        ],
     }
 
 
 def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
-    """Return what a comparison of two runs of one version says."""
+    """Return what a comparison of two runs of one version says, and what it would if head were slower."""
     runs = []
     for side in ("base", "head"):
         with neighbour(kind in ("both", f"{side} only")):
-            records = [runner.run(smallest_trial(), repeat=repeat) for repeat in range(STORED_REPEATS)]
-        runs.append(RunResults.of(Source(side, run_ids=(side,), facts=machine_facts()), records))
-    return comparison_finding(kind, compare_runs(*runs, Settings()))
+            runs.append([record for repeat in range(STORED_REPEATS) for record in heat(runner, 1, repeat)])
+    base, head = runs
+    slower = [compared(base, [slowed(record, factor) for record in head]) for factor in SLOWER]
+    answers = {f"{factor:g}": one.rows[0].answer for factor, one in zip(SLOWER, slower, strict=True)}
+    return comparison_finding(kind, compared(base, head)) | {"slower": answers}
+
+
+def compared(base: Sequence[Record], head: Sequence[Record]) -> Comparison:
+    """Return the comparison of two stored runs on this machine."""
+    sides = [Source(side, run_ids=(side,), facts=machine_facts()) for side in ("base", "head")]
+    return compare_runs(RunResults.of(sides[0], base), RunResults.of(sides[1], head), Settings())
+
+
+def slowed(record: Record, factor: float) -> Record:
+    """Return a record whose configuration took longer by `factor` while the yardstick did not."""
+    timing, own = record.timing, record.heat
+    if timing is None or own is None:
+        return record
+    steps = [factor * seconds for seconds in timing.step_seconds]
+    timing = replace(timing, step_seconds=steps, median_step_s=factor * timing.median_step_s)
+    turns = [factor * seconds for seconds in own.turn_seconds]
+    return replace(record, timing=timing, heat=replace(own, turn_seconds=turns))
 
 
 def comparison_finding(kind: str, comparison: Comparison) -> dict[str, Any]:
@@ -98,7 +117,11 @@ def table(findings: Sequence[dict[str, Any]]) -> str:
         if chosen:
             claims, warned = (sum(bool(one[key]) for one in chosen) for key in ("claimed", "warnings"))
             largest = max((one["change"] for one in chosen), key=abs)
-            rows.append([name, len(chosen), claims, f"{largest:+.0%}", warned])
+            answers = [one["slower"] for one in chosen if "slower" in one]
+            called = [
+                sum(one[f"{f:g}"] == "regression" for one in answers) if answers else "" for f in SLOWER
+            ]
+            rows.append([name, len(chosen), claims, f"{largest:+.0%}", warned, *called])
     return results.table(COLUMNS, rows)
 
 
@@ -113,8 +136,8 @@ def main() -> None:
     findings = results.earlier(given.out, "findings")
     with warm_runner() as runner:
         for kind, number in wanted.items():
-            for done in range(sum(one["kind"] == kind for one in findings), number):
-                findings.append(ranked(runner, done) if kind == "ranking" else stored(runner, kind))
+            for _ in range(sum(one["kind"] == kind for one in findings), number):
+                findings.append(ranked(runner) if kind == "ranking" else stored(runner, kind))
                 results.say(findings[-1])
                 results.write(given.out, table(findings), {"findings": findings})
     print(table(findings))

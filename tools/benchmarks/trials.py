@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.launch.trial import TrialRunner, local_runner
+from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
 _BUSY = """
@@ -21,15 +23,23 @@ while os.getppid() == parent:
 """
 
 
-def smallest_trial() -> TrialSpec:
-    """Return a trial of one rank, eight steps and no verification."""
+def smallest_trial(number: int = 0) -> TrialSpec:
+    """Return a trial of two ranks, 16 steps and no verification; trials of all numbers do the same work."""
     return TrialSpec.model_validate(
         {
             "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
-            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
+            "run": {"world_size": 2, "threads_per_rank": 1, "warmup_steps": 2, "steps": 16},
+            "engine": {"zero_stage": 1, "reduce_bucket_size": 100_000_000 + number},
             "verify": {"mode": "off"},
         }
     )
+
+
+def heat(runner: TrialRunner, count: int, repeat: int) -> list[Record]:
+    """Return one repeat of as many equal trials, that took turns with one another and with the yardsticks."""
+    trials = [smallest_trial(number) for number in range(count)]
+    lot = random.Random()
+    return [record for _, record in runner.run_heat(trials, repeat, lambda _: lambda _: None, lot)]
 
 
 @contextlib.contextmanager

@@ -7,14 +7,23 @@ gets, `Comparison.exit_code` what all answers amount to.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels, RunNoise, Unpaired
+from zbench.analysis.decision import RESIDUAL, Decision, Evidence, Levels, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
-from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
+from zbench.analysis.trials import (
+    RunResults,
+    Source,
+    all_warnings,
+    doubt,
+    over_machine,
+    quiet,
+    step_logs,
+    yardstick_versions,
+)
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary, is_incorrect, known_rate
 
@@ -33,7 +42,10 @@ class PairedData:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of `zbench compare`. `unlike` says how two machines differ, if `--across` insisted."""
+    """The result of `zbench compare`. `unlike` says how two machines differ, if `--across` insisted.
+
+    no_yardstick: why some configurations of two stored runs were not held against the machine's yardstick.
+    """
 
     base: Source
     head: Source
@@ -43,6 +55,7 @@ class Comparison:
     added: tuple[ConfigSummary, ...]
     unlike: tuple[str, ...] = ()
     paired: PairedData | None = None
+    no_yardstick: str = ""
 
     @property
     def timed(self) -> list[tuple[Row, Decision]]:
@@ -102,11 +115,12 @@ def compare_runs(
     settings: Settings,
     noise: Mapping[str, RunNoise] | None = None,
 ) -> Comparison:
-    """Compare two stored runs, made at two times: unpaired, with the machine's noise between runs added.
+    """Compare two stored runs, made at two times: unpaired.
 
-    noise: by base's trial id, what a history of runs says of the noise between runs; `settings.run_noise`
-    comes before it. IncomparableError where the machines are unlike (unless `settings.across`) or no
-    configuration is in both.
+    Each repeat is divided by each part of the machine's yardstick in its own heat, and only what all parts
+    say is claimed. Where there is none the machine's noise between runs is added; noise: by base's trial id,
+    what a history of runs says of it. `settings.run_noise` comes before both. IncomparableError where the
+    machines are unlike (unless `settings.across`) or no configuration is in both.
     """
     unlike = unlike_machines(base, head)
     if unlike and not settings.across:
@@ -115,16 +129,15 @@ def compare_runs(
             f"({'; '.join(unlike)}); measure both on one machine, or insist with --across"
         )
     pairs = {pair[0].trial_id: pair for pair in match_trials(base.trials, head.trials).pairs}
-    family = {}
-    for name, pair in pairs.items():
-        evidence = _stored_evidence(pair, settings, (noise or {}).get(name))
-        if evidence is not None:
-            family[name] = (evidence, settings.margin("step_time"))
-    decisions = decision.decide(family, Levels.single(settings.alpha))
+    gaps = {name: _yardstick_gap(base.source, head.source, pair) for name, pair in pairs.items()}
+    if settings.run_noise is not None:
+        gaps = dict.fromkeys(gaps, "--run-noise states what lies between the runs")
+    decisions = _stored_decisions(pairs, gaps, settings, noise or {})
     for name, answer in decisions.items():
-        if reason := doubt(*pairs[name]):
+        if gaps[name] and (reason := doubt(*pairs[name])):
             decisions[name] = decision.doubted(answer, reason)
-    return build(base, head, settings, decisions, unlike=unlike)
+    why = next((gap for name, gap in gaps.items() if gap and name in decisions), "")
+    return replace(build(base, head, settings, decisions, unlike=unlike), no_yardstick=why)
 
 
 def require_two_runs(base: Source, head: Source) -> None:
@@ -159,6 +172,44 @@ def build(
     return Comparison(
         base.source, head.source, settings, rows, matching.missing, matching.added, unlike, paired
     )
+
+
+def _stored_decisions(
+    pairs: Mapping[str, Pair], gaps: Mapping[str, str], settings: Settings, noise: Mapping[str, RunNoise]
+) -> dict[str, Decision]:
+    """Return the decisions by base's trial id: without a gap what all parts of the yardstick say."""
+    margin = settings.margin("step_time")
+    beside = {name: [over_machine(trial) for trial in pairs[name]] for name, gap in gaps.items() if not gap}
+    family: dict[str, tuple[Evidence, float]] = {
+        name: (evidence, margin)
+        for name, pair in pairs.items()
+        if (evidence := _stored_evidence(pair, settings, noise.get(name))) is not None
+    }
+    parts = {}
+    for part in next(iter(beside.values()), [{"": ()}])[0]:
+        quotients = {
+            name: (Unpaired(base[part], head[part], unknown=RESIDUAL), margin)
+            for name, (base, head) in beside.items()
+        }
+        parts[part] = family | quotients
+    return decision.decide_over(parts, Levels.single(settings.alpha))
+
+
+def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
+    """Return why two trials cannot be held against the machine's yardstick; empty where they can."""
+    sides = list(zip((base.name, head.name), pair, strict=True))
+    lacking = [name for name, trial in sides if not over_machine(trial)]
+    if lacking:
+        return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
+    if any(base.facts.get(key) != head.facts.get(key) for key in ("cpu", "cores", "usable_threads")):
+        return "it tells nothing of another CPU, or of other cores"
+    versions = [yardstick_versions(trial) for trial in pair]
+    if versions[0] != versions[1] or len(versions[0]) > 1:
+        each = ", ".join(
+            f"{name} {' and '.join(map(str, v))}" for (name, _), v in zip(sides, versions, strict=True)
+        )
+        return f"it has another version ({each}); measure both with one version of zbench"
+    return ""
 
 
 def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> Unpaired | None:

@@ -22,6 +22,9 @@ from zbench.analysis.statistics import RatioEstimate
 UNKNOWN_SHIFT = math.log(1.5)
 """How far two runs may lie apart for reasons outside of both, where nothing is known of that: 50 %."""
 
+RESIDUAL = math.log1p(0.02)
+"""What the machine's yardstick may not show of how far two runs lie apart."""
+
 CLEAR_SPREADS = 8
 """Few processes show a slowdown only beyond this many of their pooled standard deviations (and 50 %)."""
 
@@ -83,11 +86,15 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """Logarithms of two runs made at two times; `run_noise` is None where nothing is known of it."""
+    """Logarithms of two runs made at two times; `run_noise` is None where nothing is known of it.
+
+    unknown: how far the runs may then lie apart for reasons outside of both.
+    """
 
     base: tuple[float, ...]
     head: tuple[float, ...]
     run_noise: RunNoise | None = None
+    unknown: float = UNKNOWN_SHIFT
 
     def estimate(self) -> RatioEstimate:
         """Return Welch's estimate, widened by what is known of the noise between runs.
@@ -97,7 +104,7 @@ class Unpaired:
         """
         noise = self.run_noise
         if noise is None:
-            return self._welch(0.0, UNKNOWN_SHIFT)
+            return self._welch(0.0, self.unknown)
         if math.isinf(noise.degrees):
             return self._welch(noise.spread, 0.0)
         welch, error = self._welch(0.0, 0.0), math.sqrt(2) * noise.spread
@@ -117,7 +124,7 @@ class Unpaired:
 
     def reversed(self) -> "Unpaired":
         """Return the comparison of base against head."""
-        return Unpaired(self.head, self.base, self.run_noise)
+        return replace(self, base=self.head, head=self.base)
 
     def _welch(self, spread: float, allowance: float) -> RatioEstimate:
         return replace(statistics.unpaired_estimate(self.base, self.head, spread), allowance=allowance)
@@ -282,6 +289,37 @@ def doubted(decision: Decision, reason: str) -> Decision:
     return replace(decision, answer=answer, faster=False, needed=None, reason=reason)
 
 
+def decide_over(parts: Mapping[str, Family], levels: Levels) -> dict[str, Decision]:
+    """Decide a family over each part of a yardstick, and claim of each comparison what all parts say."""
+    by_part = {part: decide(family, levels) for part, family in parts.items()}
+    names = next(iter(parts.values()))
+    return {name: _agreed({part: found[name] for part, found in by_part.items()}) for name in names}
+
+
+def _agreed(parts: Mapping[str, Decision]) -> Decision:
+    """Return what the decisions over all parts say, else which part disagrees.
+
+    The change is the middle one, its interval holds all of theirs.
+    """
+    ones = sorted(parts.values(), key=lambda one: one.log_ratio)
+    least_sure = max(ones, key=lambda one: (not one.is_decided, one.high - one.low))
+    answer, reason = least_sure.answer, least_sure.reason
+    names: dict[Answer, list[str]] = {}
+    for part, one in parts.items():
+        names.setdefault(one.answer, []).append(part)
+    if len(names) > 1:
+        says = ", ".join(f"{said} over {' and '.join(those)}" for said, those in names.items())
+        reason = "; ".join(filter(None, [f"the parts of the machine's yardstick disagree: {says}", reason]))
+        answer = "suspected" if {"regression", "suspected"} & names.keys() else "inconclusive"
+    return replace(
+        least_sure, answer=answer, reason=reason,
+        log_ratio=ones[len(ones) // 2].log_ratio,
+        low=min(one.low for one in ones), high=max(one.high for one in ones),
+        p_value=max(one.p_value for one in ones), faster=all(one.faster for one in ones),
+        detectable=max((one.detectable for one in ones if one.detectable is not None), default=None),
+    )  # fmt: skip
+
+
 def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float | None:
     if not estimate.has_spread:
         return None
@@ -292,7 +330,7 @@ def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float |
 def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
     unit = "blocks" if estimate.paired else "processes a side"
     n = min(estimate.n_base, estimate.n_head)
-    if estimate.allowance:
+    if estimate.allowance >= UNKNOWN_SHIFT:
         return (
             "two runs cannot show the noise between runs, so less than 50 % is not told apart; "
             "10 earlier runs of the sweep here would show it, --run-noise states it, --paired needs neither"

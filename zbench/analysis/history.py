@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from zbench.analysis.trials import RunResults
+from zbench.analysis.trials import RunResults, over_machine, yardstick_versions
 from zbench.record.summary import ConfigSummary
+from zbench.spec.metrics import Unit, metric_named
 
 Floats = NDArray[np.float64]
 
@@ -32,12 +33,18 @@ LEAST_SEGMENT = 3
 
 _PERMUTATIONS = 999
 
+_TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
 
-def change_points(values: Sequence[float], *, alpha: float = 0.01, seed: int = 0) -> list[int]:
+
+def change_points(
+    values: Sequence[float], *, alpha: float = 0.01, seed: int = 0, remembers: bool = False
+) -> list[int]:
     """Return the indices at which a new level begins, ascending.
 
     Segments are split at their most distant point as long as that is significant at `alpha` (a permutation
-    test with 999 draws from `seed`, so the same series always gives the same answer).
+    test with 999 draws from `seed`, so the same series always gives the same answer). remembers: whether a
+    value may resemble the one before. Then a share of that is taken from it first, because a permutation test
+    wants independent values: their correlation within levels and two standard errors, 0.6 at most.
     """
     series = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(seed)
@@ -45,20 +52,26 @@ def change_points(values: Sequence[float], *, alpha: float = 0.01, seed: int = 0
     pending = [(0, len(series))]
     while pending:
         start, stop = pending.pop()
-        split = _significant_split(series[start:stop], alpha, rng)
+        split = _significant_split(series[start:stop], alpha, rng, remembers)
         if split is not None:
             starts.append(start + split)
             pending += [(start, start + split), (start + split, stop)]
     return sorted(starts)
 
 
-def _significant_split(segment: Floats, alpha: float, rng: np.random.Generator) -> int | None:
+def _significant_split(
+    segment: Floats, alpha: float, rng: np.random.Generator, remembers: bool
+) -> int | None:
     """Return where a segment splits, or None where it does not or is too short to tell."""
-    n = len(segment)
+    n = len(segment) - remembers
     if n < 2 * LEAST_SEGMENT or 2 / math.comb(n, n // 2) > alpha:
         return None
     distances = np.abs(segment[:, None] - segment[None, :])
     split, observed = most_distant_split(distances)
+    if remembers:
+        tested = segment[1:] - _memory(segment, split) * segment[:-1]
+        distances = np.abs(tested[:, None] - tested[None, :])
+        _, observed = most_distant_split(distances)
     reached = 1
     for _ in range(_PERMUTATIONS):
         order = rng.permutation(n)
@@ -66,6 +79,18 @@ def _significant_split(segment: Floats, alpha: float, rng: np.random.Generator) 
         if reached > alpha * (_PERMUTATIONS + 1):
             return None
     return split
+
+
+def _memory(segment: Floats, split: int) -> float:
+    """Return which share of the value before may be in each value: its upper bound, 0.6 at most.
+
+    The correlation is that of the deviations from two levels, which their means make too small by about
+    (2 + 4 times itself) / n; its standard error is 1 / sqrt(n) at most.
+    """
+    deviations = np.concatenate([part - part.mean() for part in (segment[:split], segment[split:])])
+    squares, n = float(deviations @ deviations), len(segment)
+    own = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
+    return min(max(0.0, own + (2 + 4 * max(own, 0.0)) / n + 2 / math.sqrt(n)), 0.6)
 
 
 def most_distant_split(distances: Floats) -> tuple[int, float]:
@@ -131,7 +156,7 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
     """Return the series of a metric; runs are taken in the order given, machines are never mixed.
 
     Values are medians over a run's repeats. Changes are sought in logarithms where all values are positive,
-    so that they are relative.
+    so that they are relative; in times and rates over the machine's yardstick where all runs have it.
     """
     runs = list(runs)
     ran: dict[str, set[frozenset[str]]] = {}
@@ -145,27 +170,38 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
             value = trial.number(metric)
             if value is not None and math.isfinite(value):
                 gathered.setdefault((trial.trial_id, *place), []).append((trial, run, value))
-    return [_series(figures, alpha) for figures in gathered.values()]
+    return [_series(figures, alpha, metric_named(metric).unit) for figures in gathered.values()]
 
 
 def _facts(run: RunResults) -> str:
     return repr(sorted(run.source.facts.items()))
 
 
-def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float) -> Series:
+def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float, unit: Unit) -> Series:
     visits = tuple(
         Visit(run.source.run_ids[0], run.source.started, run.source.commit, value)
         for _, run, value in figures
     )
     trial, run, _ = figures[-1]
-    values = [visit.value for visit in visits]
+    values, is_timed = [visit.value for visit in visits], unit in _TIMED
+    if is_timed:
+        values = _over_machine([trial for trial, _, _ in figures], unit) or values
     scaled = [math.log(value) for value in values] if min(values) > 0 else values
-    starts = change_points(scaled, alpha=alpha)
+    starts = change_points(scaled, alpha=alpha, remembers=is_timed)
     changes = []
     for (_, _, old), (start, _, new) in pairwise(_levels(values, starts)):
         moved = new / old - 1 if old else math.inf
         changes.append(Change(start, moved, visits[start - 1].commit, visits[start].commit))
     return Series(trial, run.source.facts, visits, tuple(changes), run.source.sweep)
+
+
+def _over_machine(trials: Sequence[ConfigSummary], unit: Unit) -> list[float] | None:
+    """Return the time, or the rate, of each trial over the machine's yardstick; None where one lacks it."""
+    parts = [over_machine(trial) for trial in trials]
+    if not all(parts) or len({version for trial in trials for version in yardstick_versions(trial)}) > 1:
+        return None
+    logs = [statistics.median(map(statistics.fmean, zip(*each.values(), strict=True))) for each in parts]
+    return [math.exp(log if unit == "s" else -log) for log in logs]
 
 
 def _levels(values: Sequence[float], starts: Sequence[int]) -> list[tuple[int, int, float]]:

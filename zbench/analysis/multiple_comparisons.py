@@ -99,14 +99,17 @@ class Comparisons:
     """
 
     def __init__(self, cells: Sequence[Sequence[float]], alpha: float) -> None:
-        """Take (rows, rounds), NaN for a missing cell; alpha: one-sided error of naming one of equals."""
+        """Take (rows, rounds), NaN for a missing cell; alpha: the error of naming one of equals.
+
+        Hsu's "best" allows a tie, so each side has half of `alpha` here.
+        """
         self._table = np.asarray(cells, dtype=np.float64)
         fit = two_way_fit(self._table)
         self._pooled = _pooled_critical(fit, len(self._table), alpha)
         # one round has no spread of its own: the pooled one decides
         counts = np.arange(2, self._table.shape[1] + 1)
         per_root = np.sqrt(counts * (counts - 1))  # from a sum of squares to a standard error
-        self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha) / per_root])
+        self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha / 2) / per_root])
         order: Indices = np.argsort(fit.effects, kind="stable")
         unbeaten = order[[not self._beaten(row, order) for row in order]]
         self.leaders = unbeaten if len(unbeaten) else order[:1]  # missing cells can make a circle of rows
@@ -146,11 +149,7 @@ class Comparisons:
 
 
 def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:
-    """Return Dunnett's critical value times the standard deviation of one cell of the table.
-
-    Among equals one is named with probability `alpha` at most: Hsu's "best" allows a tie, so each side has
-    half of `alpha` here.
-    """
+    """Return Dunnett's critical value times the standard deviation of one cell of the table."""
     if math.isinf(fit.deviation):
         return math.inf
     return max(_EXACT, one_sided_dunnett(count - 1, fit.degrees, alpha / 2) * fit.deviation)

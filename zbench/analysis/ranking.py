@@ -19,8 +19,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from zbench.analysis.trials import mean_log
 from zbench.errors import UsageError
-from zbench.record.record import Record
+from zbench.record.record import Heat, Record
 from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.engine import ALONE_KEYS
@@ -190,23 +191,23 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
 
 def _pace_of_heats(summaries: Sequence[ConfigSummary], metric: str) -> dict[int, float]:
     """Return what to add to the log of a record's time, by its `id`: from the mean of its steps to its turns
-    (where the metric rests on that mean), and from its heat to the typical one of the same `alone`.
+    (where the metric rests on that mean), and from its heat to the typical one of its round, where the same
+    `alone` was in all of these.
     """
-    timed = [
-        (record, record.heat) for summary in summaries for record in summary.ok if record.heat is not None
-    ]
-    alone: dict[str, dict[str, float]] = {}
-    for record, heat in timed:
-        if heat.alone:
-            alone.setdefault(_workload_of(record), {})[heat.name] = fmean(map(math.log, heat.alone))
+    rounds: dict[tuple[str, int], list[tuple[Record, Heat]]] = {}
+    for summary in summaries:
+        for record in summary.ok:
+            if record.heat is not None and record.heat.turn_seconds:
+                rounds.setdefault((_workload_of(record), record.repeat), []).append((record, record.heat))
     pace: dict[int, float] = {}
-    for record, heat in timed:
-        if record.timing is not None and heat.turn_seconds:
-            turns = fmean(map(math.log, heat.turn_seconds)) - math.log(record.timing.mean_step_s)
-            heats = alone.get(_workload_of(record), {})
-            pace[id(record)] = turns * (metric not in STEP_TIMES[1:]) + (
-                fmean(heats.values()) - heats[heat.name] if heat.name in heats else 0.0
-            )
+    for members in rounds.values():
+        alone = [mean_log(heat.alone) for _, heat in members]
+        typical = fmean(alone)  # NaN where one has none
+        for (record, heat), own in zip(members, alone, strict=True):
+            if record.timing is not None:
+                turns = mean_log(heat.turn_seconds) - math.log(record.timing.mean_step_s)
+                moved = typical - own if math.isfinite(typical) else 0.0
+                pace[id(record)] = turns * (metric not in STEP_TIMES[1:]) + moved
     return pace
 
 

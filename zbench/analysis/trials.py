@@ -77,6 +77,31 @@ def usable(trial: ConfigSummary) -> tuple[Record, ...]:
     return () if _doubt("it", trial) else quiet(trial)
 
 
+def over_machine(trial: ConfigSummary) -> dict[str, tuple[float, ...]]:
+    """Return, by part of the machine's yardstick, the log of each repeat's time over that part in its heat.
+
+    Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
+    """
+    heats = [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
+    if len(heats) < LEAST_QUIET:
+        return {}
+    logs = [mean_log(heat.turn_seconds) for heat in heats]
+    return {
+        part: tuple(log - mean_log(heat.machine[part]) for log, heat in zip(logs, heats, strict=True))
+        for part in heats[0].machine
+    }
+
+
+def yardstick_versions(trial: ConfigSummary) -> list[int]:
+    """Return the versions of the machine's yardstick that took turns with a trial."""
+    return sorted({r.heat.yardstick for r in trial.ok if r.heat is not None and r.heat.yardstick is not None})
+
+
+def mean_log(seconds: Sequence[float]) -> float:
+    """Return the mean of the logarithms; NaN of nothing."""
+    return math.fsum(map(math.log, seconds)) / len(seconds) if seconds else math.nan
+
+
 def doubt(base: ConfigSummary, head: ConfigSummary) -> str:
     """Return why two stored trials' step times cannot be compared, or nothing.
 

@@ -83,7 +83,8 @@ def _row(summary: ConfigSummary) -> dict[str, Any]:
     """Return one configuration over all of its repeats, as the table has it."""
     figures = {name: summary.metric(name) for name in METRICS}
     about = {"trial_id": summary.trial_id, "axes": summary.axes, "outcome": outcome_text(summary)}
-    return {**about, "repeats": len(summary.ok), **figures}
+    interval = {"of_compute_interval": summary.of_compute_interval}
+    return {**about, "repeats": len(summary.ok), **figures, **interval}
 
 
 def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:

@@ -24,9 +24,10 @@ from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
-from zbench.launch.yardsticks import alone_trial
+from zbench.launch.yardsticks import alone_trial, wants
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
+from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
 from zbench.worker.turns import SHORTEST
@@ -36,7 +37,6 @@ T = TypeVar("T")
 _NO_ROOM = (
     "there was no room for it beside others in 80 % of the free memory; free some, or set `run.order: rounds`"
 )
-_TAIL = 0.025  # a 95 % interval
 MIN_REPEATS = 3
 """With fewer repeats the spread itself is unknown."""
 
@@ -124,7 +124,7 @@ class SweepRun:
             self._begin_all(runner, todo)
         while waiting and time.monotonic() < deadline:
             heat = self._next_heat(runner, list(waiting.values())) if runner.takes_turns else []
-            if len(heat) > 1:
+            if heat:
                 self._run_heat(runner, heat, waiting)
             else:
                 self._run_one(runner, waiting)
@@ -163,16 +163,22 @@ class SweepRun:
             self._contenders = self._plan.contenders(self._directory.records())
 
     def _order(self, round_number: int) -> list[str]:
-        """Return the order of a round: by lot; leaders first, then those of each workload, to share heats."""
+        """Return the order of a round: by lot; of those that take turns the leaders first, then those of each
+        workload, to share heats.
+        """
         order = shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
+        able = {trial_id: trial for trial_id, trial in self._trials.items() if can_take_turns(trial)}
         typical = {
             trial_id: statistics.median(times)
             for trial_id, records in self._by_trial.items()
-            if (times := [record.timing.mean_step_s for record in records if record.timing is not None])
+            if trial_id in able
+            and (times := [record.timing.mean_step_s for record in records if record.timing is not None])
         }
+        if not typical:
+            return order
         fastest = sorted(typical, key=lambda trial_id: typical[trial_id])
-        size = min((trial.run.heat for trial in self._trials.values()), default=0)
-        groups = by_workload(self._trials[trial_id] for trial_id in fastest if trial_id in self._trials)
+        size = shares(len(able), min(trial.run.heat for trial in able.values()))
+        groups = by_workload(able[trial_id] for trial_id in fastest)
         leaders = {trial.trial_id for group in groups for trial in group[:size]}
         return sorted(order, key=lambda one: (one not in fastest[:size], one not in leaders))
 
@@ -221,7 +227,8 @@ class SweepRun:
     def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
         """Return who of a round takes turns next: as many as fit into heats of equal size.
 
-        Configurations of one workload share a heat where they can: they are compared, by one `alone`.
+        Configurations of one workload share a heat where they can: they are compared, by one `alone`. One that
+        has nobody beside it takes turns with the machine's yardstick, if it wants that.
         """
         able = [
             trial
@@ -243,7 +250,7 @@ class SweepRun:
             known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes))}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
-        return fitting
+        return fitting if len(fitting) > 1 or (len(heat) == 1 and wants(heat[0], "machine")) else []
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
         """Run one repeat of each of these trials, in turns, and take them out."""
@@ -330,25 +337,13 @@ def what_keeps_from_turns(trial: TrialSpec) -> str:
 
 
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
-    """Return the items in an order that depends on seed and round alone."""
-    order = list(items)
-    random.Random(f"{seed}/{round_number}").shuffle(order)
-    return order
+    """Return the items in an order that depends on seed and round alone.
 
-
-def relative_half_width(times: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of the typical step time, as a share of it.
-
-    times: the mean step time of each repeat, in seconds. Student's t on their logarithms: repeats are
-    few, and the noise of step times is multiplicative. Infinite for fewer than two repeats.
+    Each second round is the mirror image of the one before, so that a linear drift favours nobody.
     """
-    from scipy.special import stdtrit  # slow to import, and most sweeps have a fixed number of repeats
-
-    count = len(times)
-    if count < 2:
-        return math.inf
-    error = statistics.stdev(map(math.log, times)) / math.sqrt(count)
-    return math.expm1(float(-stdtrit(count - 1, _TAIL)) * error)
+    order = list(items)
+    random.Random(f"{seed}/{round_number // 2}").shuffle(order)
+    return order[::-1] if round_number % 2 else order
 
 
 def needs_another(times: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:

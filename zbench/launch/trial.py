@@ -4,6 +4,7 @@ import math
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -63,6 +64,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self._references: dict[str, Path | Failure] = {}
         self._reference_bytes: dict[str, int] = {}
         self._recomputed: set[str] = set()
+        self._paid, self._has_told_price = Counter[str](), False
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.paired_path() is None else 0
 
     def run(
@@ -109,7 +111,12 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
                 able.append(repeated)
             else:
                 yield trial, self._record(trial, repeat, Attempt("crashed", repeated))
-        yardsticks = Yardsticks([task.trial for task in able], repeat)
+        yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid)
+        if yardsticks.too_few and not self._has_told_price:
+            self._has_told_price = True
+            self._tell(
+                "compute alone does not take turns in every heat: one repeat of it for three that share it"
+            )
         name = secrets.token_hex(4)
         both = [*yardsticks.tasks, *able]  # the yardsticks end first, so their figures are known
 

@@ -6,6 +6,7 @@ in plain PyTorch on each rank, without communication.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,26 +17,33 @@ from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
 from zbench.spec.trial import TrialSpec
 
-_FEWEST = 3
-"""So many configurations must share an `alone`, which takes as long as one of them."""
+_PRICE = 3
+"""Repeats of configurations for one of `alone`, which takes as long: so it is a quarter of all at most."""
 
 
 class Yardsticks:
-    """The yardsticks of one heat, and what they measured."""
+    """The yardsticks of one heat, and what they measured.
 
-    def __init__(self, trials: Sequence[TrialSpec], repeat: int) -> None:
-        """trials: the configurations of the heat."""
+    too_few: whether an `alone` stays out of this heat, because too few configurations share it.
+    """
+
+    def __init__(self, trials: Sequence[TrialSpec], repeat: int, paid: Counter[str]) -> None:
+        """trials: the configurations of the heat. paid: repeats that shared each `alone`, less its price."""
         self._machine: dict[str, MachineTask] = {}
         self._alone: dict[str, RepeatTask] = {}
         self._results: dict[str, dict[str, Any]] = {}
-        alone = [alone_trial(trial) for trial in trials if _wants(trial, "alone")]
+        alone = [alone_trial(trial) for trial in trials if wants(trial, "alone")]
         for trial in trials:
-            if _wants(trial, "machine"):
+            if wants(trial, "machine"):
                 task = MachineTask(trial)
                 self._machine.setdefault(task.name, task)
-        for trial in alone:
-            if sum(other.trial_id == trial.trial_id for other in alone) >= _FEWEST:
-                self._alone.setdefault(trial.trial_id, RepeatTask(trial, repeat))
+        paid.update(trial.trial_id for trial in alone)
+        shared = {trial.trial_id: trial for trial in alone}
+        for trial_id, trial in shared.items():
+            if paid[trial_id] >= _PRICE:
+                paid[trial_id] -= _PRICE
+                self._alone[trial_id] = RepeatTask(trial, repeat)
+        self.too_few = len(self._alone) < len(shared)
 
     @property
     def tasks(self) -> list[RepeatTask | MachineTask]:
@@ -83,6 +91,7 @@ def alone_trial(trial: TrialSpec) -> TrialSpec:
     return trial.model_copy(update={"engine": engine, "verify": VerifySpec(mode="off"), "axes": {}})
 
 
-def _wants(trial: TrialSpec, kind: str) -> bool:
+def wants(trial: TrialSpec, kind: str) -> bool:
+    """Whether a trial asks for this yardstick."""
     wanted: Collection[str] = trial.run.yardstick
     return wanted != "none" and kind in wanted

@@ -15,6 +15,7 @@ from zbench.report.table import log_path
 from zbench.report.text import (
     axes_text,
     failure_text,
+    of_compute_text,
     outcome_text,
     plural,
     printable,
@@ -76,6 +77,8 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     mfu = [record.timing.mfu for record in summary.ok if record.timing and record.timing.mfu is not None]
     if mfu:
         yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
+    if summary.values("of_compute"):
+        yield "of compute", of_compute_text(summary)
     for phase, seconds in summary.phases.items():
         share = f" ({seconds / step:.0%} of a step)" if step else ""
         yield f"  {phase}", format_seconds(seconds) + share

@@ -102,6 +102,13 @@ def ratio_text(value: float | None) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:.3g}"
 
 
+def of_compute_text(trial: "ConfigSummary") -> str:
+    """Return the share of compute alone with half of its interval, as `0.89 ±0.02`."""
+    interval = trial.of_compute_interval
+    half = "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.2f}"
+    return ratio_text(trial.number("of_compute")) + half
+
+
 def clock_text(seconds: float | None) -> str:
     """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
     if seconds is None or not math.isfinite(seconds):
@@ -127,8 +134,8 @@ _SHORTEST_ID = 6
 
 def configuration_columns(rate: str) -> tuple[str, ...]:
     """Return the headings of `configuration_cells`; rate: one of RATES."""
-    figures = ("peak device", "peak host", "verdict", "error ratio", "p95 step", "worst step", "diagnosis")
-    return ("configuration", "trial", RATES[rate], "spread", "median step", *figures)
+    figures = ("peak device", "peak host", "verdict", "error ratio", "p95 step", "worst step", "of compute")
+    return ("configuration", "trial", RATES[rate], "spread", "median step", *figures, "diagnosis")
 
 
 def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[str]:
@@ -145,6 +152,7 @@ def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[st
         ratio_text(trial.number("error_ratio")),
         seconds_text(trial.number("p95_step_s")),
         seconds_text(trial.number("worst_step_s")),
+        of_compute_text(trial),
         printable(trial.diagnosis or ""),
     ]
 

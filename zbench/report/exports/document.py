@@ -44,6 +44,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "worst": comparison.worst.base.trial_id if comparison.worst else None,
         "best": comparison.best.base.trial_id if comparison.best else None,
         "paired": _paired(comparison.paired) if comparison.paired else None,
+        "no_yardstick": comparison.no_yardstick or None,
         "warnings": comparison.warnings,
         "exit_code": int(comparison.exit_code),
     }

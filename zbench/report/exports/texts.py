@@ -172,6 +172,8 @@ def summary(comparison: Comparison) -> list[str]:
         lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
         lines.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
+    if comparison.no_yardstick and comparison.settings.run_noise is None:
+        lines.append(f"compared without the machine's yardstick: {comparison.no_yardstick}")
     if comparison.warnings:
         lines.append(f"warnings: {'; '.join(comparison.warnings)}")
     return [*lines, *_would_have_seen(comparison), method(comparison)]
@@ -203,10 +205,10 @@ def method(comparison: Comparison) -> str:
             f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
             f"{percent(checked.drift)} from start to end"
         )
-    noise = "as far as earlier runs show it"
+    noise = "for noise between runs as far as earlier runs show it"
     if settings.run_noise is not None:
-        noise = f"of {100 * settings.run_noise:g} %, as --run-noise states"
-    return (
-        f"two stored runs (unpaired), {level} that allow for noise between runs {noise}, {margin}, {family}; "
-        "--paired decides with less doubt"
-    )
+        noise = f"for noise between runs of {100 * settings.run_noise:g} %, as --run-noise states"
+    elif not comparison.no_yardstick:
+        noise = "for 2 %, each repeat over each part of the machine's yardstick in its own heat"
+    less = "--paired decides with less doubt"
+    return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"

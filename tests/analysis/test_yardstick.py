@@ -1,0 +1,128 @@
+"""Two stored runs beside the machine's yardstick: each part must say what is claimed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zbench.analysis.compare import Comparison, compare_runs
+from zbench.analysis.decision import RESIDUAL, Levels, Unpaired, decide_over
+from zbench.analysis.settings import Settings
+from zbench.record.record import Heat, Record
+from zbench.report.exports import texts
+
+from .synthetic import MACHINE, results, trial
+
+QUIET = {"compute": 0.0, "memory": 0.0, "meeting": 0.0}
+BUSY = {"compute": 0.5, "memory": 0.35, "meeting": 0.7}
+"""By how much a neighbour slows each part, a logarithm; a configuration by what lies between them."""
+LOADED = ["the machine was loaded: other processes took 90% of the CPU time"]
+
+
+def beside(logs: Sequence[float], pace: Mapping[str, Any] = QUIET, version: int = 1) -> list[Record]:
+    """Return repeats whose time is `logs`, each in a heat in which the yardstick's parts took `pace`."""
+    return [
+        replace(
+            record,
+            warnings=LOADED if any(map(np.any, pace.values())) else [],
+            heat=Heat(str(record.repeat), [math.exp(log)] * 4, yardstick=version, machine={
+                part: [math.exp(float(np.ravel(value)[record.repeat % np.size(value)]))] * 4
+                for part, value in pace.items()
+            }),
+        )
+        for record, log in zip(trial([math.exp(log) for log in logs]), logs, strict=True)
+    ]  # fmt: skip
+
+
+def measured(rng: np.random.Generator, n: int, slower: float = 0.0, *, busy: bool = False) -> list[Record]:
+    """Return a run of n repeats on a machine of 1 % noise, or beside a neighbour that makes it 6 %."""
+    noise = 0.06 if busy else 0.01
+    logs = rng.normal(math.log1p(slower) + (0.5 if busy else 0.0), noise, n)
+    pace = {part: load * busy + rng.normal(0, noise / 2, n) for part, load in BUSY.items()}
+    return beside(logs.tolist(), pace)
+
+
+def compared(base: list[Record], head: list[Record], **source: Any) -> Comparison:
+    return compare_runs(results(base), results(head, "head", **source), Settings(across=bool(source)))
+
+
+@pytest.mark.parametrize(
+    ("slower", "repeats", "answer", "least"),
+    [(0.25, 5, "regression", 90), (0.1, 7, "regression", 80), (0.0, 7, "pass", 80)],
+)
+def test_without_a_history_a_quiet_machine_decides(
+    slower: float, repeats: int, answer: str, least: int
+) -> None:
+    rng = np.random.default_rng(1)
+    pairs = [(measured(rng, repeats), measured(rng, repeats, slower)) for _ in range(100)]
+    assert sum(compared(*pair).rows[0].answer == answer for pair in pairs) >= least
+
+
+@pytest.mark.parametrize("busy", [(True, False), (False, True)], ids=["base", "head"])
+def test_a_neighbour_beside_one_side_makes_no_claim_and_hides_no_factor_of_two(
+    busy: tuple[bool, bool],
+) -> None:
+    rng = np.random.default_rng(2)
+
+    def decisions(slower: float, count: int) -> list[Any]:
+        pairs = [
+            [measured(rng, 5, by, busy=b) for by, b in zip((0.0, slower), busy, strict=True)]
+            for _ in range(count)
+        ]
+        return [compared(*pair).rows[0].step_time for pair in pairs]
+
+    assert not any(one.answer in ("regression", "pass") for one in decisions(0.0, 60))
+    assert sum(one.answer == "regression" for one in decisions(1.0, 100)) >= 80
+    assert not any(one.faster for one in decisions(0.25, 60))
+
+
+def test_a_part_that_disagrees_is_named() -> None:
+    logs = [0.001 * i for i in range(7)]
+    head = beside([log + 0.3 for log in logs], QUIET | {"meeting": 0.3})
+    found = compared(beside(logs), head)
+    (row,) = found.rows
+    assert row.step_time is not None
+    assert (row.answer, row.step_time.faster) == ("suspected", False)
+    assert "regression over compute and memory, pass over meeting" in row.step_time.reason
+    assert found.no_yardstick == ""
+    assert "over each part of the machine's yardstick" in texts.method(found)
+
+
+def test_every_part_must_say_so_beyond_the_residual() -> None:
+    base = tuple(0.0001 * i for i in range(7))
+
+    def answer(*changes: float) -> str:
+        family = {
+            str(part): {"x": (Unpaired(base, tuple(b + change for b in base), unknown=RESIDUAL), 0.05)}
+            for part, change in enumerate(changes)
+        }
+        return decide_over(family, Levels.single(0.01))["x"].answer
+
+    beyond, within = 0.0505 + RESIDUAL, 0.0495 - RESIDUAL
+    assert answer(beyond, beyond) == "regression"
+    assert answer(beyond, beyond - 0.001) == "suspected"
+    assert answer(within, within) == "pass"
+    assert answer(within, within + 0.001) == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("head", "source", "why"),
+    [
+        (beside([0.0] * 5, version=2), {}, "another version (base 1, head 2)"),
+        (trial([1.0] * 5), {}, "three repeats of head"),
+        (beside([0.0] * 2), {}, "three repeats of head"),
+        (beside([0.0] * 5), {"facts": MACHINE | {"cpu": "Other CPU"}}, "another CPU"),
+    ],
+    ids=["version", "none", "two repeats", "cpu"],
+)
+def test_without_a_common_yardstick_one_message_says_why_and_runs_are_compared_as_before(
+    head: list[Record], source: dict[str, Any], why: str
+) -> None:
+    found = compared(beside([0.0] * 5), head, **source)
+    assert why in found.no_yardstick
+    assert [why in line for line in texts.summary(found)].count(True) == 1
+    assert found.rows[0].answer == "inconclusive"
+    assert "two runs cannot show the noise between runs" in found.rows[0].step_time.reason
