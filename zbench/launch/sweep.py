@@ -227,8 +227,8 @@ class SweepRun:
     def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
         """Return who of a round takes turns next: as many as fit into heats of equal size.
 
-        Configurations of one workload share a heat where they can: they are compared, by one `alone`. One that
-        has nobody beside it takes turns with the machine's yardstick, if it wants that.
+        Configurations of one workload share a heat where they can: they are compared, by one `alone`. One
+        that has nobody beside it takes turns with the machine's yardstick, if it wants that.
         """
         able = [
             trial
