@@ -1,12 +1,13 @@
-"""An engine of each row, on the `Net` of the test's module, and its twin in plain PyTorch."""
+"""An engine of each row, on the usual `Net` or that of the test's module, and its twin in plain PyTorch."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from torch import nn
 
 from tests.engine.lattice import row_id
-from tests.engine.safety.plainly import STAGES, Plain, build
+from tests.engine.safety.plainly import STAGES, Net, Plain, build
 from zbench.engine import Engine
 
 
@@ -19,7 +20,7 @@ def row(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Return an engine of the row, with more keys where a test gives them as its parameter."""
-    engine = build(request.module.Net(), row, **getattr(request, "param", {}))
+    engine = build(_net_of(request), row, **getattr(request, "param", {}))
     yield engine
     engine.close()
 
@@ -27,4 +28,9 @@ def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engi
 @pytest.fixture
 def plain(request: pytest.FixtureRequest) -> Plain:
     """Return the engine's twin."""
-    return Plain(request.module.Net())
+    return Plain(_net_of(request))
+
+
+def _net_of(request: pytest.FixtureRequest) -> nn.Module:
+    net: nn.Module = getattr(request.module, "Net", Net)()
+    return net

@@ -25,6 +25,19 @@ Loss = Callable[..., Tensor]
 """(model, input) -> a scalar."""
 
 
+class Net(nn.Module):
+    """Layers and a norm; `batch` is its input, in any dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.first, self.norm, self.last = nn.Linear(13, 24), nn.LayerNorm(24), nn.Linear(24, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.last(torch.tanh(self.norm(self.first(x.to(self.last.weight.dtype)))))
+        return output
+
+
 def build(model: nn.Module, row: Mapping[str, Any], group: Any = None, **keys: Any) -> Engine:
     """Return an engine whose every parameter is sharded where the stage shards."""
     return build_engine(model, EngineSpec.model_validate({**SMALL, **row, **keys}), group)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.engine.plain import DTYPES, Options, PlainTrainer
-from tests.engine.safety.sequence_nets import LAYERS, Net
+from tests.engine.safety.sequence_nets import LAYERS, Loss, Net
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
 
@@ -51,6 +51,15 @@ class Pair:
     @property
     def names(self) -> list[str]:
         return [name for name, _ in self.plain.model.named_parameters()]
+
+    @property
+    def trains(self) -> bool:
+        return any(p.requires_grad for p in self.plain.model.parameters())
+
+    def step_plain(self, loss: Loss, batches: list[list[tuple[torch.Tensor, ...]]]) -> None:
+        """Take the plain step; the norm adds parameters up in the order in which the engine was built."""
+        self.plain.names = [t.name for t in self.engine._core.state.param_infos]
+        self.plain.step(loss, batches)
 
     @property
     def nets(self) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ bits of the plain run, or the rule was refused and changed nothing. The plain ru
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.engine.disturbances import AccidentError
 from tests.engine.plain import padded
@@ -31,6 +33,10 @@ HELD: list[Callable[[nn.Parameter], Tensor]] = [
 ]
 
 
+def accident(gradient: Tensor) -> None:
+    raise AccidentError
+
+
 class Both(Pair):
     """The rules; each is a method."""
 
@@ -38,7 +44,7 @@ class Both(Pair):
         loss, backwards = self.draw.choice(LOSSES), self.draw.choice((1, 1, 2, 3))
         self.number += 1
         numbers = [10 * self.number + k for k in range(backwards)]
-        if not any(p.requires_grad for p in self.plain.model.parameters()):
+        if not self.trains:
             return
 
         def closure() -> None:
@@ -52,11 +58,11 @@ class Both(Pair):
         else:
             closure()
             self.engine.step()
-        self.plain.step(loss, [[batch(n, r) for r in range(self.world)] for n in numbers])
+        self.step_plain(loss, [[batch(n, r) for r in range(self.world)] for n in numbers])
 
     def discard_a_step(self) -> None:
         """Begin a step, and discard it in one of the two ways."""
-        if any(p.requires_grad for p in self.plain.model.parameters()):
+        if self.trains:
             self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=self.draw.random() < 0.5)
         self.draw.choice((self.engine.zero_grad, self.engine.optimizer.zero_grad))()
 
@@ -115,7 +121,7 @@ class Both(Pair):
             if self.draw.random() < 0.5 and self.row["zero_stage"] < 3:
                 self.step()
             left = held.data_ptr() != memory_of(p).data_ptr()
-            if left and not any(q.requires_grad for q in self.plain.model.parameters()):
+            if left and not self.trains:
                 return
             held.mul_(0.875)
         if left:
@@ -144,7 +150,7 @@ class Both(Pair):
     def set_what_no_step_reads(self) -> None:
         group = self.engine.optimizer.param_groups[0]
         group["momentum"] = 0.5
-        if any(q.requires_grad for q in self.plain.model.parameters()):
+        if self.trains:
             self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
             with pytest.raises(UsageError, match=r"momentum=0\.5"):
                 self.engine.step()
@@ -210,7 +216,7 @@ class Both(Pair):
 
     def resume_at_another_world_size(self) -> None:
         """Each rank takes a step alone, the same on all; then all go on together from there."""
-        if self.world == 1 or not any(p.requires_grad for p in self.plain.model.parameters()):
+        if self.world == 1 or not self.trains:
             return
         state, here, self.number = self.engine.state_dict(), self.engine, self.number + 1
         self.engine = self.build(alone(self.rank), self.trained())
@@ -219,7 +225,7 @@ class Both(Pair):
         self.engine.backward(usual(self.engine.model, batch(10 * self.number, 0)), last=True)
         self.engine.step()
         self.plain.world_size = 1
-        self.plain.step(usual, [[batch(10 * self.number, 0)]])
+        self.step_plain(usual, [[batch(10 * self.number, 0)]])
         self.plain.world_size = self.world
         self.compare("a step in a world of one")
         state = self.engine.state_dict()
@@ -240,7 +246,6 @@ class Both(Pair):
         self.grown = True
         self.saved.clear()  # without the module
         added = {n: p for n, p in self.plain.model.named_parameters() if n.startswith("adapter")}
-        self.plain.names = [n for n, _ in self.plain.model.named_parameters()]
         self.plain.masters |= {n: nn.Parameter(padded(p)) for n, p in added.items()}
         masters = [self.plain.masters[n] for n in added]
         self.plain.optimizer.add_param_group({"params": masters, "weight_decay": 0.1})
@@ -255,6 +260,63 @@ class Both(Pair):
 
     def fail_in_backward(self) -> None:
         self._fail(AccidentError, in_backward=True)
+
+    def fail_within_a_step(self) -> None:
+        """After a backward that succeeded; what is tried again alone is refused."""
+        if not self.trains:
+            return
+        self.engine.backward(usual(self.engine.model, batch(6, self.rank)), last=False)
+        loss = usual(self.engine.model, batch(6, self.rank))
+        loss.register_hook(accident)
+        with pytest.raises(AccidentError):
+            self.engine.backward(loss, last=True)
+        with pytest.raises(UsageError, match=r"discarded the 1 before it.*engine.zero_grad"):
+            self.engine.backward(usual(self.engine.model, batch(6, self.rank)), last=True)
+        self.engine.zero_grad()
+
+    def exchange_modules(self) -> None:
+        """Of the same shape: each parameter has the other's name from now on."""
+        for net in self.nets:
+            net.second, net.sometimes = net.sometimes, net.second
+        exchanged = {"second": "sometimes", "sometimes": "second"}
+        masters = [(name.split("."), master) for name, master in self.plain.masters.items()]
+        self.plain.masters = {".".join((exchanged.get(n, n), *more)): m for (n, *more), m in masters}
+        self.saved.clear()  # with the old names
+
+    def transform_by_torch_func(self) -> None:
+        given = {n: 0.5 * p.detach().clone() for n, p in self.plain.model.named_parameters()}
+
+        def loss(net: nn.Module, parameters: dict[str, Tensor]) -> Tensor:
+            return torch.func.functional_call(net, parameters, batch(7, self.rank)).square().mean()
+
+        mine, expected = (torch.func.grad(partial(loss, net))(given) for net in self.nets)
+        assert all(torch.equal(mine[name], value) for name, value in expected.items())
+
+    def compile(self) -> None:
+        """Evaluate the model as `torch.compile` breaks its graph; seldom, since that takes a second."""
+        if self.draw.random() < 0.2:
+            with torch.no_grad():
+                mine = torch.compile(self.engine.model, backend="eager")(batch(8, self.rank)[0])
+                assert torch.equal(mine, self.plain.model(batch(8, self.rank)[0]))
+            torch._dynamo.reset()
+
+    def distribute_or_swap(self) -> None:
+        """Both are refused by name."""
+        net = self.engine.model
+        with pytest.raises(UsageError, match="DistributedDataParallel"):
+            DistributedDataParallel(net, process_group=self.group)
+        with pytest.raises(UsageError, match="swap_tensors would replace"):
+            torch.utils.swap_tensors(net.get_parameter(min(self.trained())), nn.Parameter(torch.zeros(7)))
+
+    def keep_what_gathered_gave(self) -> None:
+        """At stage 3 it is of that time: what is written to it then reaches nothing."""
+        if self.row["zero_stage"] == 3 and self.row.get("param_persistence_threshold") == 0 and self.trains:
+            weight = dict(self.engine.model.named_parameters())["first.weight"]
+            with self.engine.gathered(weight):
+                held = self.draw.choice(HELD)(weight)
+            assert torch.equal(held, self.plain.model.first.weight)
+            self.step()
+            held.zero_()
 
     def change_the_learning_rate(self) -> None:
         lr = self.draw.choice((1e-3, 3e-3, 1e-4))
@@ -310,6 +372,12 @@ RULES: dict[str, int] = {
     "grow": 1,
     "fail_in_forward": 1,
     "fail_in_backward": 1,
+    "fail_within_a_step": 1,
+    "exchange_modules": 1,
+    "transform_by_torch_func": 1,
+    "compile": 1,
+    "distribute_or_swap": 1,
+    "keep_what_gathered_gave": 1,
     "change_the_learning_rate": 1,
     "differentiate_an_old_loss": 1,
 }

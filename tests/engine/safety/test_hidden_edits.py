@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
@@ -24,16 +24,6 @@ WHOLE: list[dict[str, Any]] = [
     {"zero_stage": 1, **SPECULATIVE},
     {"zero_stage": 2, **SPECULATIVE, "rollback": "journal"},
 ]
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(9)
-        self.first, self.norm, self.last = nn.Linear(13, 24), nn.LayerNorm(24), nn.Linear(24, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.norm(self.first(x.to(self.last.weight.dtype)))))
 
 
 def by_data(p: nn.Parameter) -> Callable[[], object]:

@@ -6,23 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 
 from tests.engine.plain import assert_same
-from tests.engine.safety.plainly import Plain, batch, build, by_forward, same_steps
+from tests.engine.safety.plainly import Net, Plain, batch, build, by_forward, same_steps
 from zbench.engine import Engine
 from zbench.errors import UsageError
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(9)
-        self.first, self.last = nn.Linear(13, 24), nn.Linear(24, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x)))
 
 
 def scheduled(engine: Engine) -> LambdaLR:
