@@ -22,7 +22,7 @@ def footprint(group: dist.ProcessGroup, spec: dict) -> tuple[dict, dict]:  # typ
     engine = build_engine(model, EngineSpec.model_validate(spec), group, instruments=instruments)
     for _ in range(2):
         meter.take()
-        engine.backward(model(torch.ones(4, WIDTHS[0])).square().mean())
+        engine.backward(model(torch.ones(4, WIDTHS[0], dtype=model[0].weight.dtype)).square().mean())
         engine.step()
     traffic = {kind: (seen.calls, seen.bytes) for kind, seen in meter.take().items()}
     memory = engine.memory_by_category()

@@ -38,14 +38,18 @@ def test_replicated_parameters_and_the_optimizers_share_that_offload_moves_to_th
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_stage_3_keeps_a_share_of_everything(ranks: RankPool, world_size: int) -> None:
-    for memory, _ in measure(ranks, world_size, zero_stage=3, param_persistence_threshold=0):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_stage_3_keeps_a_share_of_everything(ranks: RankPool, world_size: int, dtype: str) -> None:
+    """And no second copy of the parameters: what is stored are the master weights."""
+    spec = {"zero_stage": 3, "param_persistence_threshold": 0, "dtype": dtype}
+    for memory, _ in measure(ranks, world_size, **spec):
         # Each gather unit (a layer) is padded by itself.
         groups = [SIZES[0] + CHUNK - SIZES[0] % CHUNK + CHUNK, SIZES[2] + CHUNK - SIZES[2] % CHUNK + CHUNK]
         alignment = world_size * CHUNK
         share = sum(-(-group // alignment) * alignment for group in groups) // world_size
         assert memory["parameters"] == 4 * share
         assert memory["moments"] == 8 * share
+        assert "master" not in memory
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

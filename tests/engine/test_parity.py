@@ -1,5 +1,6 @@
 """Every stage, memory, mode and size leaves the bits of plain PyTorch: parameters, moments and norms."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -49,6 +50,20 @@ def test_shard_groups_with_replicas_are_bit_identical_to_plain_pytorch(ranks: Ra
     choices = {name: values[k % len(values)] for name, values in CHOICES.items()}
     check_hybrid(ranks, {"row": k, "groups": groups, "model": model} | choices)
     check(ranks, "wide", 2, SHARDED[k] | {"shard_group_size": 1})
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[RankPool]:
+    """Return a pool of more ranks than others need."""
+    pool = RankPool(7)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize(("world_size", "group"), [(5, 5), (5, 1), (7, 7), (7, 1)])
+def test_odd_numbers_of_ranks_and_of_shards(many: RankPool, world_size: int, group: int) -> None:
+    row = SHARDED[(world_size + group) % len(SHARDED)] | {"shard_group_size": group}
+    check(many, "odd-together", world_size, row | {"gradient_clipping": 0.1})
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gathering import Gatherer, GatherOrder
+from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
@@ -28,9 +29,7 @@ def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
     layout = plan_layout(SIZES, groups, shards=1, block_size=512, bucket_size=1024)
     shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
     infos = [ParamInfo(k, f"p{k}", nn.Parameter(torch.zeros(n)), 0) for k, n in enumerate(SIZES)]
-    store = ShardedParameters(
-        infos, shard, [torch.float32], CPU, DeviceMemory(CPU), comm, resident=frozenset()
-    )
+    store = ShardedParameters(infos, shard, GroupPlan([torch.float32], groups), CPU, DeviceMemory(CPU), comm)
     write_segments(shard, infos, lambda t: torch.ones(SIZES[t.index]), store.owned)
     store.adopt()
     return Gatherer([store], window=window), infos
@@ -103,7 +102,7 @@ def test_an_order_is_predicted_up_to_so_many_elements() -> None:
     for group in groups:
         order.record(group, 100)
     assert order.ahead(100) == []
-    order.restart()
+    order.position = 0
     order.record(groups[0], 100)
     assert [groups.index(g) for g in order.ahead(25)] == [1, 2]
     assert order.ahead(9) == []
@@ -113,7 +112,7 @@ def test_a_group_that_comes_again_counts_once() -> None:
     order, groups = GatherOrder(), stand_ins(2)
     for k in (0, 1, 0, 1):
         order.record(groups[k], 100)
-    order.restart()
+    order.position = 0
     assert len(order.ahead(20)) == 4
 
 
@@ -121,7 +120,7 @@ def test_from_the_first_other_use_the_order_is_recorded_again() -> None:
     order, (a, b, c) = GatherOrder(), stand_ins(3)
     for group in (a, b, c):
         order.record(group, 100)
-    order.restart()
+    order.position = 0
     for group in (a, c):
         order.record(group, 100)
     assert order.order == [a, c]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -17,10 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.engine.holding import peak_of
 from tests.engine.safety.faults import Faults
 from tests.engine.safety.plainly import SMALL, build
+from tests.engine.safety.sequence_pair import alone
 from tests.engine.steps.agreeing import heard
 from zbench.engine import Engine, build_engine, load, save
 from zbench.engine.checkpoint import save_weights
-from zbench.engine.parameters.released import is_released
+from zbench.engine.parameters.released import Released
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
@@ -194,7 +196,7 @@ def written_by_a_collective(
     engine.backward(engine.model(torch.ones(2, WIDTH, dtype=dtype)).square().mean())
     engine.step()
     expected = engine.full_parameters()
-    released = is_released(engine.model[1].weight)
+    released = isinstance(engine.model[1].weight, Released)
     with engine.gathered(engine.model[1]) if released else nullcontext(), torch.no_grad():
         weight = engine.model[1].weight
         if use == "all_reduce":
@@ -218,3 +220,41 @@ def written_by_a_collective(
     assert all(torch.equal(whole[n].to(dtype), p) for n, p in engine.model.state_dict().items())
     engine.close()
     return values, expected
+
+
+def saved_by_torch(
+    group: dist.ProcessGroup, row: dict[str, Any], other_row: dict[str, Any], folder: str
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the state after a step that follows a resume by torch's checkpoint, and without one."""
+    engine, other = build(net(), row, group), build(net(), other_row, group)
+    train(engine)
+    checkpoint.save(engine.state_dict(), checkpoint_id=folder, process_group=group)
+    train(engine)
+    state = other.state_dict()
+    checkpoint.load(state, checkpoint_id=folder, process_group=group)
+    other.load_state_dict(state)
+    train(other)
+    states = other.state_dict(), engine.state_dict()
+    engine.close()
+    other.close()
+    return states
+
+
+def drawn(group: dist.ProcessGroup, row: dict[str, Any]) -> bool:
+    """Return whether what a run with dropout draws, resumed by each rank alone, is what its forwards draw."""
+    moments = {"optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
+    seed, drops = 7 + dist.get_rank(group), nn.Sequential(*net(), nn.Dropout())
+    torch.manual_seed(seed)
+    state = dict[str, torch.Tensor]()
+    for of in (group, alone(dist.get_rank(group))):
+        engine = build(deepcopy(drops), row, of, **moments)
+        engine.load_state_dict(state or engine.state_dict())
+        train(engine)
+        with engine.gathered(engine.model, write=True):
+            state = engine.state_dict()
+        engine.close()
+    after = torch.get_rng_state()
+    torch.manual_seed(seed)
+    for _ in range(2):
+        drops(torch.ones(2, WIDTH))
+    return torch.equal(torch.get_rng_state(), after)

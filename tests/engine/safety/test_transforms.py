@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.export import export
 from torch.func import functional_call, grad, jacrev, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
@@ -14,8 +16,9 @@ from tests.engine.safety.plainly import Plain, batch, by_forward, same_steps
 from zbench.engine import Engine
 from zbench.errors import UsageError
 
-ROWS = [
-    {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
+OFFLOADED = {"offload_optimizer": "cpu", "offload_schedule": "speculative"}
+ROWS: list[dict[str, Any]] = [
+    {"zero_stage": 1, **OFFLOADED},
     {"zero_stage": 3},
     {"zero_stage": 3, "leaf_modules": ["Block"], "overlap_comm": False},
 ]
@@ -153,3 +156,35 @@ def test_torch_func_within_gathered_or_a_forward_names_the_remedy(
             call()
     engine.model.last = last
     same_steps(engine, plain, 0, 1)
+
+
+INDUCTOR = [{"zero_stage": 0}, {"zero_stage": 1}, {"zero_stage": 2, **OFFLOADED}]
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("row", INDUCTOR, ids=row_id)
+def test_inductor_compiles_a_model_as_it_would_without_an_engine(engine: Engine, plain: Plain) -> None:
+    """Its own arithmetic is not eager PyTorch's: the twin is compiled, too."""
+    uses = {id(net): torch.compile(net) for net in (engine.model, plain.model)}
+    same_steps(engine, plain, 0, 1, 2, loss=lambda net, x: by_forward(uses[id(net)], x))  # type: ignore[arg-type]
+
+
+def test_a_trace_follows_the_weights_or_is_refused(row: dict[str, Any], engine: Engine, plain: Plain) -> None:
+    same_steps(engine, plain, 0)
+    x = batch(1)
+    traces: list[Any] = []
+    for trace in TRACES:
+        if row["zero_stage"] == 3:
+            with pytest.raises(UsageError, match=r"gathered|full_parameters"):
+                trace(engine.model, x)
+        else:
+            traces.append(trace(engine.model, x))
+    same_steps(engine, plain, 1, 2)
+    assert all(torch.equal(traced(x), plain.model(x)) for traced in traces)
+
+
+TRACES: list[Callable[[nn.Module, Tensor], Any]] = [
+    lambda net, x: export(net, (x,)).module(),
+    lambda net, x: make_fx(net)(x),
+    lambda net, x: torch.jit.trace(net, (x,)),
+]

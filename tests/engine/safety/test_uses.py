@@ -74,12 +74,21 @@ def by_a_functional_use(net: Net, x: Tensor) -> Tensor:
     return functional.linear(net.again(h, 0), net.last.weight).square().mean()
 
 
+def with_a_part_in_inference_mode(net: Net, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        target = net(2 * x)
+    first = net.first(x)
+    with torch.inference_mode():
+        gate = torch.sigmoid(net.first(3 * x))
+    return (net.last(net.again(first * gate.clone(), 1)) - target.clone()).square().mean()
+
+
 def twice(net: Net, x: Tensor) -> Tensor:
     return (net(x) + net(2 * x)).square().mean()
 
 
 LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weight_read_after, twice)
-LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
+LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use, with_a_part_in_inference_mode)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from tests.engine.lattice import row_id
@@ -24,16 +24,6 @@ both_sizes = pytest.mark.parametrize(
     "engine", [{}, {"param_persistence_threshold": 10_000}], ids=["sharded", "resident"], indirect=True
 )
 stage_3 = pytest.mark.parametrize("row", [{"zero_stage": 3}], ids=row_id)
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(9)
-        self.first, self.norm, self.last = nn.Linear(13, 24), nn.LayerNorm(24), nn.Linear(24, 7)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.norm(self.first(x))))
 
 
 @pytest.fixture(params=ROWS, ids=row_id)
@@ -178,6 +168,7 @@ def test_a_released_weight_can_be_described(engine: Engine) -> None:
     assert p.grad is None
     assert sum(q.numel() for q in engine.model.parameters()) == 312 + 24 + 48 + 168 + 7
     engine.model.train().eval().requires_grad_(True)
+    assert engine.model.to("cpu").to(torch.float32) is engine.model
     torch.optim.SGD(engine.model.parameters(), lr=1.0)
 
 

@@ -158,14 +158,10 @@ class TorchFusedAdam(ReferenceAdam):
     """
 
     def _update_task(self, task: AdamTask, grad_scale: float) -> None:
-        if _has_fused_form(task):
+        if task.hyper.bias_correction and task.slot.exp_avg.dtype is torch.float32:
             _update_fused(task, grad_scale)
         else:
             super()._update_task(task, grad_scale)
-
-
-def _has_fused_form(task: AdamTask) -> bool:
-    return task.hyper.bias_correction and task.slot.exp_avg.dtype is torch.float32
 
 
 def _update_fused(task: AdamTask, grad_scale: float) -> None:

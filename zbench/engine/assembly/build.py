@@ -164,6 +164,7 @@ class _Builder:
             spec.leaf_modules,
             self._layout,
             watched=spec.compile == "off",
+            stored=torch.float32 if {spec.offload_param, spec.offload_optimizer} == {"none"} else None,
         )
         return PARAMETER_BUILDERS[self.stage.parameters](
             self.model, chosen, self.collectives, self.transport.agreement

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.deferred import is_part
-from zbench.engine.parameters.released import is_released
+from zbench.engine.parameters.released import Released
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -82,7 +82,7 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
     UsageError for a parameter without memory for each of its elements.
     """
     for name, p in parameters.items():
-        if not is_part(p) and (is_released(p) or _distinct(p).numel() < p.numel()):
+        if not is_part(p) and (isinstance(p, Released) or _distinct(p).numel() < p.numel()):
             raise UsageError(
                 f"expected memory for every element of {name!r}, got one place for several, as expand()"
                 " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"

@@ -55,7 +55,7 @@ def make_optimizer(
 def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:
     """Return the master weights of each dtype group of `parameters`."""
     shard, masters = parameters.shard, list[MasterWeights]()
-    for dtype_group, dtype in enumerate(parameters.dtypes):
+    for dtype_group, dtype in enumerate(buffer.dtype for buffer in parameters.buffers):
         part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
         kinds = [(extents, _masters_in(memory, extents, parameters, dtype)) for memory, extents in part.parts]
         masters.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))

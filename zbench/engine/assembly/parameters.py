@@ -34,7 +34,8 @@ class ParameterSettings:
     persistence_threshold: elements up to which a sharded parameter stays gathered. prefetch: elements that
     are gathered ahead. leaf_modules: names or classes of modules that are gathered at once. layout: lays
     parameters of these sizes and groups out. watched: whether replicated parameters note that `p.data` was
-    read; a compiler knows torch's own classes only.
+    read; a compiler knows torch's own classes only. stored: the dtype of what is stored of sharded parameters
+    between their uses, their master weights; None: their own.
     """
 
     dtype: torch.dtype
@@ -46,6 +47,7 @@ class ParameterSettings:
     leaf_modules: Sequence[str]
     layout: Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
     watched: bool = True
+    stored: torch.dtype | None = None
 
 
 class ParameterBuilder(ABC):
@@ -116,21 +118,19 @@ class ShardedBuilder(ParameterBuilder):
     def store(
         self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
     ) -> ShardedParameters:
-        self._store = self._sharded(param_infos, shard, plan)
+        self._store = self._sharded(param_infos, shard, plan, self.settings.stored)
         return self._store
 
     def _sharded(
-        self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
+        self, members: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan, stored: torch.dtype | None
     ) -> ShardedParameters:
-        memory, device, comm = self.settings.memory, self.settings.device, self.collectives
-        return ShardedParameters(
-            param_infos, shard, plan.dtypes, device, memory, comm, resident=plan.resident
-        )
+        chosen = self.settings
+        return ShardedParameters(members, shard, plan, chosen.device, chosen.memory, self.collectives, stored)
 
     def frozen(self, members: Sequence[ParamInfo]) -> FrozenShards:
         plan = self.groups(members)
         layout = self.settings.layout([t.parameter.numel() for t in members], plan.groups)
-        store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan)
+        store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan, None)
         self._gatherer = Gatherer((self._store, store), window=self.settings.prefetch)
         return FrozenShards(store, self._gatherer)
 

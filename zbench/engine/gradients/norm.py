@@ -55,11 +55,6 @@ class Summarizer:
     def _order(self) -> Tensor:
         return torch.from_numpy(canonical_order(self._layout))
 
-    @cached_property
-    def _ordered(self) -> Tensor:
-        """Memory for the sums in order; kept, since memory that is new to a process is slow."""
-        return torch.empty(self._order.numel(), dtype=torch.float64)
-
     def gather(self, contributed: Sequence[bool], terms: Terms, *, norm: bool = False) -> Summary:
         """Return the summary, the same on every rank; with its norm if `norm`, or always.
 
@@ -89,7 +84,7 @@ class Summarizer:
         return gathered[:, : sums.numel()], gathered[:, sums.numel() :]
 
     def _sum(self, sums: Tensor) -> float:
-        return sum_in_order(torch.index_select(sums, 0, self._order, out=self._ordered))
+        return sum_in_order(sums.index_select(0, self._order))
 
 
 class ChunkSums:

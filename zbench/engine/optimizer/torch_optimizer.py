@@ -89,7 +89,9 @@ class SchedulerOptimizer(torch.optim.Optimizer):
 
 
 class _StateElsewhere(Mapping[Any, Never]):
-    """Torch's `state` of an optimizer whose state is the engine's: empty, and every read is refused."""
+    """Torch's `state` of an optimizer whose state is the engine's: without items, and every read is refused.
+    So is the question whether it is empty: torch's checkpoints would then take a step without gradients.
+    """
 
     def __getitem__(self, key: object) -> Never:
         raise UsageError(_STATE_REFUSAL)
@@ -97,5 +99,5 @@ class _StateElsewhere(Mapping[Any, Never]):
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
-    def __len__(self) -> int:
-        return 0
+    def __len__(self) -> Never:
+        raise UsageError(_STATE_REFUSAL)

@@ -42,11 +42,11 @@ def write_segments(
         segments[s.parameter].append(s)
     for member in members:
         whole = value(member)
-        if whole is None:
+        if whole is None or not segments[member.index]:
             continue
+        flat, start = whole.detach().reshape(-1), shard.layout.spans[member.index].start
         for s in segments[member.index]:
-            at = s.flat - shard.layout.spans[s.parameter].start
-            part = whole.detach().reshape(-1)[at : at + s.length]
+            part = flat[s.flat - start : s.flat - start + s.length]
             place(s)[: part.numel()].copy_(part)
 
 
@@ -54,9 +54,10 @@ class Parameters(ABC):
     """The model's parameters as the optimizer sees them: segments of this rank to write, and a way to publish
     them.
 
-    buffers: their memory on this rank, one per dtype group, in `memory`. on_edit: called with every segment
-    of this rank, and its values, that somebody else than the engine has changed. has_masters: what an edit
-    does not reach by itself has float32 masters apart from the parameters.
+    buffers: their memory on this rank, one per dtype group, in `memory`: in the parameters' dtypes, or all in
+    `stored`. on_edit: called with every segment of this rank, and its values, that somebody else than the
+    engine has changed. has_masters: what an edit does not reach by itself has float32 masters apart from the
+    parameters.
     """
 
     def __init__(
@@ -66,17 +67,19 @@ class Parameters(ABC):
         dtypes: Sequence[torch.dtype],
         memory: Memory,
         dtype_groups: Sequence[Extent],
+        stored: torch.dtype | None = None,
     ) -> None:
         self.param_infos, self.shard, self.dtypes = param_infos, shard, dtypes
         self.memory, self.dtype_groups = memory, dtype_groups
-        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
+        kept = [stored or dtype for dtype in dtypes]
+        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, kept, strict=True)]
         self._arriving: list[Copy] = []
         self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
         self.has_masters = False
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
-        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
+        """Return the stored values [segment.length] of what this rank owns."""
 
     @abstractmethod
     def adopt(self) -> None:

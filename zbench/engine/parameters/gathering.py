@@ -7,6 +7,7 @@ saved tensor has not been changed in place since, but not where hooks keep it: t
 torch's message.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -47,6 +48,17 @@ def explain_torch_func(error: RuntimeError) -> None:
         ) from error
 
 
+def check_not_traced() -> None:
+    """Raise UsageError where operations are recorded to be done again: they would keep gathered memory."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
+    if mode is not None or torch._C._get_tracing_state() is not None:
+        raise UsageError(
+            "torch.export, make_fx and torch.jit.trace would keep a model's weights as they are now at"
+            " zero_stage 3; trace a model that no engine trains, with the values of engine.full_parameters(),"
+            " or use zero_stage 2"
+        )
+
+
 class Gatherer:
     """Gathers the groups of `stores` for use and releases them. Up to `window` elements of the groups that
     are expected next are gathered ahead, or kept. `orders`: the order of use in the last region of each
@@ -75,6 +87,8 @@ class Gatherer:
     @uncompiled
     def enter(self, caller: int) -> None:
         """Begin a call of `caller` (a number for each module). The outermost call opens a region."""
+        if not self.depth:
+            check_not_traced()
         self.depth += 1
         if not self._packs() and torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
             packer = Packer(self, _top_hooks())
@@ -83,7 +97,7 @@ class Gatherer:
             self._pushed.append((self.depth, hooks))
         if self.depth == 1:
             self._trace = self.orders.setdefault((caller, torch.is_grad_enabled()), GatherOrder())
-            self._trace.restart()
+            self._trace.position = 0  # predictions begin with the first group again
 
     def _packs(self) -> bool:
         """Return whether tensors that autograd saves now are packed by this gatherer."""
@@ -120,6 +134,7 @@ class Gatherer:
             group.frames -= 1
             self.release(group)
 
+    @uncompiled
     def touch(self, parameter: nn.Parameter) -> None:
         """Gather the group of a parameter that is read as an attribute of its module.
 
@@ -129,6 +144,7 @@ class Gatherer:
         if group is None or group.resident:
             return
         if not self.depth:
+            check_not_traced()
             self.fetch(group)
         else:
             self.use(group)
@@ -262,10 +278,6 @@ class GatherOrder:
         self.order: list[ShardedGroup] = []
         self.position = 0
 
-    def restart(self) -> None:
-        """Start a region: predictions begin with the first group again."""
-        self.position = 0
-
     def record(self, group: ShardedGroup, longest: int) -> None:
         """Record that `group` is used now. At most `longest` uses are kept."""
         if self.position < len(self.order) and self.order[self.position] is not group:
@@ -331,7 +343,7 @@ class SavedView:
         """Return what stands for `tensor`; None where it sees the group's memory as something else than its
         parameter's elements.
         """
-        member = group.member_at(int(tensor.storage_offset()))
+        member = group.members[bisect_right(group.starts, int(tensor.storage_offset())) - 1]
         alike = tensor.dtype == group.store.dtypes[group.dtype_group] and not tensor.is_neg()
         alike = alike and tensor._version == member.info.parameter._version  # not by way of p.data
         return cls(group, member, tensor) if alike else None

@@ -100,14 +100,8 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
         self.held = 0
 
     def __getitem__(self, name: str) -> nn.Parameter | None:
-        if self.held and torch.compiler.is_compiling():
-            return super().__getitem__(name)
-        return self._read(name)
-
-    @uncompiled
-    def _read(self, name: str) -> nn.Parameter | None:
         parameter = super().__getitem__(name)
-        if parameter is not None:
+        if parameter is not None and not (self.held and torch.compiler.is_compiling()):
             self._touch(parameter)
         return parameter
 
@@ -136,6 +130,7 @@ class GatheredForward:
         self._whole = leaf is not None or not any(True for _ in module.children())
         self.closed = False
         update_wrapper(self, self._inner)
+        self.__code__ = type(self).__call__.__code__  # torch.export looks for it
         module.forward = self
 
     @partial(uncompiled, calls=True)

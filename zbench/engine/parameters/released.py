@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import proxy_tensor
 
 from zbench.errors import UsageError
 
@@ -37,7 +38,7 @@ _METHODS = (
 )
 _FUNCTIONS = (
     "numel is_floating_point is_complex is_signed is_same_size result_type empty_like zeros_like ones_like"
-    " full_like rand_like randn_like randint_like"
+    " full_like rand_like randn_like randint_like _has_compatible_shallow_copy_type"
 )
 _STRIDED = frozenset({Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset})
 
@@ -142,6 +143,10 @@ class Whole(Trained):
         return copied
 
 
+# make_fx takes an nn.Parameter, but no subclass
+proxy_tensor.HANDLED_TYPES += (Trained, Whole)  # type: ignore[assignment]
+
+
 class Released(Trained):
     """A parameter whose values are not here."""
 
@@ -162,7 +167,16 @@ class Released(Trained):
             with torch._C.DisableTorchFunctionSubclass():
                 like = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
                 return func(like, *args[1:], **(kwargs or {}))
+        if func == _BASE.data.__set__ and args[0] is args[1]:  # of what `to` has returned
+            return None
         return cls._refuse(func, args, kwargs or {})
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the parameter itself where nothing changes, so that model.to(device) does nothing then."""
+        with torch._C.DisableTorchFunctionSubclass():
+            like = torch.empty(0, dtype=self.dtype, device=self.device)
+            changes = like.to(*args, **kwargs) is not like
+        return super().to(*args, **kwargs) if changes else self
 
     @classmethod
     def _refuse(cls, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -239,11 +253,6 @@ def kinds_of(parameter: nn.Parameter) -> Kinds:
     if kind in (Trained, Whole, Released, Left):
         return _kinds(nn.Parameter)
     return _kinds(getattr(kind, "_zbench_original", kind))
-
-
-def is_released(parameter: Tensor) -> bool:
-    """Whether the parameter's values are elsewhere."""
-    return isinstance(parameter, Released)
 
 
 def set_refusal(parameter: nn.Parameter, text: str) -> None:

@@ -5,12 +5,12 @@ a new buffer, which is all-gathered in place, and `p.data` of the group's parame
 the group is resharded its parameters become `Released`. No memory is freed while a tensor refers to it.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import wraps
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.autograd.graph import increment_version
 from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.edits import watch_collectives
+from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.released import (
     Kinds,
     data_is_read,
@@ -33,6 +34,8 @@ from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
+
+P = ParamSpec("P")
 
 _REFUSAL = (
     "the values of {name!r} are not on this rank now: zero_stage 3 keeps them sharded while no module uses"
@@ -126,45 +129,40 @@ class ShardedGroup:
         assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.what}"
         self.state = state
 
-    def member_at(self, offset: int) -> Member:
-        """Return the parameter that holds an element of the group's buffer."""
-        return self.members[bisect_right(self.starts, offset) - 1]
 
-
-Act = Callable[["ShardedParameters", ShardedGroup], None]
-
-
-def _apart(act: Act) -> Act:
-    """Act on a group outside of inference mode and torch.func: tensors made in these serve nothing else."""
+def _apart(act: Callable[P, None]) -> Callable[P, None]:
+    """Act outside of inference mode and torch.func: tensors made in these serve nothing else."""
 
     @wraps(act)
-    def call(store: "ShardedParameters", group: ShardedGroup) -> None:
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
         if not torch.is_inference_mode_enabled() and maybe_current_level() is None:
-            act(store, group)
+            act(*args, **kwargs)
             return
         with torch.inference_mode(False), torch._C._DisableFuncTorch():
-            act(store, group)
+            act(*args, **kwargs)
 
     return call
 
 
 class ShardedParameters(Parameters):
-    """Parts of all parameters in `memory`, in the parameters' dtypes, and the operations on groups."""
+    """Parts of all parameters in `memory`, and the operations on groups.
+
+    They are in the parameters' dtypes, or are the float32 master weights (`stored`): gathers round them.
+    """
 
     def __init__(
         self,
         param_infos: Sequence[ParamInfo],
         shard: ShardLayout,
-        dtypes: Sequence[torch.dtype],
+        plan: GroupPlan,
         device: torch.device,
         memory: Memory,
         collectives: Collectives,
-        *,
-        resident: frozenset[int],
+        stored: torch.dtype | None = None,
     ) -> None:
-        layout = shard.layout
+        layout, dtypes = shard.layout, plan.dtypes
         dtype_groups = [shard.local(layout.dtype_group_extent(k)) for k in range(len(dtypes))]
-        super().__init__(param_infos, shard, dtypes, memory, dtype_groups)
+        super().__init__(param_infos, shard, dtypes, memory, dtype_groups, stored)
         self.device, self.collectives = device, collectives
         self.by_storage: dict[int, ShardedGroup] = {}
         self._leaving: list[Copy] = []
@@ -174,7 +172,7 @@ class ShardedParameters(Parameters):
                 planned.dtype_group,
                 extent,
                 tuple(b for b in layout.blocks if extent.start <= b.start < extent.stop),
-                resident=k in resident,
+                resident=k in plan.resident,
             )
             for k, (planned, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
         ]
@@ -237,15 +235,18 @@ class ShardedParameters(Parameters):
             copy.release()
         self._leaving.clear()
 
-    @_apart
     def wait_for_unshard(self, group: ShardedGroup) -> None:
         """Return when a gather that was started is done; the parameters are whole then, on this stream of the
         device, too.
         """
-        if group.state is not GroupState.GATHERING:
+        if group.state is GroupState.GATHERING:
+            self._show(group)
+        else:
             assert group.filled is not None
             group.filled.read_here()
-            return
+
+    @_apart
+    def _show(self, group: ShardedGroup) -> None:
         full = self._gathered(group)
         group.filled = Filled(full)
         for m in group.members:
@@ -262,11 +263,13 @@ class ShardedParameters(Parameters):
             group.unsharding = None
         return group.full
 
-    @_apart
     def reshard(self, group: ShardedGroup) -> None:
         """Free a group's whole values; a graph that saved exposed parameters cannot be used any more."""
-        if group.state is GroupState.SHARDED:
-            return
+        if group.state is not GroupState.SHARDED:
+            self._free(group)
+
+    @_apart
+    def _free(self, group: ShardedGroup) -> None:
         full = self._gathered(group)
         used_on_current_stream(full)
         del self.by_storage[full.untyped_storage()._cdata]
@@ -286,22 +289,26 @@ class ShardedParameters(Parameters):
         for m in self.by_storage[storage].members if storage in self.by_storage else ():
             data_is_read(m.info.parameter)
 
-    @_apart
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
         for m in group.members:
-            p = m.info.parameter
-            read = data_was_read(p)
-            if p._version != m.version or (read and self._differs(group, m)):
-                m.version = p._version
-                self.release()
-                for s, values in self._parts_of(group, m):
-                    self.on_edit(s, values)
+            if data_was_read(m.info.parameter) or m.info.parameter._version != m.version:
+                self._take_edit(group, m)
+
+    @_apart
+    def _take_edit(self, group: ShardedGroup, m: Member) -> None:
+        version = m.info.parameter._version
+        if version != m.version or self._differs(group, m):
+            m.version = version
+            self.release()
+            for s, values in self._parts_of(group, m):
+                self.on_edit(s, values)
+                if self.owned(s).dtype == values.dtype:  # else it is a master, which has followed
                     self.owned(s).copy_(values)
 
     def _differs(self, group: ShardedGroup, m: Member) -> bool:
         parts = self._parts_of(group, m)
-        return any(not torch.equal(values, self.owned(s).to(self.device)) for s, values in parts)
+        return any(not torch.equal(values, self.owned(s).to(values)) for s, values in parts)
 
     def _parts_of(self, group: ShardedGroup, m: Member) -> Iterator[tuple[Segment, Tensor]]:
         assert group.full is not None
