@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 _NAV = {
     "Begin": (
         "index.md",
+        "tutorial.md",
         "quickstart.md",
         "own-model.md",
         "own-script.md",
@@ -18,9 +19,11 @@ _NAV = {
         "verdicts.md",
         "regressions.md",
         "training.md",
+        "from-deepspeed-autotuner.md",
     ),
-    "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
+    "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md", "glossary.md"),
     "Use": (
+        "troubleshooting.md",
         "estimate.md",
         "tracing.md",
         "ci.md",
@@ -29,6 +32,7 @@ _NAV = {
         "engine.md",
         "right-or-refused.md",
         "performance.md",
+        "benchmarks.md",
         "faults.md",
         "zoo.md",
         "device.md",

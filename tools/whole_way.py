@@ -2,9 +2,10 @@
 
     python tools/whole_way.py [--wheel FILE] [--shared | --deepspeed] [--deepspeed-python PYTHON]
 
-Installs the wheel, writes a sweep from a transformers config (`init`), runs it, tunes it under a memory
-limit, exports the best for DeepSpeed and trains a step with that in DeepSpeed, where it is installed. Then
-the same from a ds_config, exported to FSDP2. Ends with the status of the first command that fails.
+Installs the wheel and follows the README alone, command by command, in an empty folder that holds what its
+reader has. Then writes a sweep from a transformers config (`init`), runs it, tunes it under a memory limit,
+exports the best for DeepSpeed and trains a step with that in DeepSpeed, where it is installed. Then the same
+from a ds_config, exported to FSDP2. Ends with the status of the first command that fails.
 
 --shared shows the new environment the packages of this one, and installs the wheel alone (no network).
 --deepspeed installs DeepSpeed in the new environment, so that a step is trained there with the exported file.
@@ -14,6 +15,8 @@ import argparse
 import importlib.util
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -39,8 +42,14 @@ DS_CONFIG = {
     "zero_optimization": {"stage": 2},
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
 }
-QUICK = ["--set", "steps=2", "--set", "warmup_steps=1", "--set", "repeats=1", "--set", "sequence_length=32"]
-QUICK += ["--set", "run.device=cpu"]
+MY_MODULE = """
+import torch
+
+def make_model():
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+"""
+FEW = ["--set", "steps=2", "--set", "warmup_steps=1", "--set", "repeats=1", "--set", "run.device=cpu"]
+QUICK = [*FEW, "--set", "sequence_length=32"]
 DEEPSPEED_STEP = """
 import json, os, socket, torch
 with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -126,6 +135,25 @@ def build_wheel(place: Path) -> Path:
     return wheel
 
 
+def from_the_readme(way: Traveller) -> None:
+    """Run the README's commands with few steps, in order, without those that need commits or a cluster."""
+    torchrun = way.environment / "bin" / "torchrun"
+    if not torchrun.exists():  # packages that are shown to an environment bring no programs
+        torchrun.write_text(f'#!/bin/sh\nexec {way.python} -m torch.distributed.run "$@"\n')
+        torchrun.chmod(0o755)
+    (way.place / "my_module.py").write_text(MY_MODULE)
+    page = (ROOT / "docs" / "own-script.md").read_text()
+    for name, kind in (("train.py", "python"), ("own.yaml", "yaml")):
+        (way.place / name).write_text(re.findall(rf"```{kind}\n(.*?)```", page, flags=re.DOTALL)[0])
+    readme = (ROOT / "README.md").read_text()
+    for line in re.findall(r"(?:^    |`)(zbench [^`#\n]+)", readme, flags=re.MULTILINE):
+        words = shlex.split(line)[1:]
+        if not {"--paired", "--slurm"} & {*words}:
+            shorter = {"sweep": [] if "--resume" in words or "own.yaml" in words else FEW, "tune": FEW}
+            budget = ["--budget", "2trials"] if words[0] == "tune" else []
+            way.zbench(*words, *shorter.get(words[0], []), *budget)
+
+
 def from_a_transformers_config(way: Traveller, deepspeed_python: str | None) -> None:
     """config.json -> sweep -> tune under a limit -> ds_config.json -> a step in DeepSpeed."""
     (way.place / "config.json").write_text(json.dumps(CONFIG))
@@ -164,6 +192,7 @@ def main() -> None:
         way = Traveller(Path(scratch))
         way.install(wheel, shared=options.shared, more=("deepspeed",) if options.deepspeed else ())
         installed = way.python if options.deepspeed else own
+        from_the_readme(way)
         from_a_transformers_config(way, options.deepspeed_python or installed)
         from_a_ds_config(way)
     print("the whole way: ok")

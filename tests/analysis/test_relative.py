@@ -90,10 +90,6 @@ def test_heats_are_the_sample_and_alone_links_those_that_never_met() -> None:
         assert row.time.value == pytest.approx(0.9), "by the heats shared, or linked by alone"
     (row,) = relative(ours, repeats({"engine": "ddp"}, 0.1, "abcc"), to=("engine=ddp",)).rows
     assert row.time.value == pytest.approx(0.9), "three shared heats need no link"
-    halves = repeats({"engine": "builtin", "dtype": "bfloat16"}, 0.1, "abcd", alone=True)
-    halves = [replace(r, heat=replace(r.heat, alone=[0.05 * (r.repeat + 1)] * 2)) for r in halves]
-    (row,) = relative(ours, halves, to=("dtype=bfloat16",)).rows
-    assert row.time == pytest.approx((0.9,) * 3), "in a shared heat another alone has no say"
 
 
 def test_the_interval_is_students_over_heats() -> None:

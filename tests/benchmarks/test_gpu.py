@@ -10,7 +10,6 @@ from ruamel.yaml import YAML
 from tools.benchmarks.gpu import __main__ as program
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
 from tools.benchmarks.gpu.parts import FOLDER, PARTS, ROOT, SWEEPS, smallest_form
-from zbench.spec import peers
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -126,15 +125,6 @@ def test_the_decoders_configurations_exist_and_deepspeeds_differ_in_the_engine_a
     assert {row.pop("engine") for row in rows} == {"deepspeed"}
     assert all(row in ours["include"] for row in rows)
     assert {**theirs, "name": "decoder", "include": ours["include"]} == ours
-
-
-def test_deepspeeds_superoffload_can_be_swept_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own configuration asks for it: that had been refused as a key that DeepSpeed does not read."""
-    monkeypatch.setattr(peers, "missing_package", lambda name: None)
-    found = expand(load_sweep(FOLDER / "superoffload.yaml"))
-    assert not found.invalid
-    schedules = {(t.engine.engine, t.engine.offload_schedule) for t in found.trials}
-    assert schedules == {(e, s) for e in ("builtin", "deepspeed") for s in ("speculative", "after_backward")}
 
 
 @pytest.mark.parametrize("name", SWEEPS)

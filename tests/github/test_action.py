@@ -169,6 +169,26 @@ def test_a_repository_without_that_base(job: Job, inputs: dict[str, str], code: 
     assert says in outcome.console + outcome.summary
 
 
+def test_runs_are_added_to_the_site_on_a_branch(job: Job) -> None:
+    """The branch begins empty, and keeps a run whose records are gone."""
+    subprocess.run(["git", "init", "-q", "--bare", str(job.directory / "origin")], check=True)
+    job.git("init", "-q", "-b", "main")
+    job.git("commit", "-q", "--allow-empty", "-m", "code")
+    job.git("remote", "add", "origin", str(job.directory / "origin"))
+    for run_id in (BASE_ID, HEAD_ID):
+        write_run(job.directory / "results" / "example" / run_id, trial(STEPS))
+        environment = {"PATH": f"{job.directory / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        environment |= {"RUNNER_TEMP": str(job.directory), "HOME": str(job.directory)}
+        script = str(ROOT / ".github" / "publish.sh")
+        subprocess.run([script], cwd=job.directory, env=environment, check=True, capture_output=True)
+        shutil.rmtree(job.directory / "results")
+    job.git("fetch", "-q", "origin", "gh-pages")
+    files = job.git("ls-tree", "-r", "--name-only", "FETCH_HEAD").splitlines()
+    assert {f"runs/example/{run_id}.html" for run_id in (BASE_ID, HEAD_ID)} | {"index.html"} <= {*files}
+    assert ".lock" not in files
+    assert BASE_ID in job.git("show", "FETCH_HEAD:index.html")
+
+
 def test_the_sweep_of_the_workflow_can_run() -> None:
     sweep = load_sweep(ROOT / ".github" / "performance-sweep.yaml", [])
     expansion = expand(sweep)

@@ -42,6 +42,11 @@ def _marks(canvas: Canvas) -> Iterator[str]:
         hover = canvas.hovers.get(line.get_gid() or "")
         whole = "" if line.get_clip_on() else " whole at the edge, too"
         yield f"line {_rounded(line.get_xydata())} {_style(line, _STYLE)} {hover!r}{whole}"
+    for group in axes.collections:
+        addresses = group.get_urls()
+        hovers = [canvas.hovers.get(address) for address in addresses]
+        yield f"dots {_rounded(group.get_offsets())} {addresses} {hovers}"
+        yield f"paths {[_rounded(path.vertices) for path in group.get_paths()][:9]}"
     for patch in axes.patches:
         place = patch.get_path().transformed(patch.get_patch_transform()).get_extents().bounds
         yield f"patch {_rounded(place)} {_style(patch, _STYLE)} {canvas.hovers.get(patch.get_gid())!r}"

@@ -12,7 +12,7 @@ from zbench.analysis.history import Change, Series, Visit
 from zbench.record.record import Correctness, MemoryPeaks, Record, Timing, Traffic
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
-from zbench.report.html.timelines import timeline
+from zbench.report.html.timelines import trend
 from zbench.report.screen import Screen
 from zbench.report.table import print_results, print_search
 from zbench.spec.sweep import ObjectiveSpec
@@ -128,12 +128,11 @@ def test_a_best_without_a_measured_rival_is_compared_with_none(
 def test_a_history_with_a_change_of_level() -> None:
     values = [0.1, 0.102, 0.099, 0.13, 0.131, 0.129]
     visits = tuple(
-        Visit(f"run{n}", None, f"{n}{'c0ffee' * 3}" + ("+changes" if n == 2 else ""), value)
+        Visit(f"run{n}", None, f"{n}{'c0ffee' * 3}", value, 0.99 * value, 1.01 * value)
         for n, value in enumerate(values)
     )
     (first, *_) = results(trial(values)).trials
     changed = Series(first, {}, visits, (Change(3, 0.3, "a" * 12, "b" * 12),))
-    level = Series(first, {}, (visits[0], replace(visits[0], commit=None)), ())
-    picture = timeline([changed, level], "median_step_s")
+    picture = trend(changed, "mean_step_s", {visit.run_id: f"{visit.run_id}.html" for visit in visits})
     marks = "\nnarrow\n".join(drawn(picture, narrow=narrow) for narrow in (False, True))
     check("history.txt", f"{picture.description} {picture.height}\n{marks}")

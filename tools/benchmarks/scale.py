@@ -63,7 +63,9 @@ def write_sweep(path: Path, configurations: int) -> Path:
     return path
 
 
-def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) -> Path:
+def write_run(
+    sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20, **environment: object
+) -> Path:
     """Write a finished run of a sweep: every repeat with its samples and verdict, step times drawn."""
     import random
 
@@ -75,7 +77,8 @@ def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) 
     from zbench.spec.sweep import sweep_document
 
     sweep, draw = load_sweep(sweep_file), random.Random(run_id)
-    about = {"invocation": {"sweep_file": str(sweep_file), "base_dir": str(sweep_file.parent)}}
+    invocation = {"sweep_file": str(sweep_file), "base_dir": str(sweep_file.parent)}
+    about = {"invocation": invocation, **environment}
     with RunDirectory.create(
         output_dir, sweep.name, spec=sweep_document(sweep), environment=about, run_id=run_id
     ) as directory:
@@ -117,6 +120,23 @@ def cost_of(name: str, words: Sequence[str], most_s: float) -> Cost:
     return Cost(name, float(seconds), int(kilobytes) * 1024, most_s)
 
 
+def cost_of_publishing(home: Path, runs: int) -> Iterator[Cost]:
+    """Yield what a site of so many runs of 50 configurations costs, the first time and once more."""
+    sweep, words = (
+        write_sweep(home / "fifty.json", 50),
+        ["publish", str(home / "fifty"), "--to", str(home / "site")],
+    )
+    for number in range(runs):
+        write_run(
+            sweep, home / "fifty", f"run-{number:05}", machine={"cpu": "any"}, git={"commit": f"{number:040}"}
+        )
+    yield replace(cost_of(f"publish of {runs:,} runs of 50 configurations", words, 60.0), most_bytes=10**9)
+    yield replace(cost_of("the same again, where nothing is new", words, 30.0), most_bytes=10**9)
+    largest = max((home / "site").rglob("*.html"), key=lambda page: page.stat().st_size)
+    if largest.stat().st_size > MIB:
+        raise RuntimeError(f"{largest.name} has {largest.stat().st_size:,} bytes, more than 1 MiB")
+
+
 def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     """Yield what each command costs."""
     large, small = write_sweep(home / "large.json", configurations), write_sweep(home / "small.json", 4)
@@ -131,6 +151,7 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     yield cost_of("show of a small run", ["show", "last", "-o", str(home / "small")], 0.6)
     yield cost_of("list of one run", ["list", "-o", str(home / "large")], 0.6)
     yield cost_of("--help", ["--help"], 0.3)
+    yield from cost_of_publishing(home, runs)
 
 
 TRIAL = TrialSpec.model_validate(

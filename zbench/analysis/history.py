@@ -17,14 +17,15 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zbench.analysis.trials import RunResults, over_machine, yardstick_versions
+from zbench.analysis.settings import STORED_THRESHOLDS
+from zbench.analysis.trials import Source, over_machine, yardstick_versions
 from zbench.record.summary import ConfigSummary
-from zbench.spec.metrics import Unit, metric_named
+from zbench.spec.metrics import METRICS, STEP_TIMES, Unit, metric_named
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +33,48 @@ LEAST_SEGMENT = 3
 """Runs on either side of a change, at least: one slow run is noise, not a level."""
 
 _PERMUTATIONS = 999
+_WINDOW = 200
+_THRESHOLD = 0.05
 
 _TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTrial:
+    """What may be kept of a configuration of one run, instead of its records. result: verdict or outcome.
+
+    figures: metric -> its value, then the least and the largest of its repeats. over_machine, yardsticks: as
+    `machine_log` returns them.
+    """
+
+    trial_id: str
+    axes: dict[str, Any]
+    result: str
+    figures: dict[str, tuple[float, float, float]]
+    over_machine: float | None = None
+    yardsticks: tuple[int, ...] = ()
+
+    def number(self, name: str) -> float | None:
+        """Return a metric's value."""
+        return self.figures[name][0] if name in self.figures else None
+
+    def values(self, name: str) -> list[float]:
+        """Return a metric's least and largest value over the repeats."""
+        return list(self.figures.get(name, ())[1:])
+
+
+Trial = ConfigSummary | KeptTrial
+
+
+class Run(Protocol):
+    """What a history needs of a run: RunResults, or what a site keeps of them."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def trials(self) -> Sequence[Trial]: ...
+    @property
+    def machines(self) -> frozenset[str]: ...
 
 
 def change_points(
@@ -45,9 +86,24 @@ def change_points(
     test with 999 draws from `seed`, so the same series always gives the same answer). remembers: whether a
     value may resemble the one before. Then a share of that is taken from it first, because a permutation test
     wants independent values: their correlation within levels and two standard errors, 0.6 at most.
+
+    A series of more than 200 values is searched 200 at a time, every window overlapping half of the one
+    before: the time then grows with the length, not with its square, and `alpha` holds for each window.
     """
     series = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(seed)
+    starts: list[int] = []
+    half = _WINDOW // 2
+    for window in range(0, max(1, len(series) - half), half):
+        part = series[window : window + _WINDOW]
+        first = max(starts[-1] + LEAST_SEGMENT if starts else 0, window + half // 2 if window else 0)
+        last = window + (len(part) if window + _WINDOW >= len(series) else _WINDOW - half // 2)
+        splits = _splits(part, alpha, np.random.default_rng(seed), remembers)
+        starts += [window + split for split in splits if first <= window + split < last]
+    return starts
+
+
+def _splits(series: Floats, alpha: float, rng: np.random.Generator, remembers: bool) -> list[int]:
+    """Return where a window's levels begin, ascending."""
     starts: list[int] = []
     pending = [(0, len(series))]
     while pending:
@@ -111,12 +167,14 @@ def most_distant_split(distances: Floats) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One run's figure for one configuration."""
+    """One run's figure for one configuration; low, high: the least and the largest of its repeats."""
 
     run_id: str
     started: str | None
     commit: str | None
     value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +192,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One configuration of one sweep on one machine, oldest run first."""
+    """One configuration of one sweep on one machine and git branch, oldest run first.
 
-    trial: ConfigSummary
+    key: the same for all metrics of this configuration, sweep, machine and branch, and for nothing else.
+    """
+
+    trial: Trial
     facts: Mapping[str, Any]
     visits: tuple[Visit, ...]
     changes: tuple[Change, ...]
     sweep: str | None = None
+    branch: str | None = None
+    key: str = ""
 
     @property
     def values(self) -> list[float]:
@@ -151,9 +214,15 @@ class Series:
         """Return every level as (first visit, one past its last, median)."""
         return _levels(self.values, [change.index for change in self.changes])
 
+    def is_worse(self, change: Change, metric: str) -> bool:
+        """Whether a change of this metric is a regression: worse by more than `compare` accepts, or 5 %."""
+        sign = -1 if METRICS[metric].better == "maximize" else 1
+        compared = "step_time" if metric in STEP_TIMES else metric
+        return sign * change.change > STORED_THRESHOLDS.get(compared, _THRESHOLD)
 
-def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> list[Series]:
-    """Return the series of a metric; runs are taken in the order given, machines are never mixed.
+
+def history(runs: Iterable[Run], metric: str, *, alpha: float = 0.01) -> list[Series]:
+    """Return the series of a metric; runs are taken in the order given, machines and branches never mixed.
 
     Values are medians over a run's repeats. Changes are sought in logarithms where all values are positive,
     so that they are relative; in times and rates over the machine's yardstick where all runs have it.
@@ -162,27 +231,30 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
     ran: dict[str, set[frozenset[str]]] = {}
     for run in runs:
         ran.setdefault(_facts(run), set()).update([run.machines] if run.machines else [])
-    gathered: dict[tuple[object, ...], list[tuple[ConfigSummary, RunResults, float]]] = {}
+    gathered: dict[str, list[tuple[Trial, Run, float]]] = {}
     for run in runs:
         several = len(ran[_facts(run)]) > 1  # jobs that one machine started ran on unlike ones
-        place = (run.source.sweep, _facts(run), run.machines if several else None)
+        machines = sorted(run.machines) if several else None
         for trial in run.trials:
             value = trial.number(metric)
             if value is not None and math.isfinite(value):
-                gathered.setdefault((trial.trial_id, *place), []).append((trial, run, value))
-    return [_series(figures, alpha, metric_named(metric).unit) for figures in gathered.values()]
+                key = repr((trial.trial_id, run.source.sweep, run.source.branch, _facts(run), machines))
+                gathered.setdefault(key, []).append((trial, run, value))
+    return [_series(key, metric, figures, alpha) for key, figures in gathered.items()]
 
 
-def _facts(run: RunResults) -> str:
+def _facts(run: Run) -> str:
     return repr(sorted(run.source.facts.items()))
 
 
-def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float, unit: Unit) -> Series:
-    visits = tuple(
-        Visit(run.source.run_ids[0], run.source.started, run.source.commit, value)
-        for _, run, value in figures
-    )
+def _series(key: str, metric: str, figures: Sequence[tuple[Trial, Run, float]], alpha: float) -> Series:
+    visits = []
+    for trial, run, value in figures:
+        repeats, source = [value, *trial.values(metric)], run.source
+        ends = min(repeats), max(repeats)
+        visits.append(Visit(source.run_ids[0], source.started, source.commit, value, *ends))
     trial, run, _ = figures[-1]
+    unit = metric_named(metric).unit
     values, is_timed = [visit.value for visit in visits], unit in _TIMED
     if is_timed:
         values = _over_machine([trial for trial, _, _ in figures], unit) or values
@@ -192,15 +264,25 @@ def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: f
     for (_, _, old), (start, _, new) in pairwise(_levels(values, starts)):
         moved = new / old - 1 if old else math.inf
         changes.append(Change(start, moved, visits[start - 1].commit, visits[start].commit))
-    return Series(trial, run.source.facts, visits, tuple(changes), run.source.sweep)
+    source = run.source
+    return Series(trial, source.facts, tuple(visits), tuple(changes), source.sweep, source.branch, key)
 
 
-def _over_machine(trials: Sequence[ConfigSummary], unit: Unit) -> list[float] | None:
+def machine_log(trial: Trial) -> tuple[float | None, tuple[int, ...]]:
+    """Return the log of a trial's time over the machine's yardstick, if known, and that one's versions."""
+    if isinstance(trial, KeptTrial):
+        return trial.over_machine, trial.yardsticks
+    parts = over_machine(trial)
+    repeats = map(statistics.fmean, zip(*parts.values(), strict=True))
+    return statistics.median(repeats) if parts else None, tuple(yardstick_versions(trial))
+
+
+def _over_machine(trials: Sequence[Trial], unit: Unit) -> list[float] | None:
     """Return the time, or the rate, of each trial over the machine's yardstick; None where one lacks it."""
-    parts = [over_machine(trial) for trial in trials]
-    if not all(parts) or len({version for trial in trials for version in yardstick_versions(trial)}) > 1:
+    known = [machine_log(trial) for trial in trials]
+    logs = [log for log, _ in known if log is not None]
+    if len(logs) < len(known) or len({version for _, versions in known for version in versions}) > 1:
         return None
-    logs = [statistics.median(map(statistics.fmean, zip(*each.values(), strict=True))) for each in parts]
     return [math.exp(log if unit == "s" else -log) for log in logs]
 
 

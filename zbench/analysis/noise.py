@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scipy.special import stdtrit
@@ -122,6 +122,7 @@ def noise_of_history(runs: Sequence[RunResults]) -> dict[str, RunNoise]:
         if (logs := step_logs(trial, usable(trial)))
     }
     by_trial = {}
+    runs = [replace(run, source=replace(run.source, branch=None)) for run in runs]  # the machine's, of all
     for series in history(runs, "mean_step_s"):
         noise = noise_of_runs(_levels(series, means))
         if noise is not None:

@@ -25,8 +25,7 @@ from zbench.record.record import Heat, Record
 from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.engine import ALONE_KEYS
-from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep
+from zbench.spec.load import recorded_trials
 from zbench.spec.metrics import STEP_TIMES, Direction, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
@@ -116,11 +115,9 @@ def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: Obj
     pending = 0
     if spec.is_file() and not (directory / "search.json").exists():
         with suppress(UsageError):  # a file of another version of zbench
-            sweep = load_sweep(spec, environ={}, inputs=False)
-            if sweep.search.is_listed:
-                ids = {trial.trial_id for trial in expand(sweep).trials}
-                left = ids - {summary.trial_id for summary in summaries}
-                pending = len(left) if left != ids else 0  # else identities are those of another version
+            ids = recorded_trials(spec)
+            left = ids - {summary.trial_id for summary in summaries}
+            pending = len(left) if left != ids else 0  # else identities are those of another version
     return Ranking(pending=pending) if pending else rank(summaries, objective)
 
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from zbench.analysis.ranking import cost_table
@@ -66,16 +65,13 @@ class Relative:
 
 
 class _Side(NamedTuple):
-    """A configuration, its values of the keys; by round the logarithms of time and peak.
-
-    heats: by round the name of the heat, and the mean of the logarithms of its turns there.
-    """
+    """A configuration, its values of the keys; by round the logarithms of time and peak, and the heat."""
 
     summary: ConfigSummary
     values: Mapping[str, Any]
     times: Sequence[float]
     peaks: Sequence[float]
-    heats: Sequence[tuple[str, float] | None]
+    heats: Sequence[str | None]
 
 
 def compared(
@@ -136,15 +132,8 @@ def _path(key: str, flag: str) -> Key:
 
 def _sides(able: Sequence[ConfigSummary], named: Iterable[str]) -> Iterator[_Side]:
     rounds = sorted({record.repeat for summary in able for record in summary.ok})
-    heats = [
-        {
-            r.repeat: (r.heat.name, fmean(map(math.log, r.heat.turn_seconds)))
-            for r in summary.ok
-            if r.heat and r.heat.turn_seconds
-        }
-        for summary in able
-    ]
-    by_round = ([of.get(number) for number in rounds] for of in heats)
+    heats = [{r.repeat: r.heat.name for r in summary.ok if r.heat is not None} for summary in able]
+    by_round = ([names.get(number) for number in rounds] for names in heats)
     tables = (cost_table(able, goal) for goal in (_TIME, _PEAK))
     values = (point(summary, [*varied_keys(able), *named]) for summary in able)
     return starmap(_Side, zip(able, values, *tables, by_round, strict=True))
@@ -156,11 +145,10 @@ def _row(side: _Side, other: _Side, named: Mapping[str, Any]) -> RelativeRow | N
     times, peaks = _differences(side.times, other.times), _differences(side.peaks, other.peaks)
     if are_apart or is_incorrect(other.summary) or not times:
         return None
-    pairs = enumerate(zip(side.heats, other.heats, strict=True))
-    shared = {i: a[1] - b[1] for i, (a, b) in pairs if a is not None and b is not None and a[0] == b[0]}
-    used = shared if len(shared) >= _LEAST_HEATS else times | shared
+    shared = [i for i in times if side.heats[i] is not None and side.heats[i] == other.heats[i]]
+    used = shared if len(shared) >= _LEAST_HEATS else times
     peak = _ratio(peaks.values()) if peaks else None
-    return RelativeRow(side.summary, other.summary, _ratio(used.values()), peak, len(shared))
+    return RelativeRow(side.summary, other.summary, _ratio([times[i] for i in used]), peak, len(shared))
 
 
 def _differences(logs: Sequence[float], others: Sequence[float]) -> dict[int, float]:

@@ -106,7 +106,7 @@ def _from_file(name: str, path: Path) -> RunResults:
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
     """Return where the records of a baseline, or of what `--json` printed, came from."""
     facts = document.get("facts")
-    known = {key: document.get(key) for key in ("fingerprint", "commit", "started", "sweep")}
+    known = {key: document.get(key) for key in ("fingerprint", "commit", "branch", "started", "sweep")}
     runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
     known_facts = dict(facts) if isinstance(facts, Mapping) else {}
     return Source(name, str(path), tuple(map(str, runs)), facts=known_facts, **known)
@@ -168,6 +168,7 @@ def _machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
         "fingerprint": environment.get("fingerprint"),
         "facts": machine | more if machine else {},
         "commit": f"{commit}+changes" if commit and git.get("dirty") else commit,
+        "branch": environment.get("branch"),
         "started": environment.get("started"),
     }
 

@@ -24,6 +24,7 @@ class Source:
     facts: Mapping[str, Any] = field(default_factory=dict)
     commit: str | None = None
     started: str | None = None
+    branch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,11 @@ def command(
         str | None, typer.Option(metavar="MIN:MAX", help="As for compare --paired; 0: exact figures only.")
     ] = None,
     slower: Annotated[
-        bool, typer.Option("--slower", help="Seek the slowdown, though exact figures or verdicts differ.")
+        bool,
+        typer.Option("--slower", help="Search for a slowdown, even if exact figures differ."),
     ] = False,
     state: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where findings are kept, to go on after an interruption.")
+        Path, typer.Option(metavar="FILE", help="File that keeps the findings, so that a search can go on.")
     ] = Path("zbench-bisect.json"),
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     seed: Seed = None,

@@ -38,7 +38,7 @@ _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 def command(
     base: Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")],
     head: Annotated[
-        str | None, typer.Argument(metavar="HEAD", help="The same, to be judged against BASE.")
+        str | None, typer.Argument(metavar="HEAD", help="What to compare with BASE; of the same kinds.")
     ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
     to: Annotated[
@@ -63,7 +63,7 @@ def command(
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="How far this machine shifts between runs. [default: what 10 earlier runs show]",
+            help="How much this machine's speed varies by run. [default: what 10 earlier runs show]",
         ),
     ] = None,
     fail_on: Annotated[
@@ -75,7 +75,7 @@ def command(
         ),
     ] = "regression,suspected,unchecked,inconclusive,missing,correctness",
     across: Annotated[
-        bool, typer.Option("--across", help="Compare unlike machines all the same; marked as such.")
+        bool, typer.Option("--across", help="Compare although the machines differ; the result says so.")
     ] = False,
     save_baseline: Annotated[
         str | None,
@@ -104,7 +104,7 @@ def command(
         typer.Option(
             metavar="PERCENT",
             rich_help_panel=_PAIRED,
-            help="Measure on, though all is decided, until every interval's half width is this.",
+            help="Keep measuring until every interval reaches at most this far to either side.",
         ),
     ] = None,
     overrides: Overrides = [],  # noqa: B006

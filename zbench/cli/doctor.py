@@ -38,7 +38,7 @@ _MARKS = {
 
 def command(
     aa: Annotated[
-        bool, typer.Option("--aa", help="Compare this version with itself instead: noise, margin to use.")
+        bool, typer.Option("--aa", help="Compare this version with itself: how much the machine varies.")
     ] = False,
     sweep: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --aa: the sweep. [default: three small trials]")
@@ -50,11 +50,12 @@ def command(
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Say also which engines run in this Python environment. Repeatable.",
+            help="Also say which engines run in this Python environment; repeatable.",
         ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine's rates instead: `machine:` of a sweep.")
+        bool,
+        typer.Option("--calibrate", help="Measure this machine's rates, for `machine:` of a sweep."),
     ] = False,
     world_size: Annotated[
         int, typer.Option(min=1, help="With --calibrate: the ranks that share the machine.")

@@ -4,7 +4,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "sweep": (
         ("zbench sweep quickstart", "measure and judge every configuration of the file"),
         ("zbench sweep quickstart --set reduce_bucket_size=1e6 --json", "change a key; JSON out"),
-        ("zbench sweep quickstart --max-time 20min", "begin no repeat after 20 minutes"),
+        ("zbench sweep quickstart --max-time 20min", "start no repeat after 20 minutes"),
         ("zbench sweep --resume last", "go on after Ctrl-C, a kill, a full disk or --max-time"),
     ),
     "run": (
@@ -45,7 +45,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "list": (("zbench list", "all runs below results/"), ("zbench list --json", "the same as JSON")),
     "compare": (
         ("zbench compare last --save-baseline main", "keep the newest run as baseline `main`"),
-        ("zbench compare main last", "is the newest run slower, bigger or wrong?"),
+        ("zbench compare main last", "is the newest run slower, larger or wrong?"),
         ("zbench compare last~1 last", "the newest run against the one before"),
         ("zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml", "measure side by side"),
     ),
@@ -55,12 +55,16 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "history": (
         ("zbench history", "each configuration's step time over all runs"),
-        ("zbench history --metric peak_device_bytes --plots plots", "its memory, as a picture too"),
+        ("zbench history --metric peak_device_bytes", "its memory"),
     ),
     "report": (
         ("zbench report last", "Markdown for an issue or a README"),
         ("zbench report last --html report.html", "one page without scripts or network"),
         ("zbench report last --baseline main --plots plots", "the charts as SVG, with a comparison"),
+    ),
+    "publish": (
+        ("zbench publish --to site", "all runs below results/, to be opened as site/index.html"),
+        ("zbench publish --to site --commits https://github.com/me/project/commit/", "with linked commits"),
     ),
     "export": (
         ("zbench export last --trial best", "the best configuration as DeepSpeed JSON"),
@@ -70,11 +74,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "doctor": (
         ("zbench doctor", "what this machine can run"),
         ("zbench doctor --engine-python .venv-deepspeed", "which engines run in another environment"),
-        ("zbench doctor --aa", "how small a slowdown this machine can show"),
+        ("zbench doctor --aa", "the smallest slowdown that this machine can detect"),
     ),
     "prune": (
-        ("zbench prune --dry-run", "what would go, and how large it is"),
-        ("zbench prune --older-than 30d", "only what nothing has touched for 30 days"),
+        ("zbench prune --dry-run", "what would be removed, and how large it is"),
+        ("zbench prune --older-than 30d", "only what has not changed for 30 days"),
     ),
     "schema": (("zbench schema", "every key of a sweep file, for editors and for reading"),),
 }

@@ -19,9 +19,8 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
 from zbench.record.store import TRIALS, find_runs
-from zbench.report import exports
 from zbench.report.exports.texts import percent
-from zbench.report.html.timelines import commit_text, timeline
+from zbench.report.html.timelines import commit_text
 from zbench.report.screen import Column, print_table
 from zbench.report.text import label, sparkline
 from zbench.spec.metrics import METRICS, metric_named
@@ -41,23 +40,19 @@ def command(
         str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")
     ] = "",
     alpha: Annotated[float, typer.Option(help="Chance of seeing a change where there is none.")] = 0.01,
-    plots: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the picture here, as SVG.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Show each configuration over the runs of a directory, and blame the commits where it changed."""
+    """Show each configuration over the runs of a directory, and name the commits where it changed."""
     _check_metric(metric)
     check_alpha(alpha)
     place = directory or output_dir
-    with _checked_out(place, branch) as root:
+    with checked_out(place, branch) as root:
         runs = list(_readable(root))
     if not runs:
         raise UsageError(f"{place} holds no finished run; run a sweep first, or name its directory")
     every_series = [one for one in history(runs, metric, alpha=alpha) if match in label(one.trial)]
     if not every_series:
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
-    if plots is not None:
-        for path in exports.write({"history.svg": timeline(every_series, metric).file()}, plots):
-            console.note(str(path))
     if console.state.json:
         rows = [_series(one) for one in every_series]
         console.document({"metric": metric, "series": rows})
@@ -85,7 +80,7 @@ def _readable(root: Path) -> Iterator[RunResults]:
 
 
 @contextlib.contextmanager
-def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
+def checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
     """Give the directory itself, or a copy of it as a git revision has it, gone afterwards."""
     if branch is None:
         if not directory.is_dir():
@@ -109,6 +104,7 @@ def _series(series: Series) -> dict[str, Any]:
         "trial_id": series.trial.trial_id,
         "sweep": series.sweep,
         "axes": series.trial.axes,
+        "branch": series.branch,
         "machine": dict(series.facts),
         "visits": [dataclasses.asdict(visit) for visit in series.visits],
         "changes": [
@@ -126,8 +122,12 @@ def _series(series: Series) -> dict[str, Any]:
 def _print(every_series: list[Series], metric: str) -> None:
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
-    several = len({one.sweep for one in every_series}) > 1
-    names = [f"{one.sweep}: {label(one.trial)}" if several else label(one.trial) for one in every_series]
+    sweeps, branches = {one.sweep for one in every_series}, {one.branch for one in every_series}
+    names = [
+        f"{f'{one.sweep}: ' if len(sweeps) > 1 else ''}{f'{one.branch}: ' if len(branches) > 1 else ''}"
+        f"{label(one.trial)}"
+        for one in every_series
+    ]
     for one, name in zip(every_series, names, strict=True):
         ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
         rows.append([name, str(len(one.visits)), sparkline(one.values), *ends])

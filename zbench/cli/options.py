@@ -139,7 +139,7 @@ def _flag(*words: str, help: str) -> Any:
 def common_flags(
     json: Annotated[bool, _flag("--json", help="Print one JSON document on stdout.")] = False,
     quiet: Annotated[bool, _flag("-q", "--quiet", help="No progress; warnings and results only.")] = False,
-    verbose: Annotated[bool, _flag("-v", "--verbose", help="Say more; show tracebacks.")] = False,
+    verbose: Annotated[bool, _flag("-v", "--verbose", help="Print more, and tracebacks.")] = False,
     no_color: Annotated[bool, _flag("--no-color", help="No colour (also: NO_COLOR=1).")] = False,
 ) -> None:
     """The flags that every command has; `main.load_command` adds them."""

@@ -17,17 +17,17 @@ _KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failur
 def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only what nothing has changed for this long, as 12h or 30d.")
+        str, typer.Option(metavar="TIME", help="Only what has not changed for this long, as 12h or 30d.")
     ] = "1d",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove what runs left behind and can be made again.
+    """Remove files of runs that can be made again.
 
-    Goes: references of runs that were cut short (a resumed run computes them anew), traces, logs of repeats
-    that ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep
-    files, studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
+    Removes references of interrupted runs (a resumed run computes them again), traces, logs of repeats that
+    ended well, and environments of paired comparisons. Keeps records, sweep files, studies, baselines, tags,
+    and logs of failures. A run that is being written stays untouched.
     """
     folders = cached_folders(output_dir, older_than_s=seconds(older_than, "--older-than"))
     removed = folders if dry_run else [one for one in folders if _removed(one)]
@@ -39,7 +39,7 @@ def command(
         sizes = [one.size for one in removed if one.kind == kind]
         console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
     if not removed:
-        console.result(f"nothing to remove: nothing of its kind is unchanged for {older_than} or longer")
+        console.result(f"nothing to remove: all such files changed within the last {older_than}")
         return
     total = format_bytes(sum(one.size for one in removed))
     console.result(

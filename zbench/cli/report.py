@@ -34,7 +34,7 @@ def command(
     baseline: Annotated[
         str | None, typer.Option(metavar="BASE", help="Compare with this run or baseline in the report.")
     ] = None,
-    across: Annotated[bool, typer.Option("--across", help="Compare unlike machines all the same.")] = False,
+    across: Annotated[bool, typer.Option("--across", help="Compare although the machines differ.")] = False,
     relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
     by: By = [],  # noqa: B006
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,

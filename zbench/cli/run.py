@@ -25,7 +25,7 @@ from zbench.spec.sweep import dump_sweep, sweep_document
 def command(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Sweep file whose base configuration is run; its axes are not."),
+        typer.Argument(metavar="FILE", help="Sweep file; its base configuration is run, without its axes."),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it

@@ -75,7 +75,7 @@ def command(
     max_time: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Begin no repeat after this time, as 20min or 2h; --resume goes on later."
+            metavar="TIME", help="Start no repeat after this time, as 20min or 2h; --resume continues later."
         ),
     ] = None,
 ) -> None:

@@ -14,7 +14,7 @@ def command(
     run: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run's path, its id, `last`, `last~1`.")
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What it shall be called.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The run's new name.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Give a run a name, or list the names that there are."""

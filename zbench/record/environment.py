@@ -38,6 +38,7 @@ def collect(**invocation: Any) -> dict[str, Any]:
         "software": software_facts(),
         "device": device_settings() if machine["gpus"] else {},
         "git": _git(),
+        "branch": _branch(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "invocation": invocation,
     }
@@ -138,6 +139,14 @@ def _git() -> dict[str, Any] | None:
         commit = _output("git", "rev-parse", "HEAD")
         changed = _output("git", "status", "--porcelain", "--untracked-files=no")
         return {"commit": commit, "dirty": bool(changed)}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _branch() -> str | None:
+    """Return the git branch: what a workflow run checks out for a pull request is on none by itself."""
+    try:
+        return os.environ.get("GITHUB_HEAD_REF") or _output("git", "branch", "--show-current") or None
     except (OSError, subprocess.SubprocessError):
         return None
 

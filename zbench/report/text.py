@@ -17,6 +17,7 @@ from zbench.spec.metrics import RATES
 from zbench.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:  # nothing heavy is imported: the command line prints its help through this module
+    from zbench.analysis.history import Trial
     from zbench.record.record import Record
     from zbench.record.summary import ConfigSummary
 
@@ -157,12 +158,12 @@ def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[st
     ]
 
 
-def label(trial: "ConfigSummary") -> str:
+def label(trial: "Trial") -> str:
     """Return the axes as `key=value` words, or the trial id where nothing varies."""
     return axes_text(trial.axes) if trial.axes else printable(trial.trial_id)
 
 
-def short_label(trial: "ConfigSummary") -> str:
+def short_label(trial: "Trial") -> str:
     """Return the axes' values alone, cut off where a narrow screen has no room for more."""
     text = values_text(trial.axes) if trial.axes else printable(trial.trial_id)
     return text if len(text) <= _LONGEST_SHORT else f"{text[: _LONGEST_SHORT - 1]}…"

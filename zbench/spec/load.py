@@ -21,7 +21,7 @@ from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.document import Document, parse_scalar, read_document, read_text
 from zbench.spec.environments import unknown_names
-from zbench.spec.expand import all_points
+from zbench.spec.expand import all_points, expand
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
 from zbench.spec.machine import described
@@ -84,6 +84,19 @@ def _objective(text: str) -> ObjectiveSpec:
         raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore what the run began with")
     written = {"objective": data["objective"]} if "objective" in data else {}
     return sweep_from_mapping(written, environ={}).objective
+
+
+def recorded_trials(path: Path) -> frozenset[str]:
+    """Return the ids of all trials of a sweep as a run directory holds it; none where a search picks them."""
+    return _listed_trials(read_text(path))
+
+
+@lru_cache
+def _listed_trials(text: str) -> frozenset[str]:
+    sweep = sweep_from_mapping(parse_scalar(text, "sweep"), environ={})
+    return (
+        frozenset(trial.trial_id for trial in expand(sweep).trials) if sweep.search.is_listed else frozenset()
+    )
 
 
 def sweep_from_mapping(

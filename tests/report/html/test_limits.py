@@ -20,7 +20,7 @@ from zbench.report.html.charts import Point, changes
 from zbench.report.html.content import Report, report_of
 from zbench.report.html.drawing import Canvas
 from zbench.report.html.page import render
-from zbench.report.html.timelines import timeline
+from zbench.report.html.timelines import trend
 from zbench.spec.sweep import ObjectiveSpec
 
 
@@ -170,9 +170,11 @@ def test_of_many_steps_at_most_24_are_dots(steps: int, dots: int) -> None:
 
 @pytest.mark.parametrize(("index", "side"), [(1, "left"), (3, "left"), (4, "right"), (5, "right")])
 def test_a_changes_text_stays_within_the_picture(index: int, side: str) -> None:
-    visits = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100) for n in range(6))
+    visits = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100, 0.1, 0.2) for n in range(6))
     (summary,) = results(trial([0.1])).trials
     series = Series(summary, {}, visits, (Change(index, 0.3, None, None),))
-    marks = drawn(timeline([series], "median_step_s"), narrow=False).splitlines()
+    marks = drawn(
+        trend(series, "median_step_s", {f"run{n}": "" for n in range(6)}), narrow=False
+    ).splitlines()
     (said,) = [mark for mark in marks if "+30.0" in mark]
     assert f"ha={side}" in said

@@ -1,7 +1,7 @@
 """What the charts share: axes in readable units, rows with labels, hover areas, the memory limit."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,22 @@ def scatter(canvas: Canvas, unit: str, across: str, up: str) -> None:
     muted = style.LIGHT["muted"]
     axes.text(1, -0.155, across, transform=axes.transAxes, ha="right", color=muted)
     axes.text(0, 1.03, up, transform=axes.transAxes, ha="left", color=muted)
+
+
+def runs(canvas: Canvas, form: Callable[[float], str], ends: Sequence[str]) -> None:
+    """Give a trend its grid, its values as `form` writes them, and the dates of its first and last run."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes = canvas.axes
+    left = 0.22 if canvas.narrow else 0.1
+    axes.set_position((left, 0.12, 0.97 - left, 0.76))
+    axes.margins(x=0.02, y=0.15)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+    frame(axes, ("y",))
+    axes.set_xticks([])
+    for x, side, text in zip((0, 1), ("left", "right"), ends, strict=True):
+        axes.text(x, -0.1, text, transform=axes.transAxes, ha=side, color=style.LIGHT["muted"])
 
 
 def rows(canvas: Canvas, labels: Sequence[tuple[str, str, str]]) -> None:

@@ -18,12 +18,13 @@ from zbench.report.text import printable, xml_text
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.collections import Collection
     from matplotlib.figure import Figure
 
 WIDE, NARROW = 960, 380
 """Widths of the two drawings, in pixels."""
 
-_SVG = "http://www.w3.org/2000/svg"
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _FONT = 12
 _POINTS_PER_INCH = 72
 _TITLE, _LEGEND, _EDGE = 40, 26, 14
@@ -52,6 +53,12 @@ class Canvas:
         gid = f"hover{len(self.hovers)}"
         artist.set_gid(gid)
         self.hovers[gid] = text
+
+    def link(self, dots: "Collection", places: Sequence[tuple[str, str]]) -> None:
+        """Lead from each dot of a collection to an address, and show its text when the pointer is on it."""
+        dots.set_facecolor([*dots.get_facecolor()] * 2)  # matplotlib draws dots of one colour without links
+        dots.set_urls([address for address, _ in places])
+        self.hovers |= dict(places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,7 @@ class Picture:
         root = ET.fromstring(xml_text(text.getvalue()))
         self._finish(root, canvas, prefix, file=file)
         ET.register_namespace("", _SVG)
-        ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+        ET.register_namespace("xlink", _XLINK)
         return ET.tostring(root, encoding="unicode")
 
     def _head(self, figure: "Figure", width: int, height: float) -> None:
@@ -123,6 +130,9 @@ class Picture:
             text = canvas.hovers.get(group.attrib.pop("id", ""))
             if text is not None:
                 group.insert(0, _element("title", text))
+        for anchor in root.iter(f"{{{_SVG}}}a"):
+            del anchor.attrib["target"]
+            anchor.insert(0, _element("title", canvas.hovers[anchor.attrib[f"{{{_XLINK}}}href"]]))
         for place, (tag, text) in enumerate((("title", self.title), ("desc", self.description))):
             root.insert(place, _element(tag, printable(text), id=f"{prefix}-{tag}"))
         root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}

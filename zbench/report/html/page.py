@@ -1,14 +1,17 @@
 """The page: what `page.html.j2` shows of a report, as plain values. Jinja escapes every one of them."""
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.html import content, style
 from zbench.report.html.content import Report, TextTable
+from zbench.report.html.timelines import commit_text
 from zbench.report.relative import relative_tables
 from zbench.report.table import warning_lines
 from zbench.report.text import (
@@ -21,21 +24,25 @@ from zbench.report.text import (
     plural,
     printable,
     short_ids,
+    sparkline,
     started_text,
     throughput_text,
 )
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _FOLDER = Path(__file__).parent
 _ID_LENGTH = 8
 
 
-def render(report: Report) -> str:
-    """Return the whole page as HTML; it needs no network and no script."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+def render(report: Report, *, home: str = "", drawn: bool = True) -> str:
+    """Return the whole page as HTML; it needs no network and no script.
 
-    loader = FileSystemLoader(_FOLDER)
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-    return environment.get_template("page.html.j2").render(
+    home: where the page of all runs is, for a link. drawn: False leaves the pictures out, not their figures.
+    """
+    return render_template(
+        "page.html.j2",
         title=printable(report.source.sweep or report.source.name),
         facts=_facts(report),
         sections=content.sections(report),
@@ -43,12 +50,37 @@ def render(report: Report) -> str:
         relative=_relative(report),
         warnings=warning_lines(report.summaries),
         failures=_failures(report),
-        version=__version__,
-        colours=style.variables(),
-        drawing=style.drawing_sheet(),
-        sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
-        roles=style.VERDICTS | style.ANSWERS,
+        home=home,
+        drawn=drawn,
     )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return what a template of this folder becomes with these values and the style of all pages."""
+    return (
+        _environment()
+        .get_template(name)
+        .render(
+            version=__version__,
+            colours=style.variables(),
+            drawing=style.drawing_sheet(),
+            sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+            roles=style.VERDICTS | style.ANSWERS,
+            **values,
+        )
+    )
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(_FOLDER)
+    made = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    made.filters |= {"label": label, "sparkline": sparkline, "machine": machine_text, "plural": plural,
+                     "day": started_text, "short": commit_text}  # fmt: skip
+    made.tests["commit_hash"] = re.compile("[0-9a-f]{7,64}").fullmatch
+    return made
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -65,9 +97,10 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         "Device memory limit": bytes_text(limit) if limit is not None else "",
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
         "Verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none",
-        "Machine": _machine(source.facts),
+        "Machine": machine_text(source.facts),
         "Run": ", ".join(source.run_ids) or source.name,
         "Commit": source.commit or "",
+        "Branch": source.branch or "",
         "Started": started_text(source.started),
     }
     return [(name, printable(value)) for name, value in facts.items() if value]
@@ -89,7 +122,8 @@ def _memory_of(summary: ConfigSummary) -> str:
     return f"{device}, {bytes_text(host)} host" if host else device
 
 
-def _machine(facts: Mapping[str, Any]) -> str:
+def machine_text(facts: Mapping[str, Any]) -> str:
+    """Return a machine as a reader knows it: processor, GPUs, cores and torch."""
     cores, torch = facts.get("cores"), facts.get("torch")
     processors = [facts.get("cpu"), *(facts.get("gpus") or [])]
     parts = [*processors, cores and f"{cores} cores", torch and f"torch {torch}"]

@@ -1,6 +1,6 @@
 """Pictures over time: a configuration's figure from run to run, and the memory of one traced step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zbench.analysis.history import Series
@@ -8,63 +8,59 @@ from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Picture
-from zbench.report.text import label, plural, printable, short_label
+from zbench.report.text import plural, printable, started_text
 from zbench.spec.metrics import METRICS
 from zbench.units import format_bytes
 
-_ROW = 120
+MOST_VISITS, _MOST_NARROW = 200, 60
+"""Runs that a trend draws on wide and on narrow screens."""
+
+_TREND_HEIGHT = 240
 _MEMORY_HEIGHT = 480
 _MIB = 1 << 20
-_TOP, _HEIGHT = 0.27, 0.5  # shares of a row
 _SHORT_COMMIT = 9
 
 
-def timeline(series: Sequence[Series], metric: str) -> Picture:
-    """Return the picture of one series or more; each row's scale is from its lowest value to its highest."""
+def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
+    """Return a metric from run to run: a dot for each run, with its repeats, levels and changes of level.
+
+    pages: run id -> the address that its dot leads to. The newest 200 runs are drawn, 60 on narrow screens.
+    """
+    form = METRICS[metric].format
 
     def paint(canvas: Canvas) -> None:
-        for index, one in enumerate(series):
-            _row(canvas, index, one, metric)
-        canvas.axes.set_xlim(-0.02, 1.02)
-        canvas.axes.set_ylim(len(series), 0)
-        canvas.axes.axis("off")
+        axes, count = canvas.axes, len(series.visits)
+        first = max(0, count - (_MOST_NARROW if canvas.narrow else MOST_VISITS))
+        shown, places = series.visits[first:], range(first, count)
+        ends = [visit.low for visit in shown], [visit.high for visit in shown]
+        axes.vlines(places, *ends, color=style.LIGHT["none"], linewidth=1.5)
+        for start, stop, middle in series.levels():
+            if stop > first:
+                across = [max(start, first) - 0.4, stop - 0.6]
+                axes.plot(across, [middle] * 2, color=style.LIGHT["s1"], linewidth=3)
+        dots = axes.scatter(places, [visit.value for visit in shown], 30, style.LIGHT["ink"], zorder=3)
+        texts_of = [f"{visit.run_id} {commit_text(visit.commit)}: {form(visit.value)}" for visit in shown]
+        canvas.link(dots, [(pages[v.run_id], text) for v, text in zip(shown, texts_of, strict=True)])
+        free = -1.0
+        for change in series.changes:
+            x = (change.index - 0.5 - first) / max(1, count - 1 - first)
+            if x < 0:
+                continue
+            colour = style.LIGHT["bad" if series.is_worse(change, metric) else "good"]
+            axes.axvline(change.index - 0.5, color=colour, linewidth=1.5, linestyle="--")
+            if x > free:  # the table names the others, too
+                name = (
+                    f" {texts.percent(change.change)} {'' if canvas.narrow else commit_text(change.commit)}"
+                )
+                side = "right" if x > 0.6 else "left"
+                axes.text(change.index - 0.5, 1.02, name, transform=axes.get_xaxis_transform(),
+                          color=colour, ha=side)  # fmt: skip
+                free = x + (0.3 if canvas.narrow else 0.25)
+        scales.runs(canvas, form, [started_text(visit.started)[:10] for visit in (shown[0], shown[-1])])
 
-    changed = sum(len(one.changes) for one in series)
-    runs = max(len(one.visits) for one in series)
-    levels = "its level" if len(series) == 1 else "their levels"
-    counts = f"{plural(len(series), 'configuration')} over {plural(runs, 'run')}"
-    description = f"{counts}; {levels} changed {plural(changed, 'time')}."
-    return Picture("history", f"History of {metric}", description, _ROW * len(series), paint)
-
-
-def _row(canvas: Canvas, index: int, series: Series, metric: str) -> None:
-    axes, form = canvas.axes, METRICS[metric].format
-    low, high = min(series.values), max(series.values)
-    last = max(len(series.visits) - 1, 1)
-
-    def height(value: float) -> float:
-        share = (value - low) / (high - low) if high > low else 0.5
-        return index + _TOP + _HEIGHT * (1 - share)
-
-    name = short_label(series.trial) if canvas.narrow else label(series.trial)
-    axes.text(0, index + 0.12, name, color=style.LIGHT["ink"], va="center")
-    now = f"now {form(series.values[-1])}"
-    axes.text(1, index + 0.12, now, color=style.LIGHT["muted"], va="center", ha="right")
-    across = [place / last for place in range(len(series.visits))]
-    axes.plot(across, [height(v) for v in series.values], color=style.LIGHT["line"], linewidth=1)
-    for start, stop, middle in series.levels():
-        ends = [start / last, (stop - 1) / last]
-        axes.plot(ends, [height(middle)] * 2, color=style.LIGHT["s1"], linewidth=3)
-    for x, visit in zip(across, series.visits, strict=True):
-        (dot,) = axes.plot(x, height(visit.value), "o", markersize=6, color=style.LIGHT["ink"], alpha=0.6)
-        canvas.hover(dot, f"{printable(visit.run_id)} {commit_text(visit.commit)}: {form(visit.value)}")
-    for change in series.changes:
-        x = (change.index - 0.5) / last
-        top, bottom = index + _TOP - 0.03, index + _TOP + _HEIGHT + 0.03
-        axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle="--")
-        change_text = f"{texts.percent(change.change)} {commit_text(change.commit)}".strip()
-        side = "right" if x > 0.6 else "left"
-        axes.text(x, bottom + 0.1, change_text, color=style.LIGHT["muted"], ha=side, va="center")
+    counts = f"{plural(len(series.visits), 'run')}; the level changed {plural(len(series.changes), 'time')}"
+    title = METRICS[metric].description.removesuffix(".")
+    return Picture(f"trend-{metric}", title, f"{counts}.", _TREND_HEIGHT, paint)
 
 
 def commit_text(commit: str | None) -> str:

@@ -1,0 +1,71 @@
+"""`zbench publish`: a static site of all runs, with trends, a feed of regressions and a badge."""
+
+import os
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.history import checked_out
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from zbench.errors import UsageError
+from zbench.launch.revisions import git
+from zbench.record.store import find_runs, load_tags
+from zbench.report.site.publish import publish
+from zbench.report.site.store import Site
+from zbench.report.text import plural
+
+_REMOTE = re.compile(r"(?:https://|ssh://)?(?:[^@/]*@)?([\w.-]+)[:/]([\w./~-]+?)(?:\.git)?/?")
+
+
+def command(
+    to: Annotated[
+        Path, typer.Option("--to", metavar="SITE", help="Directory of the site: a new one, or a site.")
+    ],
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Results to publish. [default: -o's]")
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(metavar="REF", help="Publish DIR as it is in this git branch or commit.")
+    ] = None,
+    commits: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where commits are seen. [default: at the repository's origin]"),
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Write a static site of all runs: trends, changes, reports, a feed of regressions and a badge.
+
+    Open SITE/index.html, or put SITE on GitHub Pages. Published again, only what is new is written, and runs
+    whose records are gone stay; remove SITE/runs/SWEEP/RUN.json to drop one.
+    """
+    place = directory or output_dir
+    if commits is not None and not commits.startswith(("https://", "http://")):
+        raise UsageError(
+            f"--commits: expected an address such as https://example.org/project/commit/, got {commits!r}"
+        )
+    with checked_out(place, branch) as root:
+        runs = find_runs(root)
+        if not runs:
+            raise UsageError(f"{place} holds no run; run a sweep first, or name its directory")
+        with closing(Site(to)) as site:
+            address = _commits_at_origin() if commits is None else commits
+            published = publish(site, runs, load_tags(root), address, console.warn)
+    if console.state.json:
+        console.document({"site": str(to), "runs": len(published), "written": site.written})
+    else:
+        console.note(f"{plural(len(published), 'run')}, {plural(site.written, 'file')} written")
+        console.result(str(to / "index.html"))
+
+
+def _commits_at_origin() -> str:
+    """Return the address of commits at GitHub or where `origin` is; empty where that is not known."""
+    server, repository = (os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY"))
+    if server and repository:
+        return f"{server}/{repository}/commit/"
+    done = git("remote", "get-url", "origin")
+    match = _REMOTE.fullmatch(done.stdout.decode(errors="replace").strip())
+    return f"https://{match[1]}/{match[2]}/commit/" if match and "." in match[1] else ""
