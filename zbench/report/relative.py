@@ -37,9 +37,14 @@ class RelativeTable:
 
 
 def relative_tables(relative: Relative) -> list[RelativeTable]:
-    """Return a table for each distinct value of the axes `relative.by`."""
+    """Return a table for each distinct value of the axes `relative.by`; rows in the order of their values."""
+
+    def place(row: RelativeRow) -> list[tuple[float, str]]:
+        values = point(row.summary, relative.axes).values()
+        return [(one, "") if isinstance(one, int | float) else (0.0, value_text(one)) for one in values]
+
     groups: dict[str, list[RelativeRow]] = {}
-    for row in relative.rows:
+    for row in sorted(relative.rows, key=place):
         groups.setdefault(axes_text(point(row.summary, relative.by)), []).append(row)
     return [_table(rows, relative) for rows in groups.values()]
 
