@@ -67,10 +67,28 @@ nvcc:
 	csrc/tests/nvcc.sh
 
 # Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
-.PHONY: gpu
+# Where no package index can be reached: `make gpu-wheels WHEELS=DIR` elsewhere, then `make gpu WHEELS=DIR` with a
+# PYTHON that has torch, numpy, scipy, pytest, typer, rich, psutil, safetensors, jinja2 and matplotlib.
+.PHONY: gpu gpu-wheels
 BEGUN := $(shell date +%s)
-gpu: $(VENV)/.installed-test
-	$(BIN)/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)
+GPU_PYTHON ?= 3.12
+GPU_NEEDS := pydantic "optuna>=5,<6" ruamel.yaml "scikit-build-core>=0.10" "pybind11>=2.13"
+GPU_ENVIRONMENT := $(if $(WHEELS),build/gpu,$(VENV))
+gpu: $(if $(WHEELS),build/gpu/.installed,$(VENV)/.installed-test)
+	$(GPU_ENVIRONMENT)/bin/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)
+
+gpu-wheels:
+	$(PYTHON) -m pip download --quiet --dest $(or $(WHEELS),wheels) --only-binary=:all: --python-version $(GPU_PYTHON) \
+	  $(addprefix --platform manylinux_2_,28_x86_64 27_x86_64 17_x86_64 5_x86_64) --platform manylinux2014_x86_64 $(GPU_NEEDS)
+
+build/gpu/.installed: pyproject.toml $(NATIVE_SOURCES)
+	$(PYTHON) -m venv --without-pip build/gpu
+	$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
+	  $$(build/gpu/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/given.pth
+	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --find-links $(WHEELS) $(GPU_NEEDS)
+	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --no-build-isolation --no-deps \
+	  -C cmake.define.ZBENCH_CUDA=$(or $(ZBENCH_CUDA),ON) -e .
+	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

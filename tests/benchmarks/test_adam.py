@@ -36,10 +36,18 @@ def test_every_contender_takes_the_same_step(make) -> None:
         assert torch.allclose(others_moment, moment, rtol=0.02, atol=0), name
 
 
-def test_a_tiny_run_measures_all_tables() -> None:
-    threads = torch.get_num_threads()
-    document = adam.measure([1000, 4096], [1], rounds=3, tensors=10)
+@pytest.mark.parametrize(("free", "sizes"), [(96_000, [1000, 2000]), (1 << 20, [1000, 4096]), (48, [1])])
+def test_sizes_are_cut_to_what_fits_into_free_memory(free: int, sizes: list[int]) -> None:
+    assert adam.fitting([1000, 4096], free) == sizes
+
+
+def test_a_tiny_run_measures_all_tables_and_keeps_each() -> None:
+    threads, kept = torch.get_num_threads(), []
+    document = adam.measure(
+        [1000, 4096], [1], rounds=3, tensors=10, keep=lambda d: kept.append(len(d["tables"]))
+    )
     torch.set_num_threads(threads)
+    assert kept == [1, 2, 3, 4, 5, 6, 7]
     assert [part["table"] for part in document["tables"]] == [
         *(2 * ["plain", "phase", "phase_bf16_moments"]),
         "many",

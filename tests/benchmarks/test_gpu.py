@@ -9,7 +9,8 @@ from ruamel.yaml import YAML
 
 from tools.benchmarks.gpu import __main__ as program
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
-from tools.benchmarks.gpu.parts import FOLDER, PARTS, ROOT, SWEEPS, smallest_form
+from tools.benchmarks.gpu.parts import FOLDER, PARTS, ROOT, SWEEPS, VERIFIED, smallest_form
+from tools.benchmarks.gpu.superoffload import batch_for
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -117,7 +118,10 @@ def test_the_page_says_which_bars_are_missed() -> None:
 def test_the_decoders_configurations_exist_and_deepspeeds_differ_in_the_engine_alone() -> None:
     found = expand(load_sweep(FOLDER / "decoder.yaml"))
     assert not found.invalid
-    assert len(found.trials) >= 25
+    assert len(found.trials) >= 13
+    assert {trial.verify.mode for trial in found.trials} == {"off"}, "a whole reference takes minutes"
+    assert all(row in [trial.axes for trial in found.trials] for row in VERIFIED)
+    assert {trial.run.world_size for trial in found.trials} == {1}, "ranks that share a card measure nothing"
     ours, theirs = (
         YAML(typ="safe").load(FOLDER / f"{name}.yaml") for name in ("decoder", "decoder-deepspeed")
     )
@@ -138,9 +142,19 @@ def test_all_parts_fit_in_the_time_of_two_calls() -> None:
     assert sum(part.seconds for part in PARTS) <= 2 * 60 * program.MINUTES
 
 
+@pytest.mark.parametrize(
+    ("backward", "update", "batch"),
+    [(0.028, 0.103, 59), (0.2, 0.1, 8), (1.0, 0.1, 8), (0.001, 0.1, 96)],
+)
+def test_the_update_fits_twice_under_the_backward_of_the_chosen_batch(
+    backward: float, update: float, batch: int
+) -> None:
+    assert batch_for(8, backward, update) == batch
+
+
 def test_where_no_card_was_at_hand_the_page_says_so() -> None:
     """A device's page and the sentence that there is none exclude each other."""
     folder = ROOT / "results" / "benchmarks"
     says = "No figure was taken on a GPU" in (folder / "gpu.md").read_text()
-    measured = [p for p in folder.glob("*/README.md") if "Made by `make gpu`" in p.read_text()]
+    measured = [p for p in folder.glob("gpu/*/README.md") if "Made by `make gpu`" in p.read_text()]
     assert says == (not measured)

@@ -36,6 +36,9 @@ from zbench.engine.adam import cuda_unavailable_reason
 from zbench.units import parse_count
 
 SIZES = "1k,10k,100k,1M,10M,32M,200M"
+MOST_BYTES = 48
+"""A parameter's, in the table that needs most: float32 state of all contenders, and what a step by the book
+allocates in addition."""
 
 
 def take_turns(
@@ -63,6 +66,12 @@ def rounds_for(numel: int, rounds: int) -> int:
     if numel <= 100_000:
         return rounds * 20
     return rounds if numel <= 64_000_000 else max(3, rounds // 3)
+
+
+def fitting(sizes: Sequence[int], free_bytes: int) -> list[int]:
+    """Return the sizes whose tables fit in so much memory; the largest that does in place of the others."""
+    most = free_bytes // MOST_BYTES
+    return sorted({min(size, most) for size in sizes})
 
 
 def table(name: str, numel: int, place: AdamPlace, rounds: int, tensors: int) -> dict[str, Any]:
@@ -95,31 +104,36 @@ def measure(
     deepspeed: bool = False,
     device: str = "cpu",
     tensors: int = 2_000,
+    keep: Callable[[dict[str, Any]], object] = lambda document: None,
 ) -> dict[str, Any]:
     """Measure every table at every size (parameters) and thread count; returns one JSON document.
 
-    rounds: turns of each contender. deepspeed: its optimizer joins in. tensors: of the table `many`.
+    rounds: turns of each contender. deepspeed: its optimizer joins in. tensors: of the table `many`. keep: is
+    given the document after every table. On a GPU sizes are cut to what its free memory holds.
     """
     if deepspeed:
         deepspeed_optimizer([torch.nn.Parameter(torch.zeros(16))])  # compiled here, not in a timed turn
     if device == "cuda":
         refuse_missing_gpu()
-    tables = []
-    for count in threads if device == "cpu" else [0]:
-        if device == "cpu":
-            torch.set_num_threads(count)
-        place = AdamPlace(torch.device(device), count, deepspeed)
-        names = ("plain", "phase", "phase_bf16_moments")
-        tables += [table(name, numel, place, rounds, tensors) for numel in sizes for name in names]
-        if tensors:
-            tables.append(table("many", tensors * 10_000, place, rounds, tensors))
-    return {
+        sizes = fitting(sizes, torch.cuda.mem_get_info()[0])
+    tables: list[dict[str, Any]] = []
+    document = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "isa": _native.isa(),
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
         "rounds": rounds,
         "tables": tables,
     }
+    for count in threads if device == "cpu" else [0]:
+        if device == "cpu":
+            torch.set_num_threads(count)
+        place = AdamPlace(torch.device(device), count, deepspeed)
+        wanted = [(name, numel) for numel in sizes for name in ("plain", "phase", "phase_bf16_moments")]
+        wanted += [("many", tensors * 10_000)] if tensors else []
+        for name, numel in wanted:
+            tables.append(table(name, numel, place, rounds, tensors))
+            keep(document)
+    return document
 
 
 def refuse_missing_gpu() -> None:
@@ -143,11 +157,12 @@ def main() -> None:
     threads = sorted({parse_count(part) for part in given.threads.split(",")})
     tensors = 2_000 if max(sizes) >= 1_000_000 else 0
     where = {"device": given.device, "deepspeed": given.deepspeed}
-    document = measure(sizes, threads, given.rounds, tensors=tensors, **where)
-    document["bars"] = adam_report.judge(document)
-    text = adam_report.markdown(document)
-    results.write(given.out, text, document)
-    print(text)
+
+    def keep(document: dict[str, Any]) -> None:
+        document["bars"] = adam_report.judge(document)
+        results.write(given.out, adam_report.markdown(document), document)
+
+    print(adam_report.markdown(measure(sizes, threads, given.rounds, tensors=tensors, keep=keep, **where)))
 
 
 if __name__ == "__main__":

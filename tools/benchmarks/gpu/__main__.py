@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +37,17 @@ def main() -> int:
     given = _arguments()
     import torch  # takes seconds, which a mistake in the arguments does not
 
+    from zbench.engine.adam import cuda_unavailable_reason
+
     if given.device == "cuda" and not torch.cuda.is_available():
         why = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds none"
         print(NO_DEVICE.format(why=f"torch {torch.__version__}: {why}"), file=sys.stderr)
         return 2
+    if given.device == "cuda" and (reason := cuda_unavailable_reason()) is not None:
+        print(f"make gpu: {reason}; nothing but torch's own kernels would be measured", file=sys.stderr)
+        return 2
     name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-    out = given.out or ROOT / "results" / "benchmarks" / folder_name(name)
+    out = given.out or ROOT / "results" / "benchmarks" / "gpu" / folder_name(name)
     place = Place(given.device, given.tiny, out.resolve(), given.deepspeed_python)
     place.out.mkdir(parents=True, exist_ok=True)
     if given.part:
@@ -49,14 +55,24 @@ def main() -> int:
         part.run(place).save(_file(part, place))
         return 0
     parts = [part for part in PARTS if part.name in given.only]
-    outcomes = _run_all(parts, place, given.minutes, given.since)
-    text = page(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
-    (place.out / "README.md").write_text(text, encoding="utf-8")
+
+    def write_page() -> None:
+        text = page(name, {part.name: _known(part, place) for part in PARTS})
+        (place.out / "README.md").write_text(text, encoding="utf-8")
+
+    outcomes = _run_all(parts, place, given.minutes, given.since, write_page)
     print(summary(outcomes))
     return int(any(outcome.status != "passed" for outcome in outcomes.values()))
 
 
-def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> dict[str, PartOutcome]:
+def _run_all(
+    parts: list[Part],
+    place: Place,
+    minutes: float,
+    since: float,
+    ended: Callable[[], None] = lambda: None,
+) -> dict[str, PartOutcome]:
+    """Run what has not passed; `ended` is called after each part."""
     deadline = time.monotonic() + 60 * minutes - _TO_END - max(0.0, time.time() - since)
     for lock in _EXTENSIONS.glob("*/lock"):  # of a compiler that was ended: torch would wait for it for ever
         lock.unlink()
@@ -70,6 +86,7 @@ def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> d
         else:
             print(f"{part.name}: {part.shows}", file=sys.stderr, flush=True)
             found[part.name] = run_apart(part, place, min(left, part.seconds))
+        ended()
     return found
 
 
@@ -146,7 +163,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="end after so long [25]")
     parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # make's begin
     parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
-    parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/DEVICE]")
+    parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/gpu/DEVICE]")
     parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.device == "cpu" and not (given.tiny and given.out):

@@ -5,6 +5,7 @@ machine hits all alike. `exposed` is the time of `engine.step()`, the device syn
 is left of the optimizer after backward. A sweep's phases are host time, which on CUDA is something else.
 """
 
+import math
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -72,6 +73,8 @@ class Setup:
 
 TINY = Setup(layers=1, width=64, length=32, batch=2, dtype="float32", device="cpu")
 # 0.34 G parameters, six engines: 33 GB of optimizer state in host memory, doubled where it is speculative.
+# `calibrated` gives it the batch.
+MOST_BATCH = 96  # sequences; more do not fit into 80 GB beside the engines
 WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda")
 
 
@@ -103,9 +106,29 @@ def measure(steps: int, setup: Setup) -> Medians:
     return {key: dict(zip(PHASES, of, strict=True)) for key, of in medians.items()}
 
 
+def batch_for(batch: int, backward: float, update: float, most: int = MOST_BATCH) -> int:
+    """Return the batch whose backward takes at least twice the update, or the largest that fits.
+
+    backward: seconds of that of `batch` sequences; it grows with them, and the update does not.
+    """
+    return max(batch, min(most, math.ceil(batch * 2 * update / backward)))
+
+
+def calibrated(setup: Setup) -> Setup:
+    """Return the setup with a batch under whose backward the whole update fits, from two steps."""
+    engine = setup.engine(0.0, "after_backward")
+    try:
+        _, (_, backward, update) = (one_step(engine, step, setup) for step in range(2))
+    finally:
+        engine.close()
+    return replace(setup, batch=batch_for(setup.batch, backward, update))
+
+
 def run(place: Place) -> PartOutcome:
     """Measure the schedules, then run the sweep of DeepSpeed's beside ours."""
     setup = replace(TINY if place.tiny else WHOLE, device=place.device)
+    if not place.tiny:
+        setup = calibrated(setup)
     medians = measure(1 if place.tiny else 12, setup)
     ratios = {
         clip: medians[clip, "speculative"]["exposed"] / medians[clip, "after_backward"]["exposed"]
@@ -116,7 +139,12 @@ def run(place: Place) -> PartOutcome:
     rows = [[*key, *(f"{median * 1e3:.2f}" for median in of.values())] for key, of in medians.items()]
     beside = _beside(place)
     exposed = medians["not triggered", "speculative"]["exposed"]
-    says = f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed; {beside.says}"
+    synchronous = medians["not triggered", "after_backward"]
+    bound = max(0.0, 1 - synchronous["backward"] / synchronous["exposed"])  # what backward is too short for
+    says = (
+        f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed ({setup.batch} sequences a step);"
+        f" at least {bound:.2f} of the update must be; {beside.says}"
+    )
     return PartOutcome(beside.status, says, [COLUMNS, *rows, *beside.rows], bars)
 
 
