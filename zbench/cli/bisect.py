@@ -106,7 +106,7 @@ class _Search:
             fault = Fault(document["sought"], frozenset(document["metrics"]), blocks)
             kept = cls(document["revisions"], fault, dict(document["findings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"cannot read {state}: {error}; remove it to begin anew") from None
+            raise UsageError(f"cannot read {state}: {error}; remove it to start again") from None
         if kept.revisions != names:
             raise UsageError(f"{state} is about other revisions; remove it, or name another with --state")
         return kept

@@ -198,7 +198,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if _identity(self.path / TRIALS) != self._file:
             raise UsageError(
                 f"{self.path / TRIALS} was removed or changed by somebody else while the run was under way,"
-                " so nothing is said of it; put the file back and use --resume, or start a new run"
+                " so its results cannot be trusted; put the file back and use --resume, or start a new run"
             )
 
     def has_run(self) -> bool:
