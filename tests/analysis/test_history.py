@@ -1,6 +1,8 @@
 """A configuration over many runs: changes of level are found, with a known rate of false ones."""
 
+import gc
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -116,6 +118,19 @@ def test_a_slowdown_is_blamed_on_its_commit() -> None:
     assert [level[:2] for level in series.levels()] == [(0, 8), (8, 16)]
     assert series.visits[8].run_id == "run8"
     assert series.visits[0].value == pytest.approx(FAST), "the median over repeats"
+
+
+def test_of_thousands_of_runs_one_at_a_time_is_held() -> None:
+    def held() -> int:
+        return sum(isinstance(thing, RunResults) for thing in gc.get_objects())
+
+    def one_after_another(before: int) -> Iterator[RunResults]:
+        for index in range(6):
+            yield run(index, FAST)
+            assert held() <= before + 1
+
+    (series,) = history(one_after_another(held()), "mean_step_s")
+    assert len(series.visits) == 6
 
 
 def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() -> None:

@@ -1,6 +1,6 @@
 """What large sweeps, many runs and one more trial cost beside the steps, with the bars they meet.
 
-    python -m tools.benchmarks.scale [--configurations 5000] [--runs 1000] [--trials 25] [--out FILE]
+    python -m tools.benchmarks.scale [--configurations 5000] [--runs 3000] [--trials 25] [--out FILE]
 
 Makes a sweep file, a finished run of it and a directory of small runs, and calls `zbench` on them in
 processes of their own: CPU time and peak memory. A resume finds every repeat done, so what it costs is
@@ -147,7 +147,9 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     yield cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0)
     for number in range(runs):
         write_run(small, home / "small", f"run-{number:05}")
-    yield cost_of(f"list of {runs:,} runs", ["list", "-o", str(home / "small")], 3.0)
+    for command, bar in (("list", 9.0), ("history", 15.0)):
+        cost = cost_of(f"{command} of {runs:,} runs", [command, "-o", str(home / "small")], bar)
+        yield replace(cost, most_bytes=150_000_000)
     yield cost_of("show of a small run", ["show", "last", "-o", str(home / "small")], 0.6)
     yield cost_of("list of one run", ["list", "-o", str(home / "large")], 0.6)
     yield cost_of("--help", ["--help"], 0.3)
@@ -183,7 +185,7 @@ def main() -> None:
     """Measure and print the tables; exit with 1 where a bar is missed."""
     parser = results.parser(__doc__)
     parser.add_argument("--configurations", type=int, default=5000)
-    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=3000)
     parser.add_argument("--trials", type=int, default=25)
     given = parser.parse_args()
     measured: list[Cost] = []

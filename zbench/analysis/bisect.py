@@ -154,7 +154,7 @@ def fault_of(comparison: Comparison) -> Fault | None:
         return Fault("incorrect")
     if "failed" in answers:
         return Fault("failed")
-    metrics = frozenset(one.metric for row in comparison.rows for one in row.exact_regressions)
+    metrics = frozenset(one.metric for row in comparison.rows for one in row.exact_with("regression"))
     return Fault("regression", metrics) if metrics else slowdown_of(comparison)
 
 
@@ -188,7 +188,7 @@ def _finding(row: Row, fault: Fault) -> Finding:
         unknown = row.head.is_unjudged or row.head.verdict == "unchecked"
         return "bad" if is_incorrect(row.head) else "undecided" if unknown else "good"
     if fault.metrics:
-        if fault.metrics & {one.metric for one in row.exact_regressions}:
+        if fault.metrics & {one.metric for one in row.exact_with("regression")}:
             return "bad"
         return "undecided" if fault.metrics & {one.metric for one in row.exact_with("unchecked")} else "good"
     return "bad" if _timed(row) == "regression" else "good" if _timed(row) == "pass" else "undecided"

@@ -102,7 +102,7 @@ class Comparison:
         if "missing" in fail_on and (self.missing or self.count("failed")):
             return ExitCode.TRIALS_FAILED
         slower = any(decision.answer == "regression" for _, decision in self.timed)
-        if "regression" in fail_on and (slower or any(row.exact_regressions for row in self.rows)):
+        if "regression" in fail_on and (slower or any(row.exact_with("regression") for row in self.rows)):
             return ExitCode.REGRESSION
         if any({doubt, "inconclusive"} & fail_on and self.count(doubt) for doubt in _DOUBTS):
             return ExitCode.INCONCLUSIVE

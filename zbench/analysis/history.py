@@ -197,7 +197,7 @@ class Series:
     key: the same for all metrics of this configuration, sweep, machine and branch, and for nothing else.
     """
 
-    trial: Trial
+    trial: KeptTrial
     facts: Mapping[str, Any]
     visits: tuple[Visit, ...]
     changes: tuple[Change, ...]
@@ -227,44 +227,50 @@ def history(runs: Iterable[Run], metric: str, *, alpha: float = 0.01) -> list[Se
     Values are medians over a run's repeats. Changes are sought in logarithms where all values are positive,
     so that they are relative; in times and rates over the machine's yardstick where all runs have it.
     """
-    runs = list(runs)
     ran: dict[str, set[frozenset[str]]] = {}
-    for run in runs:
-        ran.setdefault(_facts(run), set()).update([run.machines] if run.machines else [])
-    gathered: dict[str, list[tuple[Trial, Run, float]]] = {}
-    for run in runs:
-        several = len(ran[_facts(run)]) > 1  # jobs that one machine started ran on unlike ones
-        machines = sorted(run.machines) if several else None
-        for trial in run.trials:
-            value = trial.number(metric)
-            if value is not None and math.isfinite(value):
-                key = repr((trial.trial_id, run.source.sweep, run.source.branch, _facts(run), machines))
-                gathered.setdefault(key, []).append((trial, run, value))
-    return [_series(key, metric, figures, alpha) for key, figures in gathered.items()]
+    figures: list[tuple[KeptTrial, Source, frozenset[str]]] = []
+    for run in runs:  # one at a time: its records are not kept
+        ran.setdefault(_facts(run.source), set()).update([run.machines] if run.machines else [])
+        kept = (_kept(trial, metric) for trial in run.trials)
+        figures += ((trial, run.source, run.machines) for trial in kept if trial is not None)
+    gathered: dict[str, list[tuple[KeptTrial, Source]]] = {}
+    for trial, source, machines in figures:
+        several = len(ran[_facts(source)]) > 1  # jobs that one machine started ran on unlike ones
+        kind = sorted(machines) if several else None
+        key = repr((trial.trial_id, source.sweep, source.branch, _facts(source), kind))
+        gathered.setdefault(key, []).append((trial, source))
+    return [_series(key, metric, visited, alpha) for key, visited in gathered.items()]
 
 
-def _facts(run: Run) -> str:
-    return repr(sorted(run.source.facts.items()))
+def _kept(trial: Trial, metric: str) -> KeptTrial | None:
+    value = trial.number(metric)
+    if value is None or not math.isfinite(value):
+        return None
+    repeats = [value, *trial.values(metric)]
+    figures = {metric: (value, min(repeats), max(repeats))}
+    return KeptTrial(trial.trial_id, trial.axes, "", figures, *machine_log(trial))
 
 
-def _series(key: str, metric: str, figures: Sequence[tuple[Trial, Run, float]], alpha: float) -> Series:
-    visits = []
-    for trial, run, value in figures:
-        repeats, source = [value, *trial.values(metric)], run.source
-        ends = min(repeats), max(repeats)
-        visits.append(Visit(source.run_ids[0], source.started, source.commit, value, *ends))
-    trial, run, _ = figures[-1]
+def _facts(source: Source) -> str:
+    return repr(sorted(source.facts.items()))
+
+
+def _series(key: str, metric: str, figures: Sequence[tuple[KeptTrial, Source]], alpha: float) -> Series:
+    visits = [
+        Visit(source.run_ids[0], source.started, source.commit, *trial.figures[metric])
+        for trial, source in figures
+    ]
+    trial, source = figures[-1]
     unit = metric_named(metric).unit
     values, is_timed = [visit.value for visit in visits], unit in _TIMED
     if is_timed:
-        values = _over_machine([trial for trial, _, _ in figures], unit) or values
+        values = _over_machine([trial for trial, _ in figures], unit) or values
     scaled = [math.log(value) for value in values] if min(values) > 0 else values
     starts = change_points(scaled, alpha=alpha, remembers=is_timed)
     changes = []
     for (_, _, old), (start, _, new) in pairwise(_levels(values, starts)):
         moved = new / old - 1 if old else math.inf
         changes.append(Change(start, moved, visits[start - 1].commit, visits[start].commit))
-    source = run.source
     return Series(trial, source.facts, tuple(visits), tuple(changes), source.sweep, source.branch, key)
 
 
@@ -277,11 +283,10 @@ def machine_log(trial: Trial) -> tuple[float | None, tuple[int, ...]]:
     return statistics.median(repeats) if parts else None, tuple(yardstick_versions(trial))
 
 
-def _over_machine(trials: Sequence[Trial], unit: Unit) -> list[float] | None:
+def _over_machine(trials: Sequence[KeptTrial], unit: Unit) -> list[float] | None:
     """Return the time, or the rate, of each trial over the machine's yardstick; None where one lacks it."""
-    known = [machine_log(trial) for trial in trials]
-    logs = [log for log, _ in known if log is not None]
-    if len(logs) < len(known) or len({version for _, versions in known for version in versions}) > 1:
+    logs = [trial.over_machine for trial in trials if trial.over_machine is not None]
+    if len(logs) < len(trials) or len({version for trial in trials for version in trial.yardsticks}) > 1:
         return None
     return [math.exp(log if unit == "s" else -log) for log in logs]
 

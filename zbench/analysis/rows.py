@@ -99,11 +99,6 @@ class Row:
         """Say whether head is proved less than base was: a lower verdict, or none where base had one."""
         return VERDICT_ORDER.index(self.head.verdict) < VERDICT_ORDER.index(self.base.verdict)
 
-    @property
-    def exact_regressions(self) -> tuple[ExactChange, ...]:
-        """Return the exact figures that grew by more than their thresholds."""
-        return self.exact_with("regression")
-
     def exact_with(self, answer: ExactAnswer) -> tuple[ExactChange, ...]:
         """Return the exact figures that got this answer."""
         return tuple(one for one in (*self.exact, *self.details) if one.answer == answer)
@@ -123,7 +118,7 @@ def _answer(row: Row, alpha: float) -> RowAnswer:
         return "incorrect"
     if fails_more(row.base, row.head, alpha):
         return "failed"
-    if timed == "regression" or row.exact_regressions:
+    if timed == "regression" or row.exact_with("regression"):
         return "regression"
     if not row.base.ok and not row.head.ok:
         return "unmeasured"

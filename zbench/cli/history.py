@@ -47,10 +47,10 @@ def command(
     check_alpha(alpha)
     place = directory or output_dir
     with checked_out(place, branch) as root:
-        runs = list(_readable(root))
-    if not runs:
-        raise UsageError(f"{place} holds no finished run; run a sweep first, or name its directory")
-    every_series = [one for one in history(runs, metric, alpha=alpha) if match in label(one.trial)]
+        found = history(_readable(root), metric, alpha=alpha)
+    if not found:
+        raise UsageError(f"{place} holds no finished run with a {metric}; run a sweep first, or name another")
+    every_series = [one for one in found if match in label(one.trial)]
     if not every_series:
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
     if console.state.json:
