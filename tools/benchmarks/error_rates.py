@@ -40,8 +40,8 @@ HISTORY = 10
 BETWEEN_PAIRS = 0.05
 """How far one pair of samples lies from the next, where they are taken in turns."""
 
-OVER_REPEATS, PARTS = (5, 7, 12), {"compute": 0.2, "memory": 0.1, "meeting": 0.4}
-"""Repeats of runs beside a yardstick; by how much a neighbour slows each part, and its noise, a logarithm."""
+OVER_REPEATS, PARTS = (5, 7), {"compute": 0.01, "memory": 0.005, "meeting": 0.02}
+"""Repeats of runs beside a yardstick; the noise of each of its parts where a neighbour is beside one run."""
 
 RANKED = ("equals", "two noisy ahead of 18", "in two heats", "10 % of drift")
 RANKED_REPEATS = (2, 3, 5, 7)
@@ -115,17 +115,17 @@ def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: 
 def over_yardstick(
     rng: np.random.Generator, kind: str, effect: float, noise: float, n: int, between: float
 ) -> str:
-    """Return the answer for two stored runs beside a yardstick, a neighbour beside one of them.
+    """Return the answer for two stored runs beside a yardstick, a neighbour beside one of them or none.
 
-    between: what the yardstick does not show of how far the runs lie apart.
+    between: what the yardstick does not show of how far the runs lie apart; 0 on a quiet machine.
     """
     base, head = KINDS[kind](rng, noise, 2 * n).reshape(2, n)
     head += math.log1p(effect) + between
     loaded = rng.integers(2)
     family = {}
-    for part, load in PARTS.items():
+    for part, beside in PARTS.items():
         own = rng.normal(0, noise / 4, (2, n))
-        own[loaded] += rng.normal(0, load / 20, n)  # the yardstick's turns are not the configuration's
+        own[loaded] += rng.normal(0, beside, n) * (between != 0)
         both = (tuple((side - pace).tolist()) for side, pace in zip((base, head), own, strict=True))
         family[part] = {"x": (Unpaired(*both, unknown=RESIDUAL), math.log1p(STORED_MARGIN))}
     return label(decision.decide_over(family, Levels.single(ALPHA))["x"])
