@@ -182,7 +182,9 @@ def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
 def over_yardstick_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     """Return every cell of the stored comparison beside a yardstick."""
     between = (-RESIDUAL, 0.0, RESIDUAL)
-    settings = itertools.product(("normal", "bimodal"), (0.0, 0.05, 0.08, 0.25), NOISES, OVER_REPEATS, between)
+    settings = itertools.product(
+        ("normal", "bimodal"), (0.0, 0.05, 0.08, 0.25), NOISES, OVER_REPEATS, between
+    )
     return [RateCell(*s, Counter(over_yardstick(rng, *s) for _ in range(draws))) for s in settings]
 
 
