@@ -70,7 +70,8 @@ class Summarizer:
         terms.check(numbers_of, self.agreement)
         inactive = (flags != 0).all(dim=0).tolist()
         active = [not nowhere for nowhere in inactive]
-        return Summary(self._sum(sums.reshape(-1)) if wanted else None, active)
+        square_sum = sum_in_order(sums.reshape(-1).index_select(0, self._order)) if wanted else None
+        return Summary(square_sum, active)
 
     def _gathered(self, sums: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of every shard [N, chunks] and the flags of every rank [W, n]: in one message where
@@ -82,9 +83,6 @@ class Summarizer:
             return comm.gather_shards(sums, _SUMMARY), flags
         gathered = comm.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
         return gathered[:, : sums.numel()], gathered[:, sums.numel() :]
-
-    def _sum(self, sums: Tensor) -> float:
-        return sum_in_order(sums.index_select(0, self._order))
 
 
 class ChunkSums:

@@ -2,29 +2,24 @@
 
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
 
 _LINE, _PAGE = 64, 4096  # bytes
 _WRITING = ("all", "_allgather", "broadcast", "gather", "recv", "reduce", "_reduce_scatter", "scatter")
 
 
-class Written(Protocol):
-    """Keeps values in storages, and looks for edits when it is told that a collective writes into one."""
-
-    def written(self, storage: int) -> None: ...
+_stores: WeakSet[Parameters] = WeakSet()
 
 
-_stores: WeakSet[Written] = WeakSet()
-
-
-def watch_collectives(store: Written) -> None:
+def watch_collectives(store: Parameters) -> None:
     """Tell `store` of every collective, of any caller, that writes into a tensor: the key of its storage."""
     for name in dir(ProcessGroup):  # all that begin so write into their first argument
         method = getattr(ProcessGroup, name)

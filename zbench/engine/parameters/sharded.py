@@ -297,18 +297,14 @@ class ShardedParameters(Parameters):
 
     @_apart
     def _take_edit(self, group: ShardedGroup, m: Member) -> None:
-        version = m.info.parameter._version
-        if version != m.version or self._differs(group, m):
+        version, parts = m.info.parameter._version, list(self._parts_of(group, m))
+        if version != m.version or any(not torch.equal(v, self.owned(s).to(v)) for s, v in parts):
             m.version = version
             self.release()
-            for s, values in self._parts_of(group, m):
+            for s, values in parts:
                 self.on_edit(s, values)
                 if self.owned(s).dtype == values.dtype:  # else it is a master, which has followed
                     self.owned(s).copy_(values)
-
-    def _differs(self, group: ShardedGroup, m: Member) -> bool:
-        parts = self._parts_of(group, m)
-        return any(not torch.equal(values, self.owned(s).to(values)) for s, values in parts)
 
     def _parts_of(self, group: ShardedGroup, m: Member) -> Iterator[tuple[Segment, Tensor]]:
         assert group.full is not None
