@@ -1,8 +1,10 @@
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_duration
+from zbench.units import format_bytes, format_clock, format_seconds, parse_bytes, parse_count, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -78,3 +80,10 @@ def test_printed_seconds_read_back_within_three_digits(seconds: float) -> None:
 )  # fmt: skip
 def test_seconds_print_with_three_digits(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_a_time_left_reads_as_a_clock() -> None:
+    assert [format_clock(v) for v in (59.4, 59.6, 3599.6, math.inf)] == [
+        "0:59", "1:00", "1:00:00", "-:--"
+    ]  # fmt: skip
+    assert [format_clock(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]

@@ -46,6 +46,12 @@ class UsageError(ZbenchError, ValueError):
     exit_code = ExitCode.USAGE
 
 
+class OutOfTimeError(ZbenchError):
+    """A measurement was told to stop after some time (`--max-time`), and some of it is left to do."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
 class DamagedReferenceError(UsageError):
     """A saved reference is not as it was written; it is computed again."""
 

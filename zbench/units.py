@@ -1,5 +1,6 @@
 """Sizes, counts and durations as people write them: `512Mi`, `5e8`, `500_000_000`, `120s`."""
 
+import math
 import re
 
 _BINARY = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -74,6 +75,15 @@ def format_seconds(seconds: float) -> str:
         if seconds < 999.5 * size:
             return f"{_three_digits(seconds / size)} {unit}"
     return f"{_three_digits(seconds)} s"
+
+
+def format_clock(seconds: float | None) -> str:
+    """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _three_digits(number: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from zbench.analysis.paired import Side
 from zbench.record.record import Record
 
-from .synthetic import record
+from .synthetic import record, saved
 
 STAGES = (0, 1, 2)
 
@@ -23,6 +23,9 @@ class OneByOne:
 
     def take_in_turns(self, first: Side, second: Side) -> None:
         """Say that it cannot be done."""
+
+    def remember(self, side: Side, sample: Sequence[Record]) -> None:
+        """Need nothing of it."""
 
 
 class Machine:
@@ -46,6 +49,6 @@ class Machine:
         if side == "head":
             seconds[1] *= slow
         return [
-            record(step_s, axes={"zero_stage": stage}, **changes)
+            saved(record(step_s, axes={"zero_stage": stage}, **changes))
             for stage, step_s in zip(STAGES, seconds, strict=True)
         ]

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.launch.conftest import make_trial
-from zbench.analysis.adaptive_repeats import contenders, is_answered, open_question, predict
+from zbench.analysis.adaptive_repeats import contenders, is_answered, open_question
 from zbench.analysis.ranking import Ranking, rank
+from zbench.launch.sweep import predict
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
-from zbench.analysis.measurement import PairedMeasurement, Plan, Question, SampleSource, check_plan
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -21,7 +23,8 @@ from zbench.analysis.paired import (
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import Source
-from zbench.errors import ExitCode, IncomparableError, UsageError
+from zbench.errors import ExitCode, IncomparableError, OutOfTimeError, UsageError
+from zbench.launch.samples import KeptSamples, Taker
 from zbench.record.record import Record, Traffic
 
 from .machine import Machine, OneByOne
@@ -31,17 +34,21 @@ SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 
 
 def measured(
-    samples: SampleSource | Callable[[Side], Sequence[Record]],
+    samples: Taker | Callable[[Side], Sequence[Record]],
     plan: Plan | None = None,
     said: list[str] | None = None,
     settings: Settings = SETTINGS,
     question: Question | None = None,
+    path: Path | None = None,
+    max_seconds: float = math.inf,
 ) -> Comparison:
     """Measure v1 and v2 with these samples, or with a function that takes one after the other."""
-    source = OneByOne(samples) if callable(samples) else samples
+    taker = OneByOne(samples) if callable(samples) else samples
+    kept = KeptSamples(taker, path, {"of": "these"}, max_seconds=max_seconds)
     tell = (said if said is not None else []).append
     base, head = Source("v1"), Source("v2")
-    return PairedMeasurement(base, head, plan or Plan(), settings, source, tell, question).run()
+    with closing(kept):
+        return PairedMeasurement(base, head, plan or Plan(), settings, kept, tell, question).run()
 
 
 def test_a_drifting_machine_raises_no_alarm_and_a_spell_of_load_none() -> None:
@@ -210,6 +217,9 @@ class InTurns:
         left, right = ([slowed(one, moved) for one in self.machine(side)] for side in (first, second))
         return left, right
 
+    def remember(self, side: Side, sample: Sequence[Record]) -> None:
+        """Need nothing of it."""
+
 
 def slowed(one: Record, factor: float) -> Record:
     assert one.timing is not None
@@ -231,7 +241,7 @@ def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer:
 
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_the_interval_is_that_of_the_blocks_and_of_what_lies_within_them(in_turns: bool) -> None:
-    samples: SampleSource = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
+    samples: Taker = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
     found = measured(samples, Plan(8, 8))
     row, orders = found.rows[0], block_orders(8, 0)
     seconds = {
@@ -260,6 +270,65 @@ def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
         return [replace(first, timing=None), *others]
 
     found = measured(take, Plan(8, 8), said := [])
-    assert "block 1 of 8" in said
+    assert "block 1 of 8 (0:00 left)" in said
     assert [row.step_time is None for row in found.rows] == [True, False, False]
     assert [len(row.base.ok) for row in found.rows] == [20] * 3
+
+
+def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(tmp_path: Path) -> None:
+    """A kill in mid-write leaves half a line; what was taken is not taken again, and how long is known."""
+    path, whole, parts, said = tmp_path / "kept.jsonl", Machine(factor=1.05), Machine(factor=1.05), []
+    once = measured(whole)
+
+    def dies(side: Side) -> list[Record]:
+        if len(parts.taken) == 17:
+            raise KeyboardInterrupt
+        return parts(side)
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(dies, path=path)
+    with path.open("a") as file:
+        file.write('{"seconds": 1.0, "samp')
+    found = measured(parts, path=path, said=said)
+    assert parts.taken == whole.taken
+    assert found.paired == once.paired
+    assert [row.step_time for row in found.rows] == [row.step_time for row in once.rows]
+    assert any(text.startswith("block 1 of 8 to 24 (") and text.endswith(" left)") for text in said)
+    with pytest.raises(UsageError, match="of was these, is others; measure anew without --resume"):
+        KeptSamples(OneByOne(parts), path, {"of": "others"})
+    path.write_text("no JSON\n")
+    with pytest.raises(UsageError, match="is damaged"):
+        measured(parts, path=path)
+
+
+class Hours:
+    """A clock; each sample takes an hour."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.now = machine, 0.0
+
+    def __call__(self, side: Side) -> list[Record]:
+        self.now += 3600
+        return self.machine(side)
+
+
+@pytest.mark.parametrize("hours", [10, 60])
+def test_a_measurement_that_is_out_of_time_says_so_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """What a look decided stays. What no look decided is inconclusive, however clear it may seem."""
+    path, said = tmp_path / "kept.jsonl", []
+    take = Hours(Machine(factor=1.05))
+    monkeypatch.setattr("zbench.launch.samples.time.monotonic", lambda: take.now)
+    plan = Plan(precision=1e-4)
+    found = measured(take, plan, said, path=path, max_seconds=3600 * hours)
+    blocks = {10: 1, 60: 13}[hours]
+    assert len(take.machine.taken) == 3 + 4 * blocks + 2
+    assert found.paired is not None
+    assert found.paired.stopped == f"stopped at --max-time after {blocks} of 8 to 24 blocks"
+    answers = [row.answer for row in found.rows]
+    assert answers == {10: ["inconclusive"] * 3, 60: ["pass", "regression", "pass"]}[hours]
+    assert "block 1 of 8 to 24 (34:00:00 to 98:00:00 left)" in said
+    assert measured(take, path=path).exit_code == ExitCode.REGRESSION
+    with pytest.raises(OutOfTimeError, match="after 0 of 8 to 24 blocks"):
+        measured(take, max_seconds=3600)

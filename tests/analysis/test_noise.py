@@ -23,6 +23,7 @@ from zbench.analysis.paired import Control
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults, Source
+from zbench.launch.samples import KeptSamples
 from zbench.record.summary import summarize
 
 from .machine import Machine, OneByOne
@@ -32,7 +33,8 @@ from .synthetic import record, results
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
     settings = Settings(thresholds=PAIRED_THRESHOLDS)
     source, plan = Source("here"), Plan(blocks, blocks)
-    return PairedMeasurement(source, source, plan, settings, OneByOne(machine), lambda _: None).run()
+    samples = KeptSamples(OneByOne(machine), None, {})
+    return PairedMeasurement(source, source, plan, settings, samples, lambda _: None).run()
 
 
 def test_noise_is_that_of_the_machine() -> None:

@@ -56,3 +56,23 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
 def test_bad_plans_are_refused_before_anything_runs(refusal, tmp_path, sweep, arguments, says):
     words = [word.format(sweep=sweep) for word in arguments]
     assert says in refusal("compare", tmp_path / "a", tmp_path / "b", "--paired", *words)
+
+
+def test_a_measurement_is_kept_and_continued(zbench, refusal, tmp_path, sweep):
+    versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", factor=1.2)
+    words = ("compare", *versions, "--paired", "--sweep", sweep, "--blocks", "7", "-o", tmp_path / "results")
+    out = zbench(*words, "--max-time", "1ms")
+    assert out.code == 3
+    (path,) = tmp_path.glob("results/paired/*.jsonl")
+    assert "stopped at --max-time after 0 of 7 blocks; nothing can be said of times yet" in out.err
+    assert f"3 samples kept; the same command with --resume {path} goes on from there" in out.err
+    versions[1].write_text("#!/bin/sh\nexit 1\n")  # the one sample that it took already is not taken again
+    out = zbench(*words, "--resume", path)
+    assert "cannot run the sweep (exit 1)" in out.err
+    assert "block 1 of 7" in out.err
+    stand_in(versions[1], factor=1.2)
+    out = zbench(*words, "--resume", "last", "--json")
+    assert (out.document["exit_code"], out.document["paired"]["stopped"]) == (1, None)
+    assert f"31 samples kept; the same command with --resume {path}" in out.err
+    assert "blocks was [7, 7], is [8, 8]" in refusal(*words, "--blocks", "8", "--resume", path)
+    assert "no such measurement" in refusal(*words, "--resume", "gone")

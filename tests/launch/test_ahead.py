@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from zbench.errors import OutOfTimeError
 from zbench.launch import sweep as sweeps
 from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, RepeatTask, Task
-from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from zbench.errors import UsageError
+from zbench.errors import OutOfTimeError, UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.sweep import (
-    OutOfTimeError,
     SweepPlan,
     SweepRun,
     needs_another,

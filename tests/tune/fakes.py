@@ -5,7 +5,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,6 +72,7 @@ class FakeRunner:
     """Returns what the synthetic machine would leave; optionally slow, and keeps a log of what it began.
 
     outcomes: what becomes of some points, as (axes, outcome) pairs; a pair matches points that hold its axes.
+    heats: the trials that took turns, by their axes.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class FakeRunner:
         outcomes: Sequence[tuple[dict[str, Any], str]] = (),
     ) -> None:
         self.began: list[tuple[str, int]] = []
+        self.takes_turns, self.heats = False, []  # type: ignore[var-annotated]
         self._seconds, self._log, self._outcomes = seconds, log, outcomes
 
     def has_reference(self, trial: TrialSpec) -> bool:
@@ -92,10 +94,23 @@ class FakeRunner:
         """Nothing is verified here."""
         return None
 
+    def most_bytes(self, trial: TrialSpec) -> float:
+        """Need nothing."""
+        return 0
+
+    def run_heat(
+        self, trials: Sequence[TrialSpec], repeat: int, watch: Callable[[TrialSpec], Watch], lot: object
+    ) -> Iterator[tuple[TrialSpec, Record]]:
+        """Yield a record of each trial."""
+        self.heats.append((repeat, [trial.trial_id for trial in trials]))
+        for trial in trials:
+            yield trial, self.run(trial, repeat=repeat, watch=watch(trial))
+
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
         """Return a record of the trial, or of its end by the watch."""
         self.began.append((trial.trial_id, repeat))
         self._write("began", trial.trial_id, repeat)
+        began = time.monotonic()
         time.sleep(self._seconds)
         seconds, peak = self.figures(trial, repeat)
         lines = ({"phase": "timed", "step": n, "steps": 8, "seconds": seconds} for n in range(1, 9))
@@ -103,7 +118,7 @@ class FakeRunner:
         outcome = next((o for axes, o in self._outcomes if axes.items() <= trial.axes.items()), "ok")
         self._write("ended", trial.trial_id, repeat)
         about: dict[str, Any] = {"run_id": "fake", "axes": trial.axes, "config": trial.config()}
-        about |= {"memory": MemoryPeaks(peak, 0, peak)}
+        about |= {"memory": MemoryPeaks(peak, 0, peak), "elapsed_s": time.monotonic() - began}
         rate = trial.workload.micro_batch_size / seconds
         about |= {"timing": Timing([seconds] * 8, seconds, 1000 * rate, rate)}
         record = make_record(trial.trial_id, repeat, **about)

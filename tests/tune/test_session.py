@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
-from zbench.analysis.ranking import by_figure
+from zbench.analysis.ranking import by_figure, rank
 from zbench.errors import UsageError
 from zbench.estimate.result import NotSimulated, SimulationOutcome
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted, Watch
@@ -68,6 +68,18 @@ def test_the_announced_best_is_the_one_that_every_table_marks(tmp_path: Path) ->
     assert final.runner_up is not None
     assert search.outcome.front == [], "of a single goal"
     assert set(search.outcome.importance) == {"zero_stage", "offload_optimizer", "reduce_bucket_size"}
+
+
+def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path: Path) -> None:
+    runner = Paced({0: 0.1, 1: 0.101, 2: 0.102})
+    runner.takes_turns = True
+    search = searched(tmp_path, runner, axes=STAGES)
+    assert [repeat for repeat, _ in runner.heats] == [1, 2]
+    assert all(len(set(ids)) == 3 for _, ids in runner.heats)
+    assert len(search.records) == 9
+    ranking = rank(summarize(search.records), small_sweep().objective)
+    assert ranking.recommended is not None
+    assert {record.run_id for record in search.records} == {search.path.name}
 
 
 class Cut(FakeRunner):

@@ -1,18 +1,15 @@
-"""How often the configurations of a sweep are repeated, and how long that will take. Pure.
+"""How often the configurations of a sweep are repeated. Pure.
 
 With `run.separate` a sweep repeats until its leaders are apart, or equal within that share.
 """
 
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zbench.analysis.ranking import FIRST_LOOK, Ranking, rank
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.spec.trial import TrialSpec
 
 
 def contenders(records: Sequence[Record], objective: ObjectiveSpec) -> frozenset[str]:
@@ -62,29 +59,3 @@ def _asked(summaries: Sequence[ConfigSummary]) -> float | None:
     runs: Iterator[dict[str, Any]] = (summary.config.get("run") or {} for summary in summaries)
     value = next(runs, {}).get("separate")
     return float(value) if value is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """seconds: of all repeats, references left out. known: configurations that were measured before."""
-
-    seconds: float
-    known: int
-
-
-def predict(trials: Iterable[TrialSpec], earlier: Iterable[Record]) -> Prediction | None:
-    """Return how long the repeats of these trials will take one after another, None where nothing is known.
-
-    A configuration takes the median of its own earlier repeats; one that was never measured takes the median
-    of those that were. Repeats that `run.precision` or `run.separate` may add are not counted.
-    """
-    seconds: dict[str, list[float]] = {}
-    for record in earlier:
-        if record.elapsed_s is not None:
-            seconds.setdefault(record.trial_id, []).append(record.elapsed_s)
-    trials = list(trials)
-    own = {t.trial_id: statistics.median(seconds[t.trial_id]) for t in trials if t.trial_id in seconds}
-    if not own:
-        return None
-    usual = statistics.median(own.values())
-    return Prediction(sum(own.get(t.trial_id, usual) * t.run.repeats for t in trials), len(own))

@@ -33,11 +33,15 @@ _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 
 @dataclass(frozen=True, slots=True)
 class PairedData:
-    """What a paired measurement saw: its blocks and the control; `exact_only` where nothing was timed."""
+    """What a paired measurement saw: its blocks and the control; `exact_only` where nothing was timed.
+
+    stopped: why it ended before its plan did, in words; empty where it did not.
+    """
 
     blocks: Blocks
     control: Control
     exact_only: bool
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,19 +26,28 @@ from zbench.analysis.rows import match_trials
 from zbench.analysis.settings import Settings
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
 from zbench.analysis.trials import RunResults, Source
-from zbench.errors import IncomparableError, UsageError
+from zbench.errors import IncomparableError, OutOfTimeError, UsageError
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 
 
 class SampleSource(Protocol):
-    """Where samples come from."""
+    """Samples in the order they are asked for (`zbench.launch.samples.KeptSamples`)."""
 
     def take(self, side: Side) -> Sequence[Record]:
-        """Run the whole sweep once on one side, in processes of its own, and return its records."""
+        """Return the next sample: the records of the whole sweep, run once on one side."""
+
+    def last(self, side: Side) -> Sequence[Record]:
+        """Return a sample of the end, which comes later where a measurement goes on."""
 
     def take_in_turns(self, first: Side, second: Side) -> tuple[Sequence[Record], Sequence[Record]] | None:
-        """Take a sample of both sides whose timed steps alternate; None where that cannot be done."""
+        """Return the next pair, whose timed steps alternate; None where that cannot be done."""
+
+    def time_left(self, *samples: int) -> str:
+        """Return in words how long so many more samples take, the least and the most; empty if not known."""
+
+    def is_time_for(self, samples: int) -> bool:
+        """Say whether so many more samples will end in time."""
 
 
 Sample = Mapping[str, float]
@@ -65,6 +74,9 @@ def within_margin(
 
 _LOOK_EVERY = 4
 """Blocks from one look at the data to the next: each look costs the last one a little of its level."""
+
+_BLOCK, _CONTROL = 4, 2
+"""Samples of a block, and of base against itself at either end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +139,22 @@ class PairedMeasurement:
         self._base_ids: dict[str, str] = {}
         self._differences: dict[str, tuple[float, ...]] = {}
         self._replicates: dict[str, tuple[float, ...]] = {}
-        self._repeat = count()
+        self._repeat, self._stopped = count(), ""
 
     def run(self) -> Comparison:
-        """Measure and compare. IncomparableError where the sides have no configuration in common."""
+        """Measure and compare. IncomparableError where the sides have no configuration in common,
+        OutOfTimeError where the time is over before the first block.
+        """
         if self._plan.exact_only:
             self._sample("base")
             self._pair_up()
             return self._comparison({}, [], [])
         self._tell("control: base against itself")
-        before = [self._sample("base") for _ in range(2)]
+        before = [self._sample("base") for _ in range(_CONTROL)]
         self._pair_up()
         decisions = self._measure(block_orders(self._plan.most, self._plan.seed))
         self._tell("control: base against itself, again")
-        after = [self._sample("base") for _ in range(2)]
+        after = [self._keep("base", self._samples.last("base")) for _ in range(_CONTROL)]
         return self._comparison(decisions, before, after)
 
     def _pair_up(self) -> None:
@@ -158,17 +172,38 @@ class PairedMeasurement:
         """Take block after block until every comparison is decided (and precise, if that was asked for)."""
         least, levels = self._plan.least, self._plan.levels(self._settings.alpha)
         decisions: dict[str, Decision] = {}
+        planned = f"{least} to {len(orders)}" if least < len(orders) else f"{least}"
         for number, order in enumerate(orders, start=1):
-            more = f" to {len(orders)}" if least < len(orders) else ""
-            self._tell(f"block {number} of {least}{more}")
+            if not self._samples.is_time_for(_BLOCK + _CONTROL):
+                return self._stop(number - 1, planned, decisions)
+            left = (_BLOCK * max(end - number + 1, 1) + _CONTROL for end in (least, len(orders)))
+            self._tell(f"block {number} of {planned}{self._samples.time_left(*left)}")
             self._add_block(order)
             if number in levels:
-                seen = {name: blocks for name, blocks in self._differences.items() if blocks}
-                decisions = self._question(seen, self._replicates, levels[number], decisions)
+                decisions = self._look(levels[number], decisions)
                 self._tell(f"after {number} blocks: {_progress(decisions)}")
                 if all(one.is_decided for one in decisions.values()) and self._precise():
                     break
         return decisions
+
+    def _look(self, levels: Levels, before: Mapping[str, Decision]) -> dict[str, Decision]:
+        seen = {name: blocks for name, blocks in self._differences.items() if blocks}
+        return self._question(seen, self._replicates, levels, before)
+
+    def _stop(self, blocks: int, planned: str, before: Mapping[str, Decision]) -> dict[str, Decision]:
+        """Return what may be said where the time is over: what was decided stays.
+
+        This is no look of the plan, whose levels would not hold with it, so it decides nothing.
+        """
+        self._stopped = f"stopped at --max-time after {blocks} of {planned} blocks"
+        if blocks == 0:
+            raise OutOfTimeError(f"{self._stopped}; nothing can be said of times yet")
+        levels = next(at for n, at in self._plan.levels(self._settings.alpha).items() if n >= blocks)
+        decided = {name for name, one in before.items() if one.is_decided}
+        return {
+            name: one if name in decided else decision.doubted(one, self._stopped)
+            for name, one in self._look(levels, before).items()
+        }
 
     def _add_block(self, order: Order) -> None:
         samples: list[Sample] = []
@@ -217,7 +252,7 @@ class PairedMeasurement:
             why = f"the control vetoes it: base against itself moved by {moved} from start to end"
             decisions = {name: decision.doubted(one, why) for name, one in decisions.items()}
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
-        data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only)
+        data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only, self._stopped)
         return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)
 
 

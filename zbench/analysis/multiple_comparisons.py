@@ -95,7 +95,8 @@ def two_way_fit(table: Floats) -> Fit:
 class Comparisons:
     """The rows of a table, each compared with each other one.
 
-    leaders: the rows that no other beats for sure, the apparently best first.
+    leaders: the rows that no other beats for sure, the apparently best first. effects: the estimate of each
+    row; NaN where it has no cell.
     """
 
     def __init__(self, cells: Sequence[Sequence[float]], alpha: float) -> None:
@@ -110,6 +111,7 @@ class Comparisons:
         counts = np.arange(2, self._table.shape[1] + 1)
         per_root = np.sqrt(counts * (counts - 1))  # from a sum of squares to a standard error
         self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha / 2) / per_root])
+        self.effects = fit.effects
         order: Indices = np.argsort(fit.effects, kind="stable")
         unbeaten = order[[not self._beaten(row, order) for row in order]]
         self.leaders = unbeaten if len(unbeaten) else order[:1]  # missing cells can make a circle of rows

@@ -34,7 +34,7 @@ ALPHA = 0.01
 FIRST_LOOK = 3
 """Rounds before the first look of a sweep that repeats until its leaders are apart: fewer show no spread."""
 _WIDEST_BOUND = 1.0
-_NEAR = 0.05
+_NEAR = math.log(1.05)
 _PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 
 
@@ -98,14 +98,13 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
 
     level = alpha if alpha is not None else level_of_looks(first.config, ALPHA)
     compared = Comparisons(cost_table(able, goal), level)
-    leaders = [able[i] for i in compared.leaders]
-    ids = tuple(summary.trial_id for summary in leaders)
+    ids = tuple(able[i].trial_id for i in compared.leaders)
     worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items()}
     best = ids[0] if len(ids) == 1 else None
     within = compared.equal_within()
     bound = within if within is not None and within <= _WIDEST_BOUND else None
-    chosen = _recommended(leaders, goal)
-    why = "as the fastest" if chosen is min(leaders, key=lambda s: cost(s, goal)) else "for its memory"
+    chosen = _recommended([(able[i], float(compared.effects[i])) for i in compared.leaders])
+    why = "as the fastest" if chosen.trial_id == ids[0] else "for its memory"
     return Ranking(best, ids, chosen.trial_id, worse, bound, why)
 
 
@@ -149,16 +148,16 @@ def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:
     return constant_level(FIRST_LOOK, max(int(run.get("max_repeats") or FIRST_LOOK), FIRST_LOOK), alpha)
 
 
-def _recommended(leaders: Sequence[ConfigSummary], goal: Goal) -> ConfigSummary:
+def _recommended(leaders: Sequence[tuple[ConfigSummary, float]]) -> ConfigSummary:
     """Return the leader of least peak memory among those at most 5 % behind the foremost; ties by the goal.
 
-    Only leaders with as many repeats as any take part. Peaks that print alike are equal: no one would choose
-    by their last bytes.
+    leaders: the foremost first, each with its estimate (a logarithm), as the ranking has it. Only those with
+    as many repeats as any take part. Peaks that print alike are equal: no one would choose by their last
+    bytes.
     """
-    most = max(len(summary.ok) for summary in leaders)
-    able = sorted((s for s in leaders if len(s.ok) == most), key=lambda summary: cost(summary, goal))
-    foremost = cost(able[0], goal)
-    near = [s for s in able if cost(s, goal) - foremost <= _NEAR * abs(foremost)]
+    most = max(len(summary.ok) for summary, _ in leaders)
+    able = [(summary, estimate) for summary, estimate in leaders if len(summary.ok) == most]
+    near = [summary for summary, estimate in able if not estimate - able[0][1] > _NEAR]
     peaks = [next((p for name in _PEAKS if (p := s.number(name)) is not None), None) for s in near]
     least = min((peak for peak in peaks if peak is not None), default=None)
     shown = [None if peak is None else format_bytes(peak) for peak in peaks]

@@ -1,9 +1,11 @@
 """`zbench compare`: is HEAD slower, bigger or wrong against BASE? Answers with an exit code CI can trust."""
 
+import hashlib
 import io
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,16 +21,21 @@ from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, seconds
 from zbench.errors import UsageError
 from zbench.launch.revisions import Version, git, version_of
+from zbench.launch.samples import KeptSamples
 from zbench.launch.sampling import Sampler
+from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.record import Record
+from zbench.record.store import new_run_id
 from zbench.report import exports
 from zbench.report.exports import table
 from zbench.report.screen import Screen
+from zbench.report.text import plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
+from zbench.spec.sweep import dump_sweep
 
 Format = Literal["table", "markdown", "json", "csv", "junit", "bmf", "gha"]
 _PAIRED = "Paired measurement (--paired)"
@@ -107,6 +114,20 @@ def command(
             help="Keep measuring until every interval reaches at most this far to either side.",
         ),
     ] = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            rich_help_panel=_PAIRED,
+            help="Begin no block that would end later, as 20min.",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_PAIRED, help="Continue the measurement of this file, or `last`."
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -134,13 +155,17 @@ def command(
         comparison: Comparison | None = measure(
             (base, head), sweep, parse_blocks(blocks), settings,
             overrides=overrides, seed=seed, half_width=width,
+            kept=_kept(output_dir, resume), max_seconds=seconds(max_time, "--max-time"),
         )  # fmt: skip
     else:
-        of_paired = {"sweep": sweep, "blocks": blocks, "precision": precision, "set": overrides or None}
-        for name, value in (of_paired | {"seed": seed}).items():
+        of_paired: dict[str, object] = {
+            "sweep": sweep, "blocks": blocks, "precision": precision, "max-time": max_time, "resume": resume,
+            "set": overrides or None, "seed": seed,
+        }  # fmt: skip
+        for name, value in of_paired.items():
             if value is not None:
                 raise UsageError(f"--{name} belongs to a paired measurement; add --paired, or leave it out")
-        comparison = _compare_stored(base, head, settings, output_dir, save_baseline)
+        comparison = compare_stored(base, head, settings, output_dir, save_baseline)
     if comparison is not None:
         if all_formats is not None:
             exports.write(exports.files(comparison), all_formats)
@@ -148,8 +173,8 @@ def command(
         raise typer.Exit(int(comparison.exit_code))
 
 
-def _compare_stored(
-    base: str, head: str | None, settings: Settings, output_dir: Path, save_baseline: str | None
+def compare_stored(
+    base: str, head: str | None, settings: Settings, output_dir: Path, save_baseline: str | None = None
 ) -> Comparison | None:
     """Compare two stored results; None where only a baseline was to be kept."""
     base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
@@ -203,6 +228,17 @@ def _deliver(comparison: Comparison, output_format: str, to: Path | None) -> Non
         exports.write({to.name: text}, to.parent)
 
 
+def _kept(output_dir: Path, resume: str | None) -> Path:
+    """Return where a measurement's samples are kept: a new file, or that of the one to continue."""
+    place = output_dir / "paired"
+    if resume is None:
+        return place / f"{new_run_id(output_dir)}.jsonl"
+    path = max(place.glob("*.jsonl"), default=place) if resume == "last" else Path(resume)
+    if not path.is_file():
+        raise UsageError(f"--resume {resume}: no such measurement; expected a file of {place}, or `last`")
+    return path
+
+
 def measure(
     sides: tuple[str, str],
     file: Path,
@@ -213,30 +249,49 @@ def measure(
     seed: int | None = None,
     half_width: float | None = None,
     question: Question | None = None,
+    kept: Path | None = None,
+    max_seconds: float = math.inf,
 ) -> Comparison:
     """Install or find both versions, take their samples in turn, and return the comparison.
 
     sides: the revisions or interpreters of base and head. blocks: the least and the most. half_width: measure
     on until every interval's is at most this share. question: what the blocks are to decide; None for a
-    comparison's own, a change within the margin.
+    comparison's own, a change within the margin. kept: the file of samples; None keeps none.
     """
     plan = Plan(*blocks, None if half_width is None else math.log1p(half_width), seed or 0)
     check_plan(plan, settings.alpha)
-    if not expand(load_sweep(file, list(overrides))).trials:
+    asked = load_sweep(file, list(overrides))
+    if not expand(asked).trials:
         raise UsageError(f"{file} has no configuration that can run; nothing to compare")
     base, head = (version_of(side, console.note) for side in sides)
-    samples = _Samples(Sampler(file, tuple(overrides), console.note), {"base": base, "head": head})
+    taker = _Taker(Sampler(file, tuple(overrides), console.note), {"base": base, "head": head})
+    about = {
+        "base": base.commit or str(base.python),
+        "head": head.commit or str(head.python),
+        "sweep": hashlib.sha256(dump_sweep(asked).encode()).hexdigest()[:16],
+        "blocks": blocks,
+        "seed": plan.seed,
+        "alpha": settings.alpha,
+        "machine": fingerprint(machine_facts()),
+    }
     base_source, head_source = (
         Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
         for version in (base, head)
     )
-    measurement = PairedMeasurement(base_source, head_source, plan, settings, samples, console.note, question)
-    return measurement.run()
+    with closing(KeptSamples(taker, kept, about, max_seconds=max_seconds)) as samples:
+        try:
+            return PairedMeasurement(
+                base_source, head_source, plan, settings, samples, console.note, question
+            ).run()
+        finally:
+            if kept is not None:
+                count = plural(samples.taken, "sample")
+                console.note(f"{count} kept; the same command with --resume {kept} goes on from there")
 
 
 @dataclass(frozen=True, slots=True)
-class _Samples:
-    """Samples of the two versions (`analysis.measurement.SampleSource`)."""
+class _Taker:
+    """Takes samples of the two versions (`launch.samples.Taker`)."""
 
     sampler: Sampler
     versions: Mapping[Side, Version]
@@ -246,6 +301,9 @@ class _Samples:
 
     def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]] | None:
         return self.sampler.take_in_turns(self.versions[first], self.versions[second])
+
+    def remember(self, side: Side, sample: Sequence[Record]) -> None:
+        self.sampler.remember(self.versions[side], sample)
 
 
 def parse_blocks(text: str | None) -> tuple[int, int]:

@@ -10,9 +10,8 @@ from typing import Any
 
 from zbench.analysis.ranking import rank_run
 from zbench.cli import console
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
 from zbench.launch.events import OnEvent
-from zbench.launch.sweep import OutOfTimeError
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.secrets import masked_record

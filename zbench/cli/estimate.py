@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.estimate_table import EstimateRow, print_rows
+from zbench.cli.estimate_table import print_rows
 from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.roofline import ASSUMED, step_time
+from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.document import read_document

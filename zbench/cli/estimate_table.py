@@ -1,116 +1,16 @@
-"""What `zbench estimate` found of each configuration: as JSON, as a table or lines, and one in full."""
+"""What `zbench estimate` prints: a table or lines, and one configuration in full."""
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from zbench.cli import console
-from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.estimate.roofline import StepTime, moved
-from zbench.estimate.search import Limits
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import moved
+from zbench.estimate.row import EstimateRow
 from zbench.spec.trial import InvalidTrial, TrialSpec
-from zbench.units import format_bytes, format_seconds
+from zbench.units import format_bytes
 
 _LONGEST = 8  # allocations that are named
-_STATE = ("parameters", "gradients", "master", "moments")
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateRow:
-    """One configuration. memory: of one device, in bytes, where given. limits, time: where asked for."""
-
-    trial: TrialSpec
-    outcome: SimulationOutcome
-    memory: int | None = None
-    limits: Limits | None = None
-    time: StepTime | str | None = None
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """The estimate; None where the configuration could not be simulated."""
-        return self.outcome if isinstance(self.outcome, Estimate) else None
-
-    @property
-    def title(self) -> str:
-        """What tells this configuration from the others."""
-        return " ".join(f"{key}={value}" for key, value in self.trial.axes.items()) or self.trial.trial_id
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the configuration's part of the document."""
-        row: dict[str, Any] = {
-            "trial_id": self.trial.trial_id,
-            "axes": self.trial.axes,
-            "world_size": self.trial.run.world_size,
-            "micro_batch_size": self.trial.workload.micro_batch_size,
-        }
-        estimate = self.estimate
-        if estimate is None:
-            return {**row, "not_simulated": getattr(self.outcome, "reason", "")}
-        row["estimate"] = estimate.to_json()
-        row["sent_bytes"], row["received_bytes"] = moved(estimate.traffic, self.trial)
-        if self.memory is not None:
-            spare = self.memory - estimate.peak_device_bytes
-            row |= {"fits": spare >= 0, "spare_bytes": spare}
-        if self.time is not None:
-            row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
-        if self.limits is not None:
-            row["smallest_world_size"] = self.limits.smallest_world_size
-            row["largest_micro_batch"] = self.limits.largest_micro_batch
-            row["undecided"] = self.limits.undecided
-        return row
-
-    def cells(self) -> dict[str, str]:
-        """Return the configuration's line of the table."""
-        cells = {key: str(value) for key, value in self.trial.axes.items()} or {"trial": self.trial.trial_id}
-        estimate = self.estimate
-        if estimate is None:
-            return {**cells, "verdict": f"not simulated: {getattr(self.outcome, 'reason', '')}"}
-        state = sum(estimate.device.get(name, 0) for name in _STATE)
-        sent, received = moved(estimate.traffic, self.trial)
-        activations = estimate.device.get("activations", 0)
-        cells |= {
-            "device": format_bytes(estimate.peak_device_bytes),
-            "host": format_bytes(estimate.peak_host_bytes),
-            "state": format_bytes(state),
-            "activations": format_bytes(activations),
-            "other": format_bytes(estimate.peak_device_bytes - state - activations),
-            "sent": format_bytes(sent),
-            "received": format_bytes(received),
-        }
-        if self.time is not None:
-            cells["step"] = _span(self.time)
-        if self.memory is not None:
-            cells["verdict"] = _verdict(estimate, self.memory)
-        return cells | _limit_cells(self.limits)
-
-
-def _span(time: StepTime | str) -> str:
-    if isinstance(time, str):
-        return f"not known: {time}"
-    return f"{format_seconds(time.low_s)} to {format_seconds(time.high_s)}"
-
-
-def _verdict(outcome: Estimate, memory: int) -> str:
-    spare = memory - outcome.peak_device_bytes
-    if spare < 0:
-        return f"does not fit: {format_bytes(-spare)} too much"
-    text = f"fits with {format_bytes(spare)} to spare"
-    if outcome.build_device_bytes > memory:
-        whole = format_bytes(outcome.build_device_bytes)
-        text += f" (but building the model whole takes {whole}: use sharded_init)"
-    return text
-
-
-def _limit_cells(limits: Limits | None) -> dict[str, str]:
-    if limits is None:
-        return {}
-    unknown = {name: f"undecided ({why})" for name, why in limits.undecided.items()}
-    world, batch = limits.smallest_world_size, limits.largest_micro_batch
-    return {
-        "ranks": f">= {world}" if world else unknown.get("smallest_world_size", "none fits"),
-        "micro-batch": f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits"),
-    }
 
 
 def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:

@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.adaptive_repeats import Prediction, predict
 from zbench.cli import console
 from zbench.cli.conclusion import warn_before
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile
 from zbench.errors import UsageError
+from zbench.launch.sweep import Prediction, predict
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import load_environment, load_records, runs_of
-from zbench.report.text import clock_text, plural
+from zbench.report.text import plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
+from zbench.units import format_clock
 
 _RUNS_READ = 5
 """So many of a sweep's newest runs are read for the prediction of its duration."""
@@ -66,7 +67,7 @@ def print_plan(sweep: SweepSpec, output_dir: Path) -> None:
         _print_trials(sweep, expansion)
     if duration is not None and expansion is not None and not console.state.json:
         known = f"{duration.known} of {len(expansion.trials)} configurations were measured here before"
-        clock = clock_text(duration.seconds)
+        clock = format_clock(duration.seconds)
         console.result(f"about {clock} one after another, without references ({known})")
 
 

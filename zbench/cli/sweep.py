@@ -43,11 +43,11 @@ from zbench.cli.options import (
     slurm_options,
 )
 from zbench.cli.plan import print_plan, starting_nothing
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm_jobs import SlurmOptions
-from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.secrets import MASK, masked
 from zbench.record.store import load_environment, resolve_run
 from zbench.spec.expand import expand

@@ -1,10 +1,12 @@
 """One rank of a trial, run by one process without data: the real engine, workload and training loop."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -143,7 +145,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         transport=simulated_transport,
     )
     cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
-    with world(rank, run.world_size), fake, ledger.watching():
+    with world(rank, run.world_size), as_real_to_transformers(), fake, ledger.watching():
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
@@ -173,6 +175,16 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         )
         trainer.engine.close()
         return watched
+
+
+def as_real_to_transformers() -> AbstractContextManager[Any]:
+    """Have transformers take fake tensors for real ones: for fake ones it makes masks that no real step has.
+
+    It asks because a fake tensor has no values; here those that it reads are known (`follow`).
+    """
+    module = sys.modules.get("transformers.utils.import_utils")
+    is_known = hasattr(module, "is_fake_tensor")
+    return patch.object(module, "is_fake_tensor", lambda _: False) if is_known else nullcontext()
 
 
 @contextmanager

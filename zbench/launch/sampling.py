@@ -124,9 +124,13 @@ class Sampler:
             with self._sweep(version) as sweep:
                 sweep.advance()
                 if is_last or not sweep.was_killed():
-                    self._last_samples[version] = sweep.records()
+                    self.remember(version, sweep.records())
                     break
         return self._last_samples[version]
+
+    def remember(self, version: Version, sample: Sequence[Record]) -> None:
+        """Note a sample of a version: what it needs decides whether it can take turns."""
+        self._last_samples[version] = list(sample)
 
     def take_in_turns(self, first: Version, second: Version) -> tuple[list[Record], list[Record]] | None:
         """Return one repeat of every trial of both, that took turns (`run_heat`).

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import OutOfTimeError, UsageError
 from zbench.launch.events import (
     Notice,
     OnEvent,
@@ -39,12 +39,6 @@ _NO_ROOM = (
 )
 MIN_REPEATS = 3
 """With fewer repeats the spread itself is unknown."""
-
-
-class OutOfTimeError(ZbenchError):
-    """A sweep was told to stop after some time, and repeats are left to run."""
-
-    exit_code = ExitCode.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,3 +345,29 @@ def needs_another(times: Sequence[float], *, precision: float | None, max_repeat
     if precision is None or len(times) >= max_repeats:
         return False
     return len(times) < MIN_REPEATS or relative_half_width(times) > precision
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """seconds: of all repeats, references left out. known: configurations that were measured before."""
+
+    seconds: float
+    known: int
+
+
+def predict(trials: Iterable[TrialSpec], earlier: Iterable[Record]) -> Prediction | None:
+    """Return how long the repeats of these trials will take one after another, None where nothing is known.
+
+    A configuration takes the median of its own earlier repeats; one that was never measured takes the median
+    of those that were. Repeats that `run.precision` or `run.separate` may add are not counted.
+    """
+    seconds: dict[str, list[float]] = {}
+    for record in earlier:
+        if record.elapsed_s is not None:
+            seconds.setdefault(record.trial_id, []).append(record.elapsed_s)
+    trials = list(trials)
+    own = {t.trial_id: statistics.median(seconds[t.trial_id]) for t in trials if t.trial_id in seconds}
+    if not own:
+        return None
+    usual = statistics.median(own.values())
+    return Prediction(sum(own.get(t.trial_id, usual) * t.run.repeats for t in trials), len(own))

@@ -17,7 +17,6 @@ from zbench.report.screen import Screen, word
 from zbench.report.text import (
     axes_text,
     bytes_text,
-    clock_text,
     failure_message,
     outcome_text,
     plural,
@@ -26,6 +25,7 @@ from zbench.report.text import (
     values_text,
 )
 from zbench.spec.sweep import ObjectiveSpec
+from zbench.units import format_clock
 
 _ROOM_FOR_KEYS = 110
 _WIDEST_BAR = 24
@@ -62,7 +62,7 @@ class PlainView:
     @property
     def _time_left(self) -> str:
         """What is left takes as long as what was done, on average."""
-        return clock_text(self._left * sum(self._seconds) / self._done if self._done else None)
+        return format_clock(self._left * sum(self._seconds) / self._done if self._done else None)
 
     def _finished_line(self, record: Record) -> Text:
         total = self._done + self._left

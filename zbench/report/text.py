@@ -5,7 +5,6 @@ call it on all that they write. Renderers call it earlier, too, where a column's
 """
 
 import json
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -108,15 +107,6 @@ def of_compute_text(trial: "ConfigSummary") -> str:
     interval = trial.of_compute_interval
     half = "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.2f}"
     return ratio_text(trial.number("of_compute")) + half
-
-
-def clock_text(seconds: float | None) -> str:
-    """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
-    if seconds is None or not math.isfinite(seconds):
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def started_text(started: str | None) -> str:

@@ -1,51 +1,50 @@
 """What a search finds: the best after a final round, the front, what mattered, and the document of it all.
 
-The best of many single measurements is partly the luckiest one. So it and its runner-up are measured again,
-alternating, with fresh repeats, which join the earlier record; if that brings up a third configuration, it is
-measured too.
+The best of many single measurements is partly the luckiest one. So it and those near it are measured again
+with fresh repeats, in heats where that is possible. These join the earlier records; if they bring up another
+configuration, it is measured too.
 """
 
 import json
-import random
-import statistics
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
-from zbench.analysis.ranking import by_figure, pareto_front, rank
+from zbench.analysis.multiple_comparisons import two_way_fit
+from zbench.analysis.ranking import by_figure, cost_table, pareto_front, rank
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.secrets import MASK
-from zbench.record.summary import ConfigSummary, first_goal, obstacles, summarize
+from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles, summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.objective import History, directions_of, relative, score
+from zbench.tune.objective import History, directions_of, score
 
 _FEWEST_REPEATS = 2
 _MOST_CONTENDERS = 6
+_MOST_TOGETHER, _NEAR = 4, 0.05
+"""So many begin the final round together: the first two, and others that are as close to the first."""
 _FEWEST_TRIALS, _FEWEST_PER_AXIS = 12, 4
 
-Measure = Callable[[TrialSpec, int], Record]
-"""Runs a repeat, keeps its record, returns it."""
+Measure = Callable[[Sequence[TrialSpec], int], None]
+"""Runs this repeat of each, in turns where that is possible, and keeps the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The outcome: the best, whom it beat, and by which share of the objective in fresh repeats alone.
-
-    clear: every fresh repeat of the best beats every one of the runner-up.
-    """
+    """The outcome: the best, and by which share the runner-up is worse in fresh repeats alone."""
 
     best: ConfigSummary | None
     runner_up: ConfigSummary | None = None
     lead: float | None = None
-    clear: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,56 +65,54 @@ def settle(
     measure: Measure,
     *,
     repeats: int,
-    seed: int,
 ) -> Final:
     """Measure the leaders again until the first two both have fresh repeats; return who won.
 
     records: all records on this kind of machine, the new ones too. repeats: fresh ones for each leader. Those
-    that exist already (of a run that is resumed) are not measured again.
+    that exist already (of a run that is resumed) are not measured again. So all who end in the final round
+    have as many repeats.
     """
     wanted = range(1, max(_FEWEST_REPEATS, repeats) + 1)
 
     def is_settled(summary: ConfigSummary) -> bool:
         return {record.repeat for record in summary.records}.issuperset(wanted)
 
-    contenders = by_figure(summarize(record for record in records() if record.repeat == 0), objective)[:2]
-    for _ in range(_MOST_CONTENDERS - 1):
-        for summary, repeat in _missing(contenders, records(), wanted, seed):
-            if MASK in json.dumps(summary.config):
-                raise UsageError(f"{summary.trial_id}: its secrets are masked; start a new search")
-            measure(TrialSpec.model_validate({**summary.config, "axes": summary.axes}), repeat)
+    finalists = _near(summarize(record for record in records() if record.repeat == 0), objective)
+    while finalists:
+        for repeat in wanted:
+            known = {record.trial_id for record in records() if record.repeat == repeat}
+            missing = [_trial(summary) for summary in finalists if summary.trial_id not in known]
+            if missing:
+                measure(missing, repeat)
         whole = {s.trial_id for s in summarize(records()) if is_settled(s)}  # others: as if not begun
-        leaders = by_figure(
-            summarize(r for r in records() if r.repeat == 0 or r.trial_id in whole), objective
-        )[:2]
-        contenders = [summary for summary in leaders if not is_settled(summary)][:1]
-        if not contenders:
-            break
+        begun = [r for r in records() if r.repeat == 0 or r.trial_id in whole]
+        leaders = by_figure(summarize(begun), objective)[: 2 if len(whole) < _MOST_CONTENDERS else 0]
+        finalists = [summary for summary in leaders if not is_settled(summary)][:1]
     ranked = [summary for summary in by_figure(summarize(records()), objective) if is_settled(summary)]
-    if len(ranked) < 2:
-        return Final(ranked[0] if ranked else None)
-    return _compared(ranked[0], ranked[1], objective)
+    return _compared(ranked, objective) if len(ranked) > 1 else Final(ranked[0] if ranked else None)
 
 
-def _compared(best: ConfigSummary, other: ConfigSummary, objective: ObjectiveSpec) -> Final:
-    goal = first_goal((best, other), objective)
-    sign = 1 if goal.direction == "maximize" else -1
-    fresh = [replace(s, records=tuple(r for r in s.records if r.repeat > 0)) for s in (best, other)]
-    ahead, behind = ([sign * value for value in s.values(goal.metric)] for s in fresh)
-    if not ahead or not behind:
-        return Final(best, other)
-    middle = statistics.median(behind)
-    lead = relative(statistics.median(ahead) - middle, middle)
-    return Final(best, other, lead, min(ahead) > max(behind))
+def _near(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
+    """Return who is measured again: the first two, and others that are as close to the first."""
+    ordered = by_figure(summaries, objective)
+    costs = [cost(summary, first_goal(ordered, objective)) for summary in ordered[:_MOST_TOGETHER]]
+    return ordered[: max(2, sum(one - costs[0] <= _NEAR * abs(costs[0]) for one in costs))]
 
 
-def _missing(
-    contenders: Sequence[ConfigSummary], records: Sequence[Record], wanted: range, seed: int
-) -> list[tuple[ConfigSummary, int]]:
-    """Return the fresh repeats to run, round by round, in an order within each round that is drawn anew."""
-    known = {(record.trial_id, record.repeat) for record in records}
-    missing = [(s, n) for s in contenders for n in wanted if (s.trial_id, n) not in known]
-    return sorted(missing, key=lambda m: (m[1], random.Random(f"{seed}/{m[0].trial_id}/{m[1]}").random()))
+def _trial(summary: ConfigSummary) -> TrialSpec:
+    if MASK in json.dumps(summary.config):
+        raise UsageError(f"{summary.trial_id}: its secrets are masked; start a new search")
+    return TrialSpec.model_validate({**summary.config, "axes": summary.axes})
+
+
+def _compared(settled: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Final:
+    """Return who won by fresh repeats alone, as the ranking estimates it."""
+    fresh = [replace(s, records=tuple(r for r in s.records if r.repeat > 0)) for s in settled]
+    table = np.asarray(cost_table(fresh, first_goal(settled, objective)))
+    first, second, *_ = np.argsort(two_way_fit(table).effects, kind="stable").tolist()
+    ahead = table[second] - table[first]
+    lead = None if np.isnan(ahead).all() else math.expm1(float(np.nanmean(ahead)))
+    return Final(settled[first], settled[second], lead)
 
 
 def front(records: Iterable[Record], objective: ObjectiveSpec) -> list[str]:
@@ -164,7 +161,6 @@ def search_document(
         "best": best.trial_id if best else None,
         "runner_up": other.trial_id if other else None,
         "lead": final.lead,
-        "clear": final.clear,
         "separated": best is not None and ranking.best == best.trial_id,
         "indistinguishable": list(ranking.indistinguishable),
         "pareto": outcome.front,

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.estimate.roofline import samples_per_step
 from zbench.launch.events import Watch
 from zbench.record.record import Record
 from zbench.spec.metrics import STEP_TIMES, Goal
-from zbench.spec.trial import TrialSpec, accumulation
+from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 Ask = Callable[[TrialSpec], SimulationOutcome]
@@ -54,8 +55,7 @@ def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:
         return 1.0
     if goal.metric not in _RATES:
         return None
-    samples = trial.workload.micro_batch_size * trial.run.world_size
-    samples *= accumulation(trial.engine, trial.workload).backwards
+    samples = samples_per_step(trial)
     return float(samples if goal.metric == "samples_per_s" else samples * trial.workload.sequence_length)
 
 

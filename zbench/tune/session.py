@@ -2,10 +2,12 @@
 until there is reason to stop; then the final round.
 """
 
+import random
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from zbench.launch.events import (
 )
 from zbench.launch.executor import REFERENCE_PATIENCE
 from zbench.launch.oom_inference import ImpliedOom
+from zbench.launch.room import Room
+from zbench.launch.sweep import can_take_turns
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
@@ -60,10 +64,7 @@ from zbench.tune.storage import (
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200
 _SLACK_SECONDS = 60.0
-_UNLIKE = (
-    "of the study's trials ran on other kinds of machines: they are not ranked here, and their workers' run"
-    " directories hold them"
-)
+_UNLIKE = "of the study's trials ran on other kinds of machines: their workers' run directories hold them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Session:
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
         self._limit = _memory_limit(task.sweep)
         self._is_grid = self._spec.method == "grid"
-        self._implied, self._best_rate = ImpliedOom(), 0.0
+        self._implied, self._best_rate, self._room = ImpliedOom(), 0.0, Room()
         self._learnt: set[int] = set()
         self._refused: set[str] = set()
         self._predicted_oom: dict[str, str] = {}
@@ -125,8 +126,9 @@ class Session:
         unlike = len(everywhere) - len(trials)
         if unlike:
             self._tell(Notice(f"{unlike} {_UNLIKE}"))
-        repeats, seed = sweep.run.repeats, self._spec.seed
-        final = settle(directory.records, sweep.objective, self._measure_again, repeats=repeats, seed=seed)
+        for record in directory.records():
+            self._room.observe(record)
+        final = settle(directory.records, sweep.objective, self._measure_again, repeats=sweep.run.repeats)
         shutil.rmtree(directory.path / "references", ignore_errors=True)
         best = front(directory.records(), sweep.objective)
         shares = importance(trials, self._directions[0])
@@ -252,28 +254,43 @@ class Session:
             is_own = record.trial_id == trial.trial_id
             self._tell(TrialFinished(trial if is_own else None, record, seconds if is_own else 0.0, left))
 
-    def _measure_again(self, trial: TrialSpec, repeat: int) -> Record:
-        """Run a fresh repeat of a leader; the record is in the run directory before it counts."""
-        began = time.monotonic()
-        self._tell(TrialStarted(trial, repeat))
-        record = replace(self._run(trial, repeat, None), run_id=self._directory.run_id)
-        self._directory.append(record)
-        self._tell(TrialFinished(trial, record, time.monotonic() - began, 0))
-        return record
+    def _measure_again(self, trials: Sequence[TrialSpec], repeat: int) -> None:
+        """Run a fresh repeat of each finalist, in turns where that can be; keep each before it counts."""
+        lot = random.Random(f"{self._spec.seed}/{repeat}")
+        trials = lot.sample(trials, len(trials))
+        for trial in trials:
+            self._prepare(trial)
+            self._tell(TrialStarted(trial, repeat))
+        able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
+        heat = fit if len(fit := self._room.share(able, self._runner.most_bytes)) > 1 else []
+        in_turns = self._runner.run_heat(heat, repeat, self._shown, lot) if heat else ()
+        alone = ((trial, self._run(trial, repeat)) for trial in trials if trial not in heat)
+        for trial, record in chain(in_turns, alone):
+            record = replace(record, run_id=self._directory.run_id)
+            self._directory.append(record)
+            self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, 0))
 
-    def _run(self, trial: TrialSpec, repeat: int, watch: Watch | None) -> Record:
-        """Run a repeat, its reference first; UsageError for bad input, if nothing has run yet at all."""
+    def _shown(self, trial: TrialSpec, watch: Watch | None = None) -> Watch:
+        """Return what tells each progress line of a trial, and returns what `watch` does of it."""
 
         def on_line(line: dict[str, Any]) -> str | None:
             self._tell(StepDone(trial, line))
             return watch(line) if watch is not None else None
 
+        return on_line
+
+    def _run(self, trial: TrialSpec, repeat: int, watch: Watch | None = None) -> Record:
+        """Run a repeat, its reference first; UsageError for bad input, if nothing has run yet at all."""
+        self._prepare(trial)
+        return self._runner.run(trial, repeat=repeat, watch=self._shown(trial, watch))
+
+    def _prepare(self, trial: TrialSpec) -> None:
+        """Have the reference of a trial; UsageError for bad input, if nothing has run yet at all."""
         if not self._runner.has_reference(trial):
             self._tell(ReferenceStarted(trial))
-            reference = self._runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
+            reference = self._runner.reference(trial, self._shown(trial))
             if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
                 raise UsageError(reference.message)
-        return self._runner.run(trial, repeat=repeat, watch=on_line)
 
 
 def _memory_limit(sweep: SweepSpec) -> float | None:

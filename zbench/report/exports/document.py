@@ -54,6 +54,7 @@ def _paired(data: PairedData) -> dict[str, Any]:
     return {
         "block_log_ratios": {name: list(values) for name, values in data.blocks.items()},
         "exact_only": data.exact_only,
+        "stopped": data.stopped or None,
         "control_noise": data.control.noise if math.isfinite(data.control.noise) else None,
         "control_drift": data.control.drift if math.isfinite(data.control.drift) else None,
     }

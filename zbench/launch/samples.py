@@ -1,0 +1,136 @@
+"""The samples of a paired measurement, kept in a file as they are taken, so that it can be continued.
+
+A measurement that runs again takes the same samples in the same order: the orders of its blocks come from its
+seed, and what it decides comes from the samples. So it is continued by running it again. What the file holds
+is given out first; then samples are taken and added.
+"""
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
+
+from zbench.errors import UsageError, reason_of
+from zbench.record import lines
+from zbench.record.record import Record
+from zbench.units import format_clock
+
+Side = Literal["base", "head"]
+Sample = Sequence[Record]
+
+
+class Taker(Protocol):
+    """What takes samples."""
+
+    def take(self, side: Side) -> Sample:
+        """Run the whole sweep once on one side, in processes of its own, and return its records."""
+
+    def take_in_turns(self, first: Side, second: Side) -> tuple[Sample, Sample] | None:
+        """Take a sample of both sides whose timed steps alternate; None where that cannot be done."""
+
+    def remember(self, side: Side, sample: Sample) -> None:
+        """Note a sample that was taken before."""
+
+
+class KeptSamples:
+    """Samples in the order they were asked for, and how long they take. Close it when all is measured.
+
+    taken: how many there are so far, those of the file too.
+    """
+
+    def __init__(
+        self, taker: Taker, path: Path | None, about: Mapping[str, Any], *, max_seconds: float = math.inf
+    ) -> None:
+        """path: the file, made if missing; None keeps nothing. about: what is measured, as JSON values.
+
+        UsageError where the file is of another measurement, or cannot be written.
+        """
+        self._taker, self._end = taker, time.monotonic() + max_seconds
+        self.taken, self._seconds = 0, 0.0
+        self._file: BinaryIO | None = None
+        self._kept: deque[dict[str, Any]] = deque()
+        if path is not None:
+            try:
+                self._open(path, json.loads(json.dumps({"schema_version": 1, **about})))
+            except OSError as error:
+                raise UsageError(f"cannot keep samples in {path}: {reason_of(error)}") from None
+
+    def _open(self, path: Path, about: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+", buffering=0)
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line
+        self._file.truncate(len(whole))
+        try:
+            first, *kept = [json.loads(line) for line in whole.splitlines()] or [about]
+        except ValueError as error:
+            raise UsageError(f"{path} is damaged ({error}); measure anew without --resume") from None
+        self._kept.extend(kept)
+        lines.check_schema_version(first, str(path))
+        for key, value in about.items():
+            if first.get(key) != value:
+                was = f"{key} was {first.get(key)}, is {value}"
+                raise UsageError(f"{path} is of another measurement: {was}; measure anew without --resume")
+        if not whole:
+            self._add(about)
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(line).encode() + b"\n")
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Let others write the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def take(self, side: Side) -> Sample:
+        """Return the next sample, of one side."""
+        (sample,) = self._next([side], lambda: (self._taker.take(side),)) or ()
+        return sample
+
+    def last(self, side: Side) -> Sample:
+        """Return a sample that is not kept: of the end, which comes later where a measurement goes on."""
+        return self._taker.take(side)
+
+    def take_in_turns(self, first: Side, second: Side) -> tuple[Sample, Sample] | None:
+        """Return the next pair, whose steps alternate; None where that cannot be done."""
+        pair = self._next([first, second], lambda: self._taker.take_in_turns(first, second))
+        return None if pair is None else (pair[0], pair[1])
+
+    def _next(
+        self, sides: Sequence[Side], take: Callable[[], Sequence[Sample] | None]
+    ) -> Sequence[Sample] | None:
+        samples: Sequence[Sample] | None
+        if self._kept:
+            line = self._kept.popleft()
+            seconds, texts = line["seconds"], line["samples"]
+            samples = texts and [[lines.decode(record, "a kept sample") for record in one] for one in texts]
+            for side, sample in zip(sides, samples or (), strict=False):
+                self._taker.remember(side, sample)
+        else:
+            began = time.monotonic()
+            samples = take()
+            seconds = time.monotonic() - began
+            texts = samples and [[lines.jsonable(record) for record in one] for one in samples]
+            self._add({"seconds": seconds, "samples": texts})
+        self.taken += len(samples or ())
+        self._seconds += seconds
+        return samples
+
+    def time_left(self, *samples: int) -> str:
+        """Return in words how long so many more samples take, the least and the most; empty if not known."""
+        known = [format_clock(self._seconds_for(count)) for count in samples if self.taken]
+        return f" ({' to '.join(dict.fromkeys(known))} left)" if known else ""
+
+    def _seconds_for(self, samples: int) -> float:
+        return samples * self._seconds / self.taken if self.taken else math.nan
+
+    def is_time_for(self, samples: int) -> bool:
+        """Say whether so many more samples will end in time."""
+        is_kept = len(self._kept) > 0
+        return is_kept or not time.monotonic() + self._seconds_for(samples) > self._end
