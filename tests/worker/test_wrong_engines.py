@@ -88,8 +88,16 @@ NEITHER = "has neither optimizer_parts() nor first_moments()"
         ("NotYet", ["update", "scale"], NEITHER),
         ("OnlyParts", ["scale"], "reports neither first_moments() nor gradient norms"),
         ("FirstMomentsAsIntegers", ["scale"], "first_moments(): 'tokens.weight' is torch.int64 [256, 64]"),
-        ("WithoutMaximum", ["update"], "'head.weight@0' has no max_exp_avg_sq, which amsgrad needs"),
-        ("MomentsOfWrongShape", ["update"], "exp_avg of 'head.weight@0' is torch.float32 [16383]"),
+        (
+            "WithoutMaximum",
+            ["update"],
+            "optimizer_parts()['head.weight@0'] has no max_exp_avg_sq, which amsgrad needs",
+        ),
+        (
+            "MomentsOfWrongShape",
+            ["update"],
+            "optimizer_parts()['head.weight@0']: 'exp_avg' is torch.float32 [16383]",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_and_never_the_best(

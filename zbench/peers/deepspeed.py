@@ -67,9 +67,9 @@ class DeepSpeedEngine:
         self.module.step()
         self._has_stepped = True
         self._counting.reset()
-        norm = self.module.get_global_grad_norm() if self._clipping else None
-        norm = None if norm is None else float(norm)
-        return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
+        norm = self.module.get_global_grad_norm()  # it is known without clipping, too, from stage 1 on
+        norm = float(norm) if norm is not None and (self._clipping or self._stage > 0) else None
+        return StepInfo(norm, clipped=norm is not None and 0 < self._clipping < norm)
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Return name -> the whole parameter in float32 (its master), on every rank, as copies."""

@@ -32,7 +32,8 @@ _LEAST_DECAY = 0.01
 NEAR = 0.15
 _HALF = 0.5
 MOST_FAULTS = 3
-_SAME = 1 - 1e-6
+_APART = 1e-6
+_BESIDE = {LENGTH: DECAY, DECAY: LENGTH}
 
 Key = TypeVar("Key", bound=Hashable)
 Place = tuple[str, int]
@@ -53,43 +54,37 @@ class Finding:
         return "drifted" if self.size < WRONG_FROM else "wrong"
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """Coefficients of update and decay, fitted together, and half their intervals."""
+def _coefficient(
+    gram: Products, row: int, alike: float = 1.0, beside: Mapping[int, int] = _BESIDE
+) -> tuple[float, float]:
+    """Return the coefficient of a direction, fitted with the one `beside` it, and half its interval.
 
-    length: float
-    decay: float
-    length_error: float
-    decay_error: float
-
-    @classmethod
-    def of(cls, gram: Products, alike: float = 1.0) -> "_Fit":
-        g11, g22, g12 = (float(gram[i, j]) for i, j in ((LENGTH, LENGTH), (DECAY, DECAY), (LENGTH, DECAY)))
-        g01, g02 = float(gram[0, LENGTH]), float(gram[0, DECAY])
-        if g22 <= 0 or g11 <= 0:
-            error = CERTAIN * math.sqrt(alike / g11) if g11 > 0 else math.inf
-            return cls(g01 / g11 if g11 > 0 else 0.0, 0.0, error, math.inf)
-        rest = 1 - g12 * g12 / (g11 * g22)
-        if rest < 1 - _SAME:
-            return cls(0.0, 0.0, math.inf, math.inf)
-        length = (g01 - g02 * g12 / g22) / g11 / rest
-        decay = (g02 - g01 * g12 / g11) / g22 / rest
-        errors = [CERTAIN * math.sqrt(alike / own / rest) for own in (g11, g22)]
-        return cls(length, decay, *errors)
+    It is infinite where there is nothing to see, or the two cannot be told apart.
+    """
+    own, along, other = float(gram[row, row]), float(gram[0, row]), beside.get(row, 0)
+    if other and gram[other, other] > 0:
+        share = float(gram[row, other] / gram[other, other])
+        along -= share * float(gram[0, other])
+        rest = own - share * float(gram[row, other])
+        own = rest if rest > own * _APART else 0.0
+    return (along / own, CERTAIN * math.sqrt(alike / own)) if own > 0 else (0.0, math.inf)
 
 
-def _excess(value: float, ways: Sequence[float]) -> float:
-    return abs(value - within(value, tuple(ways)))
+def _size(products: Products) -> float:
+    """Return what remains over the update, or over what another beta2 changes of second moments."""
+    return math.sqrt(products[0, 0] / products[1, 1]) if products[1, 1] > 0 else 1.0
 
 
-def _strays(fit: _Fit, adam: Adam, count: int) -> bool:
-    """Whether a fit is beyond what float32's rounding of Adam's constants and of the elements explains."""
-    decay_limit = DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf
+def _strays(gram: Products, adam: Adam, count: int, alike: float = 1.0) -> bool:
+    """Whether a part is beyond what float32's rounding of Adam's constants and of the elements explains."""
     decays = (adam.decay_in_float32,) if adam.decoupled else (0.0,)
-    return (
-        _excess(fit.length, adam.lengths_in_float32(count)) > LENGTH_UP_TO + fit.length_error
-        or _excess(fit.decay, decays) > decay_limit + fit.decay_error
-    )
+    decay_limit = DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf
+    lengths = adam.lengths_in_float32(count)
+    for row, ways, limit in ((LENGTH, lengths, LENGTH_UP_TO), (DECAY, decays, decay_limit)):
+        value, error = _coefficient(gram, row, alike)
+        if abs(value - within(value, ways)) > limit + error:
+            return True
+    return False
 
 
 def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple[set[Place], set[Place]]:
@@ -104,8 +99,8 @@ def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple
         way = min(adams[same[0].parameter].lengths_in_float32(count), key=abs)
         if abs(way) <= LENGTH_UP_TO:
             continue
-        fits = [(one, _Fit.of(one.gram, one.alike)) for one in same]
-        shares = [(one, fit.length / way, fit.length_error / abs(way)) for one, fit in fits]
+        lengths = [(one, *_coefficient(one.gram, LENGTH, one.alike)) for one in same]
+        shares = [(one, length / way, error / abs(way)) for one, length, error in lengths]
         exact_here = {_place(one) for one, share, error in shares if abs(share) + error < _HALF}
         rounded_here = {
             _place(one) for one, share, error in shares if _HALF + error < share <= 1 + error + _HALF
@@ -144,7 +139,7 @@ def _place(one: Remainder) -> Place:
 
 def _is_whole(one: Remainder, adams: Mapping[str, Adam]) -> bool:
     """Whether a part strays as a whole, and not because some of it was rounded to float32."""
-    return _strays(_Fit.of(one.gram, one.alike), adams[one.parameter], one.count)
+    return _strays(one.gram, adams[one.parameter], one.count, one.alike)
 
 
 def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Remainder]:
@@ -156,7 +151,7 @@ def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> lis
         for some in _grouped(remainders, key).values():
             of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
             for (_, count, adam), of_step in of_steps.items():
-                if _strays(_Fit.of(_pooled(of_step)), adam, count):
+                if _strays(_pooled(of_step), adam, count):
                     return some
     return []
 
@@ -171,15 +166,6 @@ def _grouped(remainders: Sequence[Remainder], key: Callable[[Remainder], Key]) -
 
 def _pooled(remainders: Iterable[Remainder]) -> Products:
     return sum((one.gram / one.alike for one in remainders), np.zeros((5, 5)))
-
-
-def _share(gram: Products, row: int) -> tuple[float, float]:
-    """Return the coefficient of a direction, and half its interval: update and decay are fitted together."""
-    if row in (LENGTH, DECAY):
-        fit = _Fit.of(gram)
-        return (fit.length, fit.length_error) if row == LENGTH else (fit.decay, fit.decay_error)
-    own = float(gram[row, row])
-    return (float(gram[0, row]) / own, CERTAIN / math.sqrt(own)) if own > 0 else (0.0, math.inf)
 
 
 def _explained(gram: Products, row: int) -> float:
@@ -206,13 +192,13 @@ def _name(
     suspected = {_place(one) for one in suspects}
     if total[row] < whole / 2 and any(one.worst > WORST_UP_TO for one in suspects):
         where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
-        size = max(one.size for one in suspects)
+        size = max(_size(one.gram) for one in suspects)
         return Finding(size, f"updates other than Adam's ({where})"), suspected
     faulty, sound = set(), set()
     for one in remainders:
-        value, error = _share(one.gram / one.alike, row)
+        value, error = _coefficient(one.gram / one.alike, row)
         key = _place(one)
-        wanted = _share(steps[one.step], row)[0] if one.step in steps else None
+        wanted = _coefficient(steps[one.step], row)[0] if one.step in steps else None
         if key in suspected and abs(value) > error:
             faulty.add(key)
         elif wanted is not None and abs(value - wanted) > error + abs(wanted) * NEAR:
@@ -228,7 +214,7 @@ def _words(
 ) -> tuple[float, str]:
     """Return the size of a fault as a share of its term, and what it reads like."""
     adam, strongest = adams[suspects[0].parameter], max(steps, key=lambda s: float(steps[s][row, row]))
-    share = _share(steps[strongest], row)[0]
+    share = _coefficient(steps[strongest], row)[0]
     if row == DECAY:
         share /= adam.weight_decay or _LEAST_DECAY
         if adam.weight_decay == 0:
@@ -239,11 +225,11 @@ def _words(
             share
         ), f"weight decay {percent(share)} too {'strong' if share > 0 else 'weak'} ({{where}})"
     if row == EPS_INSIDE:
-        return max(one.size for one in suspects), "eps inside the root ({where})"
+        return max(_size(one.gram) for one in suspects), "eps inside the root ({where})"
     if row == EPS:
-        return max(one.size for one in suspects), f"eps {times(1 + share)} ({{where}})"
+        return max(_size(one.gram) for one in suspects), f"eps {times(1 + share)} ({{where}})"
     counts = {one.step: one.count for one in suspects}
-    lengths = {step: _share(gram, LENGTH)[0] for step, gram in steps.items()}
+    lengths = {step: _coefficient(gram, LENGTH)[0] for step, gram in steps.items()}
     bare = {step: _without_correction(adam, counts[step]) for step in steps}
     if adam.bias_correction and all(abs(lengths[s] - bare[s]) < NEAR * abs(bare[s]) for s in steps):
         return max(map(abs, lengths.values())), "no bias correction ({where})"
@@ -266,7 +252,7 @@ def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -
     where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
     gram = sum((one.moments for one in bad), np.zeros((2, 2)))
     share, adam = float(gram[0, 1] / gram[1, 1]), adams[bad[0].parameter]
-    size = max(one.size_moment for one in bad)
+    size = max(_size(one.moments) for one in bad)
     if float(gram[0, 1]) ** 2 > float(gram[0, 0] * gram[1, 1]) / 2 and adam.beta2 < 1:
         beta2 = adam.beta2 - share * (1 - adam.beta2)
         if 0 <= beta2 < 1:
@@ -275,28 +261,26 @@ def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -
 
 
 def _moment_strays(one: Remainder, adams: Mapping[str, Adam]) -> bool:
-    own = float(one.moments[1, 1])
-    share, error = (float(one.moments[0, 1]) / own, CERTAIN / math.sqrt(own)) if own > 0 else (0.0, 0.0)
-    return _excess(share, (adams[one.parameter].beta2_in_float32,)) > BETA2_UP_TO + error * math.sqrt(
-        one.alike
-    )
+    share, error = _coefficient(one.moments, 1, one.alike, {})
+    return abs(share - within(share, (adams[one.parameter].beta2_in_float32,))) > BETA2_UP_TO + error
 
 
 def _coefficients(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Coefficient]:
-    """Return the coefficients of all parameters and replayed steps together."""
+    """Return the coefficients of all parameters and replayed steps together, where they can be seen."""
     if not remainders:
         return []
-    gram = _pooled(remainders)
-    fit, decay = _Fit.of(gram), max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
-    moments = sum((one.moments for one in remainders), np.zeros((2, 2)))
-    result = [
-        Coefficient("update length", 1 + fit.length, fit.length_error),
-        Coefficient("weight decay", 1 + fit.decay / decay, fit.decay_error / decay),
+    gram, moments = _pooled(remainders), sum((one.moments for one in remainders), np.zeros((2, 2)))
+    decay = max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
+    terms = {
+        "update length": (*_coefficient(gram, LENGTH), 1.0),
+        "weight decay": (*_coefficient(gram, DECAY), decay),
+        "1 - beta2": (*_coefficient(moments, 1, beside={}), 1.0),
+    }
+    return [
+        Coefficient(term, 1 + value / unit, error / unit)
+        for term, (value, error, unit) in terms.items()
+        if math.isfinite(error)
     ]
-    if moments[1, 1] > 0:
-        value = 1 + float(moments[0, 1] / moments[1, 1])
-        result.append(Coefficient("1 - beta2", value, CERTAIN / math.sqrt(float(moments[1, 1]))))
-    return result
 
 
 def where_of(faulty: Collection[Place], sound: Collection[Place], adams: Mapping[str, Adam]) -> str:

@@ -9,7 +9,7 @@ of parameters, ranks and steps can be added up, and any coefficient follows from
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -75,15 +75,14 @@ class Adam:
         return (1 - float(np.float32(1 - self.lr * self.weight_decay))) / self.lr - self.weight_decay
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Remainder:
     """What remained of one parameter's update on one rank in one step.
 
     count: the parameter's updates so far, this one included. gram [5, 5], moments [2, 2] float64: inner
     products of what remains (first) and `DIRECTIONS`; of second moments: the direction is another beta2, per
     unit of 1 - beta2. worst, worst_moment: the largest remainder in units of its rounding. alike: how many
-    elements on average share one value, and so perhaps one rounding error. size, size_moment: remainder over
-    update (L2), and over what the step adds to second moments.
+    elements on average share one value, and so perhaps one rounding error.
     """
 
     parameter: str
@@ -91,13 +90,53 @@ class Remainder:
     step: int
     count: int
     elements: int
-    gram: Products
-    moments: Products
-    worst: float
-    worst_moment: float
-    alike: float
-    size: float
-    size_moment: float
+    gram: Products = field(default_factory=lambda: np.zeros((5, 5)))
+    moments: Products = field(default_factory=lambda: np.zeros((2, 2)))
+    worst: float = 0.0
+    worst_moment: float = 0.0
+    alike: float = 1.0
+
+    def add(self, old: State, new: State, adam: Adam, rebuilt: bool) -> None:
+        """Add a chunk's part."""
+        coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
+        mean, square = new["exp_avg"].double(), new["exp_avg_sq"].double()
+        gradient = _gradient(old, new, adam)
+        if not rebuilt:
+            self._add_moments(old, new, gradient, adam, coarse)
+        largest = new["max_exp_avg_sq"].double() if "max_exp_avg_sq" in new else square
+        start, end = old["param"].double(), new["param"].double()
+        first, second = adam.corrections(self.count)
+
+        def update_by(denominator: Tensor) -> Tensor:
+            return torch.where(mean == 0, 0.0, mean * (-adam.lr / first) / denominator)
+
+        denominator = (largest / second).sqrt() + adam.eps
+        update = update_by(denominator)
+        decay = -adam.lr * start
+        rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
+        noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + _TINY
+        eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
+        inside = update_by((largest / second + adam.eps).sqrt()) - update
+        rows = torch.stack([rest, update, decay, eps, inside]) / noise
+        self.gram += (rows @ rows.T).numpy()
+        corrected = rows[LENGTH] + rows[EPS]  # what the second moments' bias correction acts on
+        left = rows[0] - _healthy_part(rows[0], corrected, adam.lengths_in_float32(self.count)) * corrected
+        if adam.decoupled:
+            left = left - _healthy_part(left, rows[DECAY], (adam.decay_in_float32,)) * rows[DECAY]
+        self.worst = max(self.worst, float(left.abs().max()))
+
+    def _add_moments(self, old: State, new: State, gradient: Tensor, adam: Adam, coarse: float) -> None:
+        before, square = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"].double()
+        rate, size = 1 - adam.beta2, new["exp_avg"].double().abs() + _kept(old, new, "exp_avg").abs()
+        given = gradient.square() * rate
+        rest = square - adam.beta2 * before - given
+        unsure = (4 * _UNIT + coarse) * size / (1 - adam.beta1)  # of the gradient
+        noise = (3 * _UNIT + coarse) * (square + before) + _TINY
+        noise += rate * unsure * (2 * gradient.abs() + unsure)
+        rows = torch.stack([rest, given - rate * before]) / noise
+        self.moments += (rows @ rows.T).numpy()
+        share = _healthy_part(rows[0], rows[1], (adam.beta2_in_float32,))
+        self.worst_moment = max(self.worst_moment, float((rows[0] - share * rows[1]).abs().max()))
 
 
 def replay(
@@ -123,17 +162,14 @@ def replay(
             new["exp_avg_sq"] = given.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
             if adam.amsgrad:
                 new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
-        sums = _Sums.zero()
+        remainder = Remainder(name, rank, step, count, new["param"].numel())
         for first in range(0, new["param"].numel(), _CHUNK):
             cut = slice(first, first + _CHUNK)
             was, now = ({kind: v[cut] for kind, v in state.items()} for state in (old, new))
-            sums.add(was, now, adam, count, rebuilt)
+            remainder.add(was, now, adam, rebuilt)
         moved = new["param"][:_CHUNK].double() - old["param"][:_CHUNK].double()
-        alike = moved.numel() / torch.unique(moved).numel()
-        yield Remainder(
-            name, rank, step, count, new["param"].numel(), sums.gram, sums.moments, sums.worst,
-            sums.worst_moment, alike, sums.share(0), sums.share(2),
-        )  # fmt: skip
+        remainder.alike = moved.numel() / torch.unique(moved).numel()
+        yield remainder
 
 
 def _kept(old: State, new: State, kind: str) -> Tensor:
@@ -144,71 +180,6 @@ def _kept(old: State, new: State, kind: str) -> Tensor:
 def _gradient(old: State, new: State, adam: Adam) -> Tensor:
     """Return the gradient that moved the first moments, in float64."""
     return (new["exp_avg"].double() - adam.beta1 * _kept(old, new, "exp_avg")) / (1 - adam.beta1)
-
-
-@dataclass(slots=True)
-class _Sums:
-    gram: Products
-    moments: Products
-    squares: list[float]  # remainder, update, remainder of second moments, what they were given
-    worst: float = 0.0
-    worst_moment: float = 0.0
-
-    @classmethod
-    def zero(cls) -> "_Sums":
-        return cls(np.zeros((5, 5)), np.zeros((2, 2)), [0.0] * 4)
-
-    def share(self, at: int) -> float:
-        return float((self.squares[at] / max(self.squares[at + 1], _TINY)) ** 0.5)
-
-    def add(self, old: State, new: State, adam: Adam, count: int, rebuilt: bool) -> None:
-        """Add a chunk's part."""
-        coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
-        mean, square = new["exp_avg"].double(), new["exp_avg_sq"].double()
-        gradient = _gradient(old, new, adam)
-        if not rebuilt:
-            self._add_moments(old, new, gradient, adam, coarse)
-        largest = new["max_exp_avg_sq"].double() if "max_exp_avg_sq" in new else square
-        start, end = old["param"].double(), new["param"].double()
-        first, second = adam.corrections(count)
-
-        def update_by(denominator: Tensor) -> Tensor:
-            return torch.where(mean == 0, 0.0, mean * (-adam.lr / first) / denominator)
-
-        denominator = (largest / second).sqrt() + adam.eps
-        update = update_by(denominator)
-        decay = -adam.lr * start
-        rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
-        noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + _TINY
-        eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
-        inside = update_by((largest / second + adam.eps).sqrt()) - update
-        rows = torch.stack([rest, update, decay, eps, inside]) / noise
-        self.gram += (rows @ rows.T).numpy()
-        self.squares[0] += float(rest.square().sum())
-        self.squares[1] += float(update.square().sum())
-        left, corrected = (
-            rows[0],
-            rows[LENGTH] + rows[EPS],
-        )  # what the second moments' bias correction acts on
-        left = left - _healthy_part(left, corrected, adam.lengths_in_float32(count)) * corrected
-        if adam.decoupled:
-            left = left - _healthy_part(left, rows[DECAY], (adam.decay_in_float32,)) * rows[DECAY]
-        self.worst = max(self.worst, float(left.abs().max()))
-
-    def _add_moments(self, old: State, new: State, gradient: Tensor, adam: Adam, coarse: float) -> None:
-        before, square = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"].double()
-        rate, size = 1 - adam.beta2, new["exp_avg"].double().abs() + _kept(old, new, "exp_avg").abs()
-        given = gradient.square() * rate
-        rest = square - adam.beta2 * before - given
-        unsure = (4 * _UNIT + coarse) * size / (1 - adam.beta1)  # of the gradient
-        noise = (3 * _UNIT + coarse) * (square + before) + _TINY
-        noise += rate * unsure * (2 * gradient.abs() + unsure)
-        rows = torch.stack([rest, given - rate * before]) / noise
-        self.moments += (rows @ rows.T).numpy()
-        share = _healthy_part(rows[0], rows[1], (adam.beta2_in_float32,))
-        self.worst_moment = max(self.worst_moment, float((rows[0] - share * rows[1]).abs().max()))
-        self.squares[2] += float((rest / noise).square().sum())
-        self.squares[3] += float((given / noise).square().sum())
 
 
 def _healthy_part(rest: Tensor, direction: Tensor, ways: tuple[float, ...]) -> float:

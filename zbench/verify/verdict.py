@@ -100,8 +100,10 @@ def _by_distance(observed: Trajectory, reference: Reference) -> Judgement:
     difference = compare(observed.parameters, plain.parameters, plain.names)
     verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects)
     measured = (ratio, difference.max_abs, difference.max_ulp, worst)
-    correctness = Correctness(verdict, *measured, first + 1, losses, norms)
-    return Judgement(correctness, warnings + _skip_warning(observed, plain))
+    if observed.skipped != plain.skipped:
+        skipped = [list(run.skipped) for run in (observed, plain)]
+        warnings.append(f"skipped steps {skipped[0]} for a loss scale, the reference {skipped[1]}")
+    return Judgement(Correctness(verdict, *measured, first + 1, losses, norms), warnings)
 
 
 def worse(judgements: Sequence[Judgement]) -> Judgement:
@@ -120,8 +122,14 @@ def _weigh(
         return "wrong", None, difference.not_finite, []
     if bool((_finite_steps(plain) & ~_finite_steps(observed)).any()):
         return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
+    travelled = max(float(reference.travelled.norm()), _TINY)
     if not reference.truth:
-        return _without_truth(reference, difference)
+        share = difference.distance / travelled
+        if share > GROSS_SHARE_OF_TRAVEL:
+            warning = f"it ended {_way(share)} that the reference travelled away from it"
+            return "drifted", None, difference.farthest, [warning]
+        warning = "not the reference's bits; verify mode full tells whether it matters"
+        return "unchecked", None, difference.farthest, [warning]
     of_each = slopes(reference.gradients, reference.gradients, reference.true_gradients)
     noise = {name for name, slope in of_each.items() if slope.is_noise}  # Adam makes whole steps of it
 
@@ -132,7 +140,9 @@ def _weigh(
     if observed.moments and reference.true_moments:
         errors.append(errors_of(observed.moments, plain.moments, felt(reference.true_moments)))
     ratio = max(e.ratio for e in errors)
-    verdict, worst, share = name_of(ratio), _worst(errors, suspects), _own_share(reference)
+    verdict, worst = name_of(ratio), _worst(errors, suspects)
+    squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
+    share = math.sqrt(math.fsum(squares)) / travelled
     if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
         warning = (
             f"the reference itself ended {_way(share)} that it travelled away from its float64 run,"
@@ -140,13 +150,6 @@ def _weigh(
         )
         return "unchecked", ratio, worst, [warning]
     return verdict, ratio, worst, []
-
-
-def _own_share(reference: Reference) -> float:
-    """Return how far (L2) the reference ended from its float64 run, over how far it travelled."""
-    plain, truth = reference.plain.parameters, reference.truth
-    squares = (float((plain[name].double() - truth[name]).square().sum()) for name in truth)
-    return math.sqrt(math.fsum(squares)) / max(float(reference.travelled.norm()), _TINY)
 
 
 def name_of(ratio: float) -> VerdictName:
@@ -168,17 +171,6 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
 
 def _way(share: float) -> str:
     return f"{share:.0%} of the way" if share < _MANY else f"more than {_MANY} times the way"
-
-
-def _without_truth(
-    reference: Reference, difference: Difference
-) -> tuple[VerdictName, float | None, str | None, list[str]]:
-    share = difference.distance / max(float(reference.travelled.norm()), _TINY)
-    if share > GROSS_SHARE_OF_TRAVEL:
-        warning = f"it ended {_way(share)} that the reference travelled away from it"
-        return "drifted", None, difference.farthest, [warning]
-    warning = "not the reference's bits; verify mode full tells whether it matters"
-    return "unchecked", None, difference.farthest, [warning]
 
 
 def _finite_steps(run: Trajectory) -> Tensor:
@@ -207,9 +199,3 @@ def _largest_difference(observed: Tensor, plain: Tensor) -> float | None:
     differences = (observed - plain).abs()
     finite = differences[differences.isfinite()]
     return float(finite.max()) if finite.numel() else None
-
-
-def _skip_warning(observed: Trajectory, plain: Trajectory) -> list[str]:
-    if observed.skipped == plain.skipped:
-        return []
-    return [f"skipped steps {list(observed.skipped)} for a loss scale, the reference {list(plain.skipped)}"]

@@ -33,50 +33,36 @@ class Observer:
     """
 
     def __init__(
-        self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str | None
+        self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str
     ) -> None:
-        """reference_path: the reference's file; None, as `verify.mode: off`, leaves the trial unjudged."""
-        self._engine, self._model, self._trial = engine, model, trial
-        self._path = None if trial.verify.mode == "off" or reference_path is None else Path(reference_path)
+        self._engine, self._model, self._trial, self._path = engine, model, trial, Path(reference_path)
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
         self._digests: list[list[int]] = []
-        self._names: tuple[str, ...] = ()
-        self._replayer: _Replayer | None = None
-        if self._path is not None:
-            values = engine.full_parameters()
-            self._first = {name: digest(value.float()) for name, value in values.items()}
-            self._replayer = _Replayer(engine, trial, self._path, values)
-
-    @property
-    def bits(self) -> bool:
-        """Whether the trial is judged: its last step is one more than those that are timed."""
-        return self._path is not None
+        parameters = engine.full_parameters()
+        self._first = {name: digest(value.float()) for name, value in parameters.items()}
+        self._replayer = _Replayer(engine, trial, self._path, parameters)
 
     def after_step(self, losses: list[float], info: StepInfo) -> None:
         """Note one step; gathers all parameters, so every rank must call it."""
         self._losses.append(losses)
         self._infos.append(info)
-        if self._replayer is not None:
-            parameters = self._engine.full_parameters()
-            self._names = tuple(parameters)
-            self._digests.append([digest(value.float()) for value in parameters.values()])
-            self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters)
+        parameters = self._engine.full_parameters()
+        self._digests.append([digest(value.float()) for value in parameters.values()])
+        self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters)
 
-    def _trajectory(self, replayer: "_Replayer") -> Trajectory:
+    def _trajectory(self) -> Trajectory:
         """Return what this rank saw, with the losses of all ranks."""
-        own = torch.tensor(self._losses, dtype=torch.float64)
-        everyone = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyone, own)
         parameters = {name: value.cpu().float() for name, value in self._engine.full_parameters().items()}
+        moments = self._replayer.moments(parameters)
         norms = [float("nan") if info.grad_norm is None else info.grad_norm for info in self._infos]
         return Trajectory(
-            names=self._names,
-            losses=torch.stack(everyone, dim=1),
+            names=tuple(self._first),
+            losses=torch.tensor(from_all(self._losses), dtype=torch.float64).transpose(0, 1),
             grad_norms=torch.tensor(norms, dtype=torch.float64),
             digests=torch.tensor(self._digests, dtype=torch.int64),
             parameters=parameters,
-            moments={name: value.cpu().float() for name, value in replayer.moments(parameters).items()},
+            moments={name: value.cpu().float() for name, value in moments.items()},
             skipped=tuple(step for step, info in enumerate(self._infos) if info.skipped),
         )
 
@@ -86,10 +72,7 @@ class Observer:
         inputs: digests of the user's files that this trial read. Where ranks hold different parameters, the
         gravest verdict over ranks counts.
         """
-        replayer = self._replayer
-        if self._path is None or replayer is None:
-            return Judgement(Correctness("unchecked"))
-        own, reference = self._trajectory(replayer), load_reference(self._path)
+        own, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
         buffers = judge_buffers(self._model, reference, dist.get_rank())
         every = from_all((replayer.remainders, replayer.unread, buffers))
         evidence = Witness(
@@ -102,7 +85,7 @@ class Observer:
             findings=[finding for _, _, findings in every for finding in findings],
             dtype=self._trial.engine.dtype,
         )
-        first = _first_disagreement(own)
+        first = self._first_disagreement()
         judgement = Judgement(Correctness("unchecked"))
         if dist.get_rank() == 0 or first is not None:
             if names := changed(reference.inputs, inputs):
@@ -115,6 +98,12 @@ class Observer:
         judgement = worse(from_all(judgement))
         warning = f"ranks hold different parameters since step {first}; the verdict is the gravest over ranks"
         return Judgement(judgement.correctness, [*judgement.warnings, warning])
+
+    def _first_disagreement(self) -> int | None:
+        """Return the first step (from 1) after which some rank's parameters differ from rank 0's."""
+        everyone = torch.tensor(from_all(self._digests))
+        differs = (everyone != everyone[0]).any(dim=2).any(dim=0)
+        return int(differs.nonzero()[0]) + 1 if bool(differs.any()) else None
 
 
 class _Replayer:
@@ -164,10 +153,9 @@ class _Replayer:
     def moments(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the first moments; empty, with the reason in `unread_moments`, where they cannot be read."""
         moments = _read(self._engine, "first_moments") or {}
-        if (mistake := _mistake_of_moments(moments, parameters)) is None:
-            return moments
-        self.unread_moments = mistake
-        return {}
+        shapes = {name: value.shape for name, value in parameters.items()}
+        self.unread_moments = _mistake("first_moments()", moments, shapes)
+        return {} if self.unread_moments else moments
 
     def _counts(self, step: int) -> dict[str, int]:
         taken = [at for at in range(min(step + 1, len(self._active))) if not self._skipped[at]]
@@ -201,38 +189,32 @@ def _read(engine: TrainingEngine, method: str) -> Any:
     return None
 
 
-def _mistake_of_moments(moments: Any, parameters: Mapping[str, Tensor]) -> str | None:
-    """Return what is wrong with what `first_moments` returned, in one message; None if nothing is."""
-    if not isinstance(moments, dict) or not moments.keys() <= parameters.keys():
-        return "first_moments() returned no dict of tensors by the parameters' names"
-    for name, value in moments.items():
-        if mistake := _mismatch(value, parameters[name].shape):
-            return f"first_moments(): {name!r} is {mistake}"
+def _mistake(what: str, values: Any, shapes: Mapping[str, torch.Size]) -> str | None:
+    """Return what is wrong with what a method returned, in one message; None if nothing is."""
+    if not isinstance(values, dict) or not values.keys() <= shapes.keys():
+        return f"{what} is no dict of tensors by {', '.join(list(shapes)[:4])}"
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shapes[name]:
+            given = (
+                f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            )
+            return f"{what}: {name!r} is {given}, expected floats {list(shapes[name])}"
     return None
 
 
 def _mistake_of_parts(parts: Any, adams: Mapping[str, Adam]) -> str | None:
-    """Return what is wrong with what `optimizer_parts` returned, in one message; None if nothing is."""
-    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
-        return "optimizer_parts() returned no dict of dicts of tensors"
+    """Return the same of `optimizer_parts`, and what an option that it was given needs."""
+    if not isinstance(parts, dict):
+        return "optimizer_parts() is no dict"
     for key, part in parts.items():
-        adam, size = adams.get(key.rpartition("@")[0]), getattr(part.get("param"), "numel", lambda: 0)()
+        what, adam = f"optimizer_parts()[{key!r}]", adams.get(key.rpartition("@")[0])
+        param = part.get("param") if isinstance(part, dict) else None
+        size = torch.Size([param.numel() if isinstance(param, Tensor) else 0])
+        if mistake := _mistake(what, part, dict.fromkeys(KINDS, size)):
+            return mistake
         if adam is not None and adam.amsgrad and "exp_avg_sq" in part and "max_exp_avg_sq" not in part:
-            return f"optimizer_parts(): {key!r} has no max_exp_avg_sq, which amsgrad needs"
-        for kind, value in {"param": None, **part}.items():
-            if kind not in KINDS:
-                return f"optimizer_parts(): {key!r} has {kind!r}, expected {', '.join(KINDS)}"
-            if mistake := _mismatch(value, torch.Size([size])):
-                return f"optimizer_parts(): {kind} of {key!r} is {mistake}"
+            return f"{what} has no max_exp_avg_sq, which amsgrad needs"
     return None
-
-
-def _mismatch(value: Any, shape: torch.Size) -> str | None:
-    """Return what a value is where floats of this shape are expected; None where it is that."""
-    if isinstance(value, Tensor) and value.is_floating_point() and value.shape == shape:
-        return None
-    given = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-    return f"{given}, expected floats {list(shape)}"
 
 
 class _Spool:
@@ -261,15 +243,6 @@ def _copied(tensors: Mapping[str, Any]) -> dict[str, Any]:
         name: value.detach().cpu().clone() if isinstance(value, Tensor) else _copied(value)
         for name, value in tensors.items()
     }
-
-
-def _first_disagreement(own: Trajectory) -> int | None:
-    """Return the first step (from 1) after which some rank's parameters differ from rank 0's, the same on
-    all."""
-    everyone = [torch.empty_like(own.digests) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, own.digests)
-    differs = (torch.stack(everyone) != everyone[0]).any(dim=2).any(dim=0)
-    return int(differs.nonzero()[0]) + 1 if bool(differs.any()) else None
 
 
 def from_all(value: T) -> list[T]:

@@ -18,7 +18,7 @@ from zbench.measure.counts import count_operators
 from zbench.measure.memory import choose_meter, largest
 from zbench.record.environment import machine_name
 from zbench.record.inputs import inputs
-from zbench.record.record import Timing
+from zbench.record.record import Correctness, Timing
 from zbench.spec import shapes
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import shared_gpus
@@ -27,6 +27,7 @@ from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
 from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.verify.trajectory import save_reference
+from zbench.verify.verdict import Judgement
 from zbench.worker import process
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
@@ -95,7 +96,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     read = inputs_of(trial, base_dir, workload.data)
     engine = trainer.engine
     with limit.lifted():
-        observer = Observer(engine, trainer.model, trial, job.reference_path)
+        path = None if trial.verify.mode == "off" else job.reference_path
+        observer = Observer(engine, trainer.model, trial, path) if path is not None else None
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
     def one_more_step() -> tuple[list[Tensor], StepInfo]:
@@ -106,18 +108,20 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         def after_step(step: int, seconds: float, losses: list[float], info: StepInfo) -> None:
             if every and (step + 1) % every == 0:
                 trainer.evaluate(step)
-            with limit.lifted():
-                observer.after_step(losses, info)
+            if observer is not None:
+                with limit.lifted():
+                    observer.after_step(losses, info)
             progress.training_step(trial.run, step + 1, seconds)
 
         fence = Fence(device, job)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
-        if observer.bits:
+        judgement = Judgement(Correctness("unchecked"))
+        if observer is not None:
             losses, info = one_more_step()
             observer.after_step([float(loss) for loss in losses], info)
-        judgement = observer.verdict(read)
+            judgement = observer.verdict(read)
         counts = meters.counts.smallest
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)
