@@ -96,6 +96,23 @@ class DropsMicroBatch(Engine):
         super().backward(loss * float(self.backwards % 2), last)
 
 
+class LosesGroups(Engine):
+    """Every parameter is updated as those in no group are."""
+
+    def changed(self, spec: EngineSpec) -> EngineSpec:
+        return spec.model_copy(update={"param_groups": {}})
+
+
+class KeepsGradients(Engine):
+    """A step's gradients live until the next one's."""
+
+    def __init__(self, model: nn.Module, *rest: Any, **more: Any) -> None:
+        super().__init__(model, *rest, **more)
+        self.kept: dict[int, Tensor] = {}
+        for number, parameter in enumerate(model.parameters()):
+            parameter.register_hook(lambda gradient, at=number: self.kept.update({at: gradient.clone()}))
+
+
 class DropsRank1(Engine):
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
         super().backward(loss * float(dist.get_rank() == 0), last)

@@ -144,15 +144,13 @@ def _is_whole(one: Remainder, adams: Mapping[str, Adam]) -> bool:
 
 def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Remainder]:
     """Return the parts that only together stray: of all, of a group, of a rank."""
-    keys: list[Callable[[Remainder], object]] = [
-        lambda one: one.rank, lambda one: adams[one.parameter].group, lambda one: None,
-    ]  # fmt: skip
-    for key in keys:
-        for some in _grouped(remainders, key).values():
-            of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
-            for (_, count, adam), of_step in of_steps.items():
-                if _strays(_pooled(of_step), adam, count):
-                    return some
+    of_ranks = _grouped(remainders, lambda one: one.rank)
+    of_groups = _grouped(remainders, lambda one: adams[one.parameter].group)
+    for some in (*of_ranks.values(), *of_groups.values(), remainders):
+        of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
+        for (_, count, adam), of_step in of_steps.items():
+            if _strays(_pooled(of_step), adam, count):
+                return list(some)
     return []
 
 
@@ -169,13 +167,11 @@ def _pooled(remainders: Iterable[Remainder]) -> Products:
 
 
 def _explained(gram: Products, row: int) -> float:
-    """Return the share of the remainder that a direction explains; eps inside the root has no factor."""
-    own, whole = float(gram[row, row]), float(gram[0, 0])
-    if own <= 0 or whole <= 0:
-        return 0.0
+    """Return how much of the remainder a direction explains; eps inside the root has no factor."""
+    own, along = float(gram[row, row]), float(gram[0, row])
     if row == EPS_INSIDE:
-        return (2 * float(gram[0, row]) - own) / whole
-    return float(gram[0, row]) ** 2 / own / whole
+        return 2 * along - own
+    return along**2 / own if own > 0 else 0.0
 
 
 def _name(
@@ -184,10 +180,9 @@ def _name(
     """Return the fault that explains most of the suspects, and which of them it explains."""
     steps = {step: _pooled(some) for step, some in _grouped(suspects, lambda one: one.step).items()}
     total = {
-        row: sum(_explained(gram, row) * float(gram[0, 0]) for gram in steps.values())
-        for row in (LENGTH, DECAY, EPS_INSIDE, EPS)
+        row: sum(_explained(gram, row) for gram in steps.values()) for row in (LENGTH, DECAY, EPS_INSIDE, EPS)
     }
-    row = max(total, key=lambda row: total[row])
+    row = max(total, key=total.__getitem__)
     whole = sum(float(gram[0, 0]) for gram in steps.values())
     suspected = {_place(one) for one in suspects}
     if total[row] < whole / 2 and any(one.worst > WORST_UP_TO for one in suspects):
@@ -221,27 +216,20 @@ def _words(
             return abs(share), "weight decay that was not asked for on {where}"
         if abs(share + 1) < NEAR:
             return 1.0, "no weight decay on {where}"
-        return abs(
-            share
-        ), f"weight decay {percent(share)} too {'strong' if share > 0 else 'weak'} ({{where}})"
-    if row == EPS_INSIDE:
-        return max(_size(one.gram) for one in suspects), "eps inside the root ({where})"
-    if row == EPS:
-        return max(_size(one.gram) for one in suspects), f"eps {times(1 + share)} ({{where}})"
-    counts = {one.step: one.count for one in suspects}
+        strength = "strong" if share > 0 else "weak"
+        return abs(share), f"weight decay {percent(share)} too {strength} ({{where}})"
+    if row in (EPS_INSIDE, EPS):
+        text = "eps inside the root" if row == EPS_INSIDE else f"eps {times(1 + share)}"
+        return max(_size(one.gram) for one in suspects), text + " ({where})"
     lengths = {step: _coefficient(gram, LENGTH)[0] for step, gram in steps.items()}
-    bare = {step: _without_correction(adam, counts[step]) for step in steps}
+    corrections = {one.step: adam.corrections(one.count) for one in suspects}
+    bare = {step: first / math.sqrt(second) - 1 for step, (first, second) in corrections.items()}
     if adam.bias_correction and all(abs(lengths[s] - bare[s]) < NEAR * abs(bare[s]) for s in steps):
         return max(map(abs, lengths.values())), "no bias correction ({where})"
     after = -adam.lr * adam.weight_decay
     if adam.decoupled and after and all(abs(length - after) < NEAR * -after for length in lengths.values()):
         return -after, "weight decay after the update ({where})"
     return abs(share), f"updates {percent(share)} too {'long' if share > 0 else 'short'} ({{where}})"
-
-
-def _without_correction(adam: Adam, count: int) -> float:
-    first, second = adam.corrections(count)
-    return first / math.sqrt(second) - 1
 
 
 def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Finding]:

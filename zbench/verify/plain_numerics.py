@@ -102,11 +102,6 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def group_of(name: str, groups: Mapping[str, ParamGroupSpec]) -> ParamGroupSpec | None:
-    """Return the overrides of the first pattern that matches a parameter's name, if there is one."""
-    return group_named(name, groups)[1]
-
-
 def group_named(name: str, groups: Mapping[str, ParamGroupSpec]) -> tuple[str | None, ParamGroupSpec | None]:
     """Return the first pattern that matches a parameter's name, and its overrides; None where none does."""
     matching = ((pattern, group) for pattern, group in groups.items() if fnmatchcase(name, pattern))
@@ -143,7 +138,7 @@ class PlainAdam:
         self._decoupled = spec.optimizer.name == "adamw"
         self._state: dict[str, _Padded] = {}
         for name, value in initial.items():
-            settings = settings_of(spec.optimizer, group_of(name, spec.param_groups))
+            settings = settings_of(spec.optimizer, group_named(name, spec.param_groups)[1])
             first_step = 0.0 if settings.pop("bias_correction") else _LONG_AGO
             flat = _padded(value.detach(), dtype)
             mean, square, *largest = (torch.zeros_like(flat) for _ in range(2 + settings["amsgrad"]))

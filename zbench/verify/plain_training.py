@@ -25,7 +25,7 @@ from zbench.verify.plain_numerics import (
     PlainAdam,
     canonical_square_sum,
     clipping_factor,
-    group_of,
+    group_named,
     square_sum,
     torch_dtype,
 )
@@ -284,7 +284,7 @@ class _PlainRun:
 
 
 def _frozen(name: str, spec: EngineSpec) -> bool:
-    group = group_of(name, spec.param_groups)
+    group = group_named(name, spec.param_groups)[1]
     return group is not None and group.frozen
 
 
