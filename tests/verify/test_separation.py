@@ -5,13 +5,16 @@ given.
 """
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from tests.verify.runs import GPT, MLP, reference, reversed_samples, task
 from zbench.record.record import Correctness
 from zbench.verify.plain_training import PlainRun
+from zbench.verify.slope import judge_gradient, slopes
 from zbench.verify.verdict import judge
 
 DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
@@ -31,6 +34,21 @@ def test_samples_in_another_order_are_equivalent(dtype: str, workload: dict[str,
     assert found.verdict == "equivalent"
     assert found.error_ratio is not None
     assert found.error_ratio > 0.2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gradient_a_hundredth_too_large_is_told_from_another_order(dtype: str) -> None:
+    of = task(GPT, dtype=dtype, steps=1)
+    plain, other = reference(of), reference(reversed_samples(of), truth=False)
+
+    def faults(gradients: dict[str, Tensor]) -> list[str]:
+        each = slopes(gradients, plain.gradients, plain.true_gradients)
+        return [finding.text for finding in judge_gradient(each, None, dtype, {})[0]]
+
+    right = dict(other.gradients)
+    assert faults(right) == []
+    (fault,) = faults(right | {"head.weight": right["head.weight"] * 1.012})
+    assert re.fullmatch(r"gradients 1\.\d % too large \(head\.weight\)", fault)
 
 
 DROPPED = "a dropped micro-batch"

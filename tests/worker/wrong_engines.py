@@ -104,13 +104,11 @@ class LosesGroups(Engine):
 
 
 class KeepsGradients(Engine):
-    """A step's gradients live until the next one's."""
+    """As much memory as a step's gradients take is in use until the next step's are there."""
 
-    def __init__(self, model: nn.Module, *rest: Any, **more: Any) -> None:
-        super().__init__(model, *rest, **more)
-        self.kept: dict[int, Tensor] = {}
-        for number, parameter in enumerate(model.parameters()):
-            parameter.register_hook(lambda gradient, at=number: self.kept.update({at: gradient.clone()}))
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        super().backward(loss, last)
+        self.kept = [torch.empty_like(parameter) for parameter in self.model.parameters()]
 
 
 class DropsRank1(Engine):
