@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,15 @@ class Observer:
         parameters = engine.full_parameters()
         self._first = {name: digest(value.float()) for name, value in parameters.items()}
         self._replayer = _Replayer(engine, trial, self._path, parameters)
+
+    @classmethod
+    def of(
+        cls, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str | None
+    ) -> Self | None:
+        """Return one; None without a reference's file, and with `verify.mode: off`: the trial is unjudged."""
+        if reference_path is None or trial.verify.mode == "off":
+            return None
+        return cls(engine, model, trial, reference_path)
 
     def after_step(self, losses: list[float], info: StepInfo) -> None:
         """Note one step; gathers all parameters, so every rank must call it."""

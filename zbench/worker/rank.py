@@ -96,8 +96,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     read = inputs_of(trial, base_dir, workload.data)
     engine = trainer.engine
     with limit.lifted():
-        path = None if trial.verify.mode == "off" else job.reference_path
-        observer = Observer(engine, trainer.model, trial, path) if path is not None else None
+        observer = Observer.of(engine, trainer.model, trial, job.reference_path)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
     def one_more_step() -> tuple[list[Tensor], StepInfo]:
@@ -117,11 +116,10 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
-        judgement = Judgement(Correctness("unchecked"))
         if observer is not None:
             losses, info = one_more_step()
             observer.after_step([float(loss) for loss in losses], info)
-            judgement = observer.verdict(read)
+        judgement = observer.verdict(read) if observer is not None else Judgement(Correctness("unchecked"))
         counts = meters.counts.smallest
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)
