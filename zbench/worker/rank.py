@@ -93,8 +93,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     meters = Meters.on(device, meter)
     instruments, base_dir = Instruments(wrap_collectives=meters.traffic.count), Path(job.base_dir)
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
-    read = inputs_of(trial, base_dir, workload.data)
-    engine = trainer.engine
+    engine, read = trainer.engine, inputs_of(trial, base_dir, workload.data)
     with limit.lifted():
         observer = Observer.of(engine, trainer.model, trial, job.reference_path)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
