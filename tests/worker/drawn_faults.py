@@ -21,7 +21,6 @@ from zbench.spec.engine import EngineSpec
 from zbench.verify.evidence import adam_of
 from zbench.verify.replay import Adam
 
-LEAST_ELEMENTS = 256
 TERMS = ("lr", "weight_decay", "beta1", "beta2")
 
 
@@ -99,7 +98,7 @@ def gradient(number: int) -> type[Engine]:
         def __init__(self, model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> None:
             super().__init__(model, spec, *rest, **more)
             lot = random.Random(f"gradient {number}")
-            large = [p for p in model.parameters() if p.numel() >= LEAST_ELEMENTS]
+            large = [p for p in model.parameters() if p.numel() >= 256]
             self.rank, self.micro = lot.choice([None, None, 0, 1]), lot.choice([None, None, 0, 1])
             self.size = _size(lot, 0.01, 1.0) * 2 ** ((self.rank is not None) + (self.micro is not None))
             lot.choice(large).register_hook(self.scaled)
