@@ -1,5 +1,6 @@
 """`environments`: names for the Python environments of `engine_python`; a wrong name says which exist."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +24,9 @@ def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
         if "gone" in str(python):
             return "no such interpreter"
-        return environments.Environment(python, (3, 11, 0), "cpython-311", {"torch": "2"}, frozenset())
+        version = (sys.version_info[0], sys.version_info[1], 0)
+        tag = str(sys.implementation.cache_tag)
+        return environments.Environment(python, version, tag, {"torch": "2"}, frozenset())
 
     monkeypatch.setattr(environments, "_asked", asked)
 
