@@ -178,13 +178,13 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
 
 
 def as_real_to_transformers() -> AbstractContextManager[Any]:
-    """Have transformers take fake tensors for real ones: for fake ones it makes masks that no real step has.
+    """Have transformers' masks take fake tensors for real ones: for fake ones it makes some that no step has.
 
-    It asks because a fake tensor has no values; here those that it reads are known (`follow`).
+    It asks because a fake tensor has no values; here those that masks are made of are known (`follow`).
     """
-    module = sys.modules.get("transformers.utils.import_utils")
-    is_known = hasattr(module, "is_fake_tensor")
-    return patch.object(module, "is_fake_tensor", lambda _: False) if is_known else nullcontext()
+    masks = sys.modules.get("transformers.masking_utils")
+    asked = getattr(masks, "is_tracing", None)
+    return nullcontext() if asked is None else patch.object(masks, "is_tracing", lambda *_: asked())
 
 
 @contextmanager
