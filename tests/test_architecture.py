@@ -34,6 +34,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "tune": {"spec", "record", "launch", "analysis", "worker", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "worker", "estimate"},
+    "results": {"spec", "record", "analysis", "report", "cli"},  # the Python face
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
 WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.turns"}  # plain data, no torch

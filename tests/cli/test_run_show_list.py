@@ -50,6 +50,29 @@ def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
     ] * 2
 
 
+def test_show_writes_rows_for_spreadsheets_and_pandas(zbench, refusal, sweep_file, tmp_path):
+    zbench("sweep", sweep_file)
+    head, *rows = list(csv.reader(zbench("show", "--format", "csv").out.splitlines()))
+    assert head[:5] == ["trial_id", "mark", "zero_stage", "outcome", "repeats"]
+    assert [row[2:5] for row in rows] == [["0", "ok", "2"], ["1", "ok", "2"]]
+    assert [float(row[head.index("tokens_per_s")]) for row in rows] == [1000.0] * 2
+    zbench("show", "--format", "csv", "--to", tmp_path / "rows.csv")
+    assert list(csv.reader((tmp_path / "rows.csv").open())) == [head, *rows]
+    assert "parquet needs it" in refusal("show", "--format", "parquet")
+    assert "--to FILE belongs to" in refusal("show", "--to", "rows")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    zbench("show", "--format", "parquet", "--to", tmp_path / "rows.parquet")
+    frame = pandas.read_parquet(tmp_path / "rows.parquet")
+    assert (list(frame.columns), frame.zero_stage.tolist()) == (head, [0, 1])
+
+
+def test_the_document_of_show_tells_how_the_run_ended_and_how_the_command_did(zbench, sweep_file):
+    zbench("sweep", sweep_file, "--set", 'workload.options={"do": "crash"}')
+    document = zbench("show", "--json").document
+    assert (document["exit_code"], document["run_exit_code"]) == (0, 6)
+
+
 def test_show_one_configuration_by_the_start_of_its_id(zbench, refusal, sweep_file):
     assert "no run 'last' in results" in refusal("show")
     trial_id = zbench("sweep", sweep_file, "--json").document["recommended"]

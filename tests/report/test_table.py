@@ -270,4 +270,5 @@ def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
     assert text.sparkline([1, 2, 3]) == "▁▅█"
     assert text.sparkline([5, 5]) == "▄▄", "equal values are in the middle"
     assert text.sparkline(range(100), width=8) == "▁▂▃▄▅▆▇█"
+    assert text.sparkline([1, math.nan, 3]) == "▁ █", "a gap"
     assert len(text.sparkline(range(100))) == 40, "the last values are shown"

@@ -199,3 +199,55 @@ def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> 
 def test_a_specification_made_in_python_takes_finite_numbers_only(value: float) -> None:
     with pytest.raises(ValidationError, match="finite number"):
         EngineSpec(gradient_clipping=value)
+
+
+BASE = """\
+name: base
+workload: {model: mlp, micro_batch_size: 4}
+engine:
+  zero_stage: 1
+  optimizer: {name: adamw, lr: 0.01}
+axes: {offload_optimizer: [none, cpu], overlap_comm: [true, false]}
+"""
+
+
+def extending(tmp_path: Path, own: str, base: str = BASE) -> SweepSpec:
+    (tmp_path / "shared").mkdir(exist_ok=True)
+    (tmp_path / "shared" / "base.yaml").write_text(base)
+    (tmp_path / "own.yaml").write_text(f"extends: shared/base.yaml\n{own}")
+    return load_sweep(tmp_path / "own.yaml", (), {})
+
+
+def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) -> None:
+    sweep = extending(tmp_path, "engine: {optimizer: {lr: 0.5}}\naxes: {overlap_comm: [true]}\n")
+    assert (sweep.name, sweep.workload.model, sweep.engine.zero_stage) == ("own", "mlp", 1)
+    assert (sweep.engine.optimizer.name, sweep.engine.optimizer.lr) == ("adamw", 0.5)
+    assert sweep.axes == {"offload_optimizer": ["none", "cpu"], "overlap_comm": [True]}
+    (tmp_path / "third.yaml").write_text("extends: own.yaml\nworkload: {micro_batch_size: 8}\n")
+    third = load_sweep(tmp_path / "third.yaml", (), {})
+    assert (third.workload.micro_batch_size, third.engine.optimizer.lr) == (8, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "place", "says"),
+    [
+        ("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
+        ("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
+        ("engine: {lr: 1}\n", BASE.replace("name: adamw", "nme: adamw"),
+         "shared/base.yaml:5: engine.optimizer.nme",
+         "own.yaml:2: engine.lr"),
+        ("", "[1]", "shared/base.yaml", "expected a mapping"),
+        ("", "a: [", "shared/base.yaml:1", "not YAML"),
+        ("", "extends: ../own.yaml\n", "shared/base.yaml:1: extends",
+         "expected the path of a sweep file that does not extend this one, got '../own.yaml'"),
+        ("", "extends: gone.yaml\n", "shared/base.yaml:1: extends", "got 'gone.yaml'"),
+        ("", "extends: [base.yaml]\n", "shared/base.yaml:1: extends", "got ['base.yaml']"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_of_the_file_that_has_it(
+    tmp_path: Path, own: str, base: str, place: str, says: str
+) -> None:
+    with pytest.raises(SpecError) as refused:
+        extending(tmp_path, own, base)
+    assert str(refused.value).startswith(f"{tmp_path / place}")
+    assert says in str(refused.value)

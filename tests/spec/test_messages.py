@@ -98,7 +98,7 @@ YAML = {
         "sweep.yaml:1: expected a mapping of keys such as `workload:` and `axes:`, got ['zero_stage'];"
         " `zbench init` writes one",
     ),
-    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or let `zbench init` write one"),
+    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or use `zbench init`"),
     "repeated key": (
         "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
         "sweep.yaml:4: run.steps: this key stands twice (first on line 2); remove one of them",
@@ -172,7 +172,7 @@ OTHER_FORMATS = [
     ("json", '{"run": {},\n "run": {}}', " run: this key stands twice; remove one of them"),
     ("json", '{"axes": {"lr": [1,]}}', "1: not JSON: a comma stands before the closing bracket; remove it"),
     ("json", '{"name": "x",\n run: {}}', "2: not JSON: Expecting property name enclosed in double quotes; correct the syntax"),
-    ("json", "", " this file is empty; begin with `axes:`, or let `zbench init` write one"),
+    ("json", "", " this file is empty; begin with `axes:`, or use `zbench init`"),
     ("toml", "[engine.optimizer]\n\nlrr = 1\n", " engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it"),
     ("toml", "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
      " exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine"),

@@ -1,9 +1,18 @@
 import math
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from tests.making import make_record
-from zbench.spec.metrics import METRICS, Constraint
+from zbench.analysis.ranking import rank
+from zbench.errors import UsageError
+from zbench.record.record import Record
+from zbench.record.summary import obstacles, summarize
+from zbench.report.exports.frame import row
+from zbench.spec import metrics
+from zbench.spec.metrics import METRICS, Constraint, Metric
 from zbench.spec.sweep import ObjectiveSpec
 
 
@@ -68,6 +77,58 @@ def test_metrics_are_found_in_a_record() -> None:
 )
 def test_a_figure_is_written_in_its_unit(metric: str, value: float | str | None, text: str) -> None:
     assert METRICS[metric].format(value) == text
+
+
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
+    """Return the metrics that are found as entry points, to be filled by the test."""
+    given: dict[str, object] = {}
+    known = dict(METRICS)
+
+    def points(group: str) -> list[SimpleNamespace]:
+        assert group == "zbench.metrics"
+        return [SimpleNamespace(name=name, value="x:y", load=lambda it=it: it) for name, it in given.items()]
+
+    monkeypatch.setattr(metrics, "entry_points", points)
+    yield given
+    for name in METRICS.keys() - known.keys():
+        del METRICS[name]
+
+
+def test_a_metric_of_a_plug_in_ranks_constrains_and_is_exported(plugged: dict[str, object]) -> None:
+    def cost(record: Record) -> float | None:
+        return None if record.timing is None else 10 / (record.timing.tokens_per_s or 0.0)
+
+    plugged["cost"] = Metric("cost", "share", "minimize", description="Cost of ten tokens.", compute=cost)
+    plugged["broken"] = "no metric"
+    goal = {"minimize": ["cost"], "subject_to": {"cost": "<= 1"}}
+    objective = ObjectiveSpec.model_validate(goal)
+    rates = {"a": 5.0, "b": 20.0, "c": 40.0}
+    summaries = summarize(make_record(name, n, rate) for name, rate in rates.items() for n in range(3))
+    assert [summary.number("cost") for summary in summaries] == [2.0, 0.5, 0.25]
+    assert rank(summaries, objective).best == "c"
+    assert obstacles(summaries[0], objective) == ["cost <= 1 (has 2)"]
+    del plugged["broken"]
+    assert row(summaries[0])["cost"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("no metric", "expected a Metric with a `compute`, got x:y"),
+        (Metric("mine", "s", "minimize"), "expected a Metric with a `compute`"),
+        (Metric("mine", "s", "minimize", compute=lambda _: 1 / 0), "metric mine: ZeroDivisionError"),
+    ],
+)
+def test_a_plug_in_that_is_no_metric_or_fails_is_named(
+    plugged: dict[str, object], metric: object, says: str
+) -> None:
+    plugged["mine"] = metric
+    with pytest.raises(UsageError, match=re.escape(says)):
+        summarize([make_record()])[0].metric("mine")
+    assert "mine" in plugged
+    with pytest.raises(ValueError, match="unknown metric 'min'"):
+        Constraint.parse("min", "<= 1")
 
 
 def test_goals_are_those_to_maximize_first() -> None:

@@ -176,7 +176,8 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
     column = {number: i for i, number in enumerate(rounds)}
     table = [[math.nan] * len(rounds) for _ in summaries]
-    pace = _pace_of_heats(summaries, goal.metric) if metric.unit in ("s", "1/s", "TFLOP/s") else {}
+    is_time = metric.unit in ("s", "1/s", "TFLOP/s") and metric.compute is None
+    pace = _pace_of_heats(summaries, goal.metric) if is_time else {}
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
             value = metric.read(record)

@@ -12,7 +12,7 @@ from zbench.cli.estimate_table import print_rows
 from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
-from zbench.estimate.roofline import ASSUMED, step_time
+from zbench.estimate.roofline import ASSUMED, StepTime, samples_per_step, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
 from zbench.spec.deepspeed import from_deepspeed
@@ -22,6 +22,7 @@ from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.units import parse_count
 
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
@@ -51,6 +52,10 @@ def command(
             metavar="NAME", help="Also estimate a step's time: a card such as H100, or a file of its rates."
         ),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Also the time of so many tokens, as 300e9 or 15T; needs a machine."),
+    ] = None,
     deepspeed: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Begin with a DeepSpeed JSON configuration.")
     ] = None,
@@ -71,7 +76,15 @@ def command(
     given += [] if machine is None else [f"machine={machine}"]
     sweep, base_dir = _sweep(file, deepspeed, [*overrides, *given])
     expansion = expand(sweep)
+    if tokens is not None and sweep.machine is None:
+        raise UsageError("--tokens: on which machine? Add --machine, such as --machine H100")
+    try:
+        count = None if tokens is None else parse_count(tokens)
+    except ValueError as error:
+        raise UsageError(f"--tokens: {error}") from None
     rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs)
+    if count is not None:
+        rows = [replace(row, training=(count, _training(row, count))) for row in rows]
     code = ExitCode.PASS if any(row.estimate is not None for row in rows) else ExitCode.USAGE
     if console.state.json:
         console.document(_document(sweep, rows, expansion.invalid, memory), code)
@@ -104,6 +117,17 @@ def _rows(
                 row = replace(row, time=step_time(row.estimate, trial, machine))
             rows.append(row)
     return rows
+
+
+def _training(row: EstimateRow, tokens: int) -> tuple[float, float] | str:
+    """Return how many seconds so many tokens take, as a range, or why that is not known."""
+    workload = row.trial.workload
+    if ":" in workload.model.removeprefix("hf:") or workload.data.dataset is not None:
+        return "the workload does not say what a token is"
+    if not isinstance(row.time, StepTime):
+        return row.time or "not simulated"
+    steps = tokens / (samples_per_step(row.trial) * workload.sequence_length)
+    return steps * row.time.low_s, steps * row.time.high_s
 
 
 def _sweep(file: Path | None, deepspeed: Path | None, given: list[str]) -> tuple[SweepSpec, Path]:

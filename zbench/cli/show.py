@@ -1,6 +1,7 @@
 """`zbench show`: the results of one run, finished or under way."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,12 +21,13 @@ from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, summarize
+from zbench.report import exports
 from zbench.report.detail import print_configuration
+from zbench.report.exports import frame
+from zbench.report.exports.csv import render_relative
 from zbench.report.relative import print_relative, relative_document
 from zbench.report.table import print_results
-from zbench.report.text import outcome_text
 from zbench.spec.load import recorded_objective
-from zbench.spec.metrics import METRICS
 
 
 def command(
@@ -47,9 +49,21 @@ def command(
     ] = None,
     relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
     by: By = [],  # noqa: B006
+    output_format: Annotated[
+        Literal["table", "csv", "parquet"],
+        typer.Option("--format", help="As rows for a spreadsheet or pandas (parquet: extra `pandas`)."),
+    ] = "table",
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet there, not to stdout.")
+    ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Show the results of one run as a table, or one of its configurations in full."""
+    """Show the results of one run as a table, or one of its configurations in full.
+
+    Exit status: 0 where there is a run. How it ended is `run_exit_code` of the JSON document.
+    """
+    if output_format != "csv" and (to is None) == (output_format == "parquet"):
+        raise UsageError("--to FILE belongs to --format csv or parquet, and parquet needs it")
     path = resolve_run(run, output_dir)
     records, objective = load_records(path), recorded_objective(path / SPEC)
     summaries = summarize(records)
@@ -62,10 +76,24 @@ def command(
         raise UsageError("--relative-to shows all configurations; leave out --trial, or --relative-to")
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
-        rows = [_row(summary) for summary in chosen]
-        about = {"run_id": path.name, "run_dir": str(path), "configurations": rows, "trials": trials}
-        more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
-        console.document({**about, **ranking.document(), **more}, exit_code(records))
+        about: dict[str, Any] = {"run_id": path.name, "run_dir": str(path), "trials": trials}
+        about["configurations"] = [frame.row(summary) for summary in chosen]
+        more: dict[str, Any] = (
+            {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
+        )
+        more["run_exit_code"] = int(exit_code(records))
+        console.document({**about, **ranking.document(), **more})
+        return
+    rows = frame.flat_rows(chosen, ranking)
+    if output_format == "parquet" and to is not None:
+        frame.write_parquet(rows, to)
+        return
+    if output_format == "csv":
+        text = frame.csv_text(rows) if relative is None else render_relative(relative)
+        if to is None:
+            console.data(text.removesuffix("\n"))
+        else:
+            exports.write({to.name: text}, to.parent)
         return
     console.note(f"{path}")
     if not records:
@@ -77,14 +105,6 @@ def command(
     else:
         for summary in chosen:
             print_configuration(console.rich_console(), summary, path)
-
-
-def _row(summary: ConfigSummary) -> dict[str, Any]:
-    """Return one configuration over all of its repeats, as the table has it."""
-    figures = {name: summary.metric(name) for name in METRICS}
-    about = {"trial_id": summary.trial_id, "axes": summary.axes, "outcome": outcome_text(summary)}
-    interval = {"of_compute_interval": summary.of_compute_interval}
-    return {**about, "repeats": len(summary.ok), **figures, **interval}
 
 
 def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +48,7 @@ from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.record.record import Record
 from zbench.record.secrets import MASK, masked
 from zbench.record.store import load_environment, resolve_run
 from zbench.spec.expand import expand
@@ -165,15 +166,26 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
 
 
-def perform(
+def perform(request: Request, *, detailed: bool = False, **how: Any) -> ExitCode:
+    """Run the sweep (how: see `measured`), print its table (or all figures) or document, and return the exit
+    code.
+    """
+    path, records, failure = measured(request, **how)
+    if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
+        code = exit_code(records)
+    else:
+        code = failure_code(failure)
+    return Conclusion(request, path, records, code, failure, "sweep").show(detailed=detailed)
+
+
+def measured(
     request: Request,
     *,
-    detailed: bool = False,
     slurm: SlurmOptions | None = None,
     max_seconds: float = math.inf,
     trace: bool = False,
-) -> ExitCode:
-    """Run the sweep, print its table (or all figures) or document, and return the exit code."""
+) -> tuple[Path, Sequence[Record], Interruption | None]:
+    """Run the sweep; return the run directory, its records, and what cut the run short."""
     expansion = expand(request.sweep)
     warn_before(request.sweep, expansion)
     require_room((trial.run for trial in expansion.trials), slurm)
@@ -198,12 +210,7 @@ def perform(
                 failure = error
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
-        records = directory.records()
-    if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
-        code = exit_code(records)
-    else:
-        code = failure_code(failure)
-    return Conclusion(request, directory.path, records, code, failure, "sweep").show(detailed=detailed)
+        return directory.path, directory.records(), failure
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:

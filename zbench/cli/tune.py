@@ -47,7 +47,8 @@ from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.report.text import plural
-from zbench.spec.document import read_document
+from zbench.spec.document import read_sweep_file
+from zbench.spec.load import sweep_file
 from zbench.spec.metrics import METRICS
 from zbench.spec.trial import TrialSpec
 
@@ -148,8 +149,7 @@ def _request(
     if resume is not None:
         return resumed(resume, output_dir, file, settings)
     assert file is not None
-    data = read_document(file).data
-    known = data if isinstance(data, dict) else {}
+    known = read_sweep_file(sweep_file(file)).data
     default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
     search = known.get("search")
     named = search.get("method") if isinstance(search, dict) else None

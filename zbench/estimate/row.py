@@ -14,13 +14,17 @@ _STATE = ("parameters", "gradients", "master", "moments")
 
 @dataclass(frozen=True, slots=True)
 class EstimateRow:
-    """One configuration. memory: of one device, in bytes, where given. limits, time: where asked for."""
+    """One configuration. memory: of one device, in bytes, where given. limits, time: where asked for.
+
+    training: tokens, and the seconds that they take, as a range or why that is not known.
+    """
 
     trial: TrialSpec
     outcome: SimulationOutcome
     memory: int | None = None
     limits: Limits | None = None
     time: StepTime | str | None = None
+    training: tuple[int, tuple[float, float] | str] | None = None
 
     @property
     def estimate(self) -> Estimate | None:
@@ -45,6 +49,8 @@ class EstimateRow:
             row |= {"fits": spare >= 0, "spare_bytes": spare}
         if self.time is not None:
             row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
+        if self.training is not None:
+            row["training"] = dict(zip(("tokens", "seconds"), self.training, strict=True))
         if self.limits is not None:
             row["smallest_world_size"] = self.limits.smallest_world_size
             row["largest_micro_batch"] = self.limits.largest_micro_batch
@@ -70,16 +76,19 @@ class EstimateRow:
             "received": format_bytes(received),
         }
         if self.time is not None:
-            cells["step"] = _span(self.time)
+            time = self.time
+            cells["step"] = _span(time if isinstance(time, str) else (time.low_s, time.high_s))
+        if self.training is not None:
+            cells[f"{self.training[0]:.3g} tokens"] = _span(self.training[1])
         if self.memory is not None:
             cells["verdict"] = _verdict(estimate, self.memory)
         return cells | _limit_cells(self.limits)
 
 
-def _span(time: StepTime | str) -> str:
-    if isinstance(time, str):
-        return f"not known: {time}"
-    return f"{format_seconds(time.low_s)} to {format_seconds(time.high_s)}"
+def _span(seconds: tuple[float, float] | str) -> str:
+    if isinstance(seconds, str):
+        return f"not known: {seconds}"
+    return " to ".join(f"{s / 86400:,.3g} days" if s > 86400 else format_seconds(s) for s in seconds)
 
 
 def _verdict(outcome: Estimate, memory: int) -> str:

@@ -163,6 +163,7 @@ class Record:
     machine: the kind of machine where rank 0 ran, in words; None of older records.
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
     heat: what it shares with those that it took turns with; None of a repeat that ran alone.
+    losses: rank 0's mean loss of each step, warm-up included.
     """
 
     run_id: str
@@ -184,6 +185,7 @@ class Record:
     machine: str | None = None
     inputs: dict[str, str] = field(default_factory=dict)
     heat: Heat | None = None
+    losses: list[float] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
     @property

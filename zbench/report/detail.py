@@ -22,6 +22,7 @@ from zbench.report.text import (
     printable_lines,
     rate_text,
     seconds_text,
+    sparkline,
 )
 from zbench.spec.metrics import RATES, STEP_TIMES
 from zbench.units import format_bytes, format_seconds
@@ -79,6 +80,8 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
         yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
     if summary.values("of_compute"):
         yield "of compute", of_compute_text(summary)
+    if losses := summary.ok[-1].losses:
+        yield "loss", f"{losses[0]:.4g} to {losses[-1]:.4g}  {sparkline(losses)}"
     for phase, seconds in summary.phases.items():
         share = f" ({seconds / step:.0%} of a step)" if step else ""
         yield f"  {phase}", format_seconds(seconds) + share

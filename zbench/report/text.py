@@ -181,12 +181,20 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Return the last `width` values as bars from the lowest to the highest; equal ones are in the middle."""
+    """Return the last `width` values as bars from the lowest to the highest; equal ones are in the middle.
+
+    What is not finite is a gap.
+    """
     shown = list(values)[-width:]
-    low, high = min(shown), max(shown)
-    if high == low:
-        return _BARS[3] * len(shown)
-    return "".join(_BARS[round((len(_BARS) - 1) * (value - low) / (high - low))] for value in shown)
+    finite = [value for value in shown if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+
+    def bar(value: float) -> str:
+        if not math.isfinite(value):
+            return " "
+        return _BARS[3 if high == low else round((len(_BARS) - 1) * (value - low) / (high - low))]
+
+    return "".join(map(bar, shown))
 
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

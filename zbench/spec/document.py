@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from zbench.errors import SpecError
-from zbench.spec.problems import KeyPath, key_text
+from zbench.spec.problems import KeyPath, key_text, shown
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML
@@ -23,17 +23,60 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 @dataclass(frozen=True)
 class Document:
-    """The data of a file. lines: path -> the line (from 1) on which it begins; YAML alone tells it."""
+    """The data of a file. places: path -> the file that has it, and the line, which YAML alone tells."""
 
     data: Any
     file: str
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    places: Mapping[KeyPath, tuple[str, int | None]] = field(default_factory=dict)
 
-    def line_of(self, path: KeyPath) -> int | None:
-        """Return the line of a path, or of the nearest thing around it that has one."""
-        while path and path not in self.lines:
+    def place_of(self, path: KeyPath) -> tuple[str, int | None]:
+        """Return the file and the line of a path, or of the nearest thing around it that has one."""
+        while path and path not in self.places:
             path = path[:-1]
-        return self.lines.get(path)
+        return self.places.get(path, (self.file, None))
+
+
+def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
+    """Read a sweep file, above the file that its `extends` names, if any (a path that begins beside it).
+
+    Mappings are merged key by key, but an axis replaces the other file's. Each sweep has its own name.
+    extending: the files that extend this one. SpecError where one of them is this one again.
+    """
+    document = read_document(path)
+    if document.data is None:
+        raise SpecError("this file is empty; begin with `axes:`, or use `zbench init`", file=document.file)
+    if not isinstance(document.data, dict):
+        message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
+        file, line = document.place_of(())
+        raise SpecError(f"{message}; `zbench init` writes one", file=file, line=line)
+    if "extends" not in document.data:
+        return document
+    name, (_, line) = document.data.pop("extends"), document.place_of(("extends",))
+    chain, target = (*extending, path.resolve()), path.parent / str(name)
+    if not isinstance(name, str) or not target.is_file() or target.resolve() in chain:
+        message = f"expected the path of a sweep file that does not extend this one, got {name!r}; correct it"
+        raise SpecError(message, file=document.file, line=line, key="extends")
+    base = read_sweep_file(target, chain)
+    base.data.pop("name", None)
+    return Document(_merged(base.data, document.data), document.file, {**base.places, **document.places})
+
+
+def _plain(data: Any, file: str) -> Document:
+    """Return data of a format that tells no lines."""
+    paths: list[tuple[KeyPath, Any]] = [((), data)]
+    for path, value in paths:
+        paths += [((*path, key), item) for key, item in value.items()] if isinstance(value, dict) else []
+    return Document(data, file, {path: (file, None) for path, _ in paths})
+
+
+def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in own.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = {**old, **value} if key == "axes" else _merged(old, value)
+        merged[key] = value
+    return merged
 
 
 def read_document(path: Path) -> Document:
@@ -97,7 +140,7 @@ def _read_yaml(text: str, file: str) -> Document:
         raise SpecError(f"not YAML: {what}; correct the syntax", file=file, line=line) from None
     except YAMLError as error:
         raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
-    return Document(data, file, reader.lines)
+    return Document(data, file, {path: (file, line) for path, line in reader.lines.items()})
 
 
 class _YamlReader:
@@ -158,7 +201,7 @@ def _read_json(text: str, file: str) -> Document:
     if not text.strip():
         return Document(None, file)
     try:
-        return Document(json.loads(text, object_pairs_hook=unrepeated), file)
+        return _plain(json.loads(text, object_pairs_hook=unrepeated), file)
     except json.JSONDecodeError as error:
         raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
 
@@ -175,7 +218,7 @@ def _why_no_json(error: json.JSONDecodeError) -> str:
 
 def _read_toml(text: str, file: str) -> Document:
     try:
-        return Document(tomllib.loads(text) or None, file)
+        return _plain(tomllib.loads(text) or None, file)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not TOML: {error}; correct the syntax", file=file) from None
 

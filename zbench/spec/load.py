@@ -19,7 +19,7 @@ from pydantic import ValidationError
 import zbench
 from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
-from zbench.spec.document import Document, parse_scalar, read_document, read_text
+from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
 from zbench.spec.environments import unknown_names
 from zbench.spec.expand import all_points, expand
 from zbench.spec.inputs import input_problems, place_of
@@ -56,13 +56,7 @@ def load_sweep(
     texts and models that the file names exist beside it, for a file that is only looked at.
     """
     path = sweep_file(Path(path))
-    document = read_document(path)
-    if document.data is None:
-        message = "this file is empty; begin with `axes:`, or let `zbench init` write one"
-        raise SpecError(message, file=document.file)
-    if not isinstance(document.data, dict):
-        message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
-        raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
+    document = read_sweep_file(path)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
     place = path.parent if inputs else None
     return _parse({"name": name, **document.data}, document, overrides, environ, place, inputs)
@@ -189,9 +183,8 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
     for problem in problems:
         around = (problem.path[:length] for length in range(len(problem.path), 0, -1))
         origin = next((origins[path] for path in around if path in origins), None)
-        line = None if origin else document.line_of(problem.path)
-        key = key_text(problem.path)
-        errors.append(SpecError(problem.message, file=origin or document.file, line=line, key=key))
+        file, line = (origin, None) if origin else document.place_of(problem.path)
+        errors.append(SpecError(problem.message, file=file, line=line, key=key_text(problem.path)))
     first, rest = errors[0], errors[1:]
     text = "\n".join([first.message, *(str(error) for error in rest)])
     return SpecError(text, file=first.file, line=first.line, key=first.key)

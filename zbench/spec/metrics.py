@@ -1,11 +1,15 @@
-"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record."""
+"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record.
+
+A metric of one's own is an entry point of the group `zbench.metrics`: a `Metric` with a `compute`.
+"""
 
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from zbench.errors import nearest
+from zbench.errors import UsageError, nearest
 from zbench.units import format_bytes, format_seconds, parse_bytes, parse_duration
 
 Direction = Literal["maximize", "minimize"]
@@ -18,13 +22,18 @@ VERDICTS: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalen
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a Record; `path` leads to it there; `better` is None for a verdict."""
+    """A figure of a Record: `path` leads to it there, or `compute` returns it, None where there is none.
+
+    better: None for a verdict. Over the repeats of a configuration, bytes and ratios are the largest, others
+    the median.
+    """
 
     name: str
     unit: Unit
     better: Direction | None
-    path: tuple[str, ...]
-    description: str
+    path: tuple[str, ...] = ()
+    description: str = ""
+    compute: Callable[[Any], float | None] | None = None
 
     def parse(self, text: object) -> float | str:
         """Return a bound such as `2Gi`, `90ms`, `equivalent` or 1.5 in the metric's unit; else ValueError."""
@@ -57,19 +66,18 @@ class Metric:
 
     def read(self, record: object) -> Any:
         """Return this figure of a Record, or None where the trial did not get so far."""
+        if self.compute is not None:
+            try:
+                return self.compute(record)
+            except Exception as error:
+                raise UsageError(f"metric {self.name}: {type(error).__name__}: {error}") from error
         for name in self.path:
             record = getattr(record, name, None)
         return record
 
 
 _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
-    (
-        "tokens_per_s",
-        "1/s",
-        "maximize",
-        "timing",
-        "Tokens trained a second, all ranks; else samples or steps.",
-    ),
+    ("tokens_per_s", "1/s", "maximize", "timing", "Tokens a second, all ranks; else samples or steps."),
     ("samples_per_s", "1/s", "maximize", "timing", "Samples (sequences) trained a second, all ranks."),
     ("steps_per_s", "1/s", "maximize", "timing", "Optimizer steps a second."),
     ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
@@ -77,13 +85,7 @@ _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
     ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
     ("p95_step_s", "s", "minimize", "timing", "Time that 95 % of the steps do not exceed."),
     ("worst_step_s", "s", "minimize", "timing", "Time of the slowest step."),
-    (
-        "of_compute",
-        "share",
-        "maximize",
-        "timing",
-        "Time of compute alone, without communication, over it.",
-    ),
+    ("of_compute", "share", "maximize", "timing", "Time of compute without communication over it."),
     ("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
     ("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
     ("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
@@ -91,10 +93,29 @@ _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
     ("max_abs_diff", "ratio", "minimize", "correctness", "Largest difference from the reference."),
     ("verdict", "verdict", None, "correctness", "The verdict; identical is the highest."),
 )
-METRICS = {
-    name: Metric(name, unit, better, (section, name), description)
+
+
+class _Metrics(dict[str, Metric]):
+    """Metrics by name; one that zbench does not have is looked for among plug-ins."""
+
+    def __missing__(self, name: str) -> Metric:
+        point = next((point for point in entry_points(group="zbench.metrics") if point.name == name), None)
+        if point is None:
+            raise KeyError(name)
+        metric = point.load()
+        if not isinstance(metric, Metric) or metric.compute is None:
+            raise UsageError(f"metric {name}: expected a Metric with a `compute`, got {point.value}")
+        return self.setdefault(name, metric)
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics, those of plug-ins last."""
+        return list(dict.fromkeys((*self, *(point.name for point in entry_points(group="zbench.metrics")))))
+
+
+METRICS = _Metrics(
+    (name, Metric(name, unit, better, (section, name), description))
     for name, unit, better, section, description in _ROWS
-}
+)
 
 STEP_TIMES = ("mean_step_s", "median_step_s", "p95_step_s", "worst_step_s")
 """The first makes the rates; the others are shown beside it."""
@@ -110,9 +131,12 @@ _COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
 
 def metric_named(name: str) -> Metric:
     """Return a metric; ValueError names the nearest one."""
-    if name not in METRICS:
-        raise ValueError(f"unknown metric {name!r}{nearest(name, METRICS)}; metrics are {', '.join(METRICS)}")
-    return METRICS[name]
+    try:
+        return METRICS[name]
+    except KeyError:
+        known = METRICS.names()
+        text = f"unknown metric {name!r}{nearest(name, known)}; metrics are {', '.join(known)}"
+        raise ValueError(text) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,7 @@ def sweep_schema() -> dict[str, Any]:
         }
         for path in known_paths()
     }
+    properties["extends"] = {"type": "string", "description": "A sweep file whose keys stand below these."}
     objective = schema["$defs"]["ObjectiveSpec"]["properties"]
     objective["subject_to"] |= {
         "additionalProperties": False,

@@ -52,6 +52,11 @@ class Observer:
             return None
         return cls(engine, model, trial, reference_path)
 
+    @property
+    def curve(self) -> list[float]:
+        """This rank's mean loss of each step."""
+        return [sum(losses) / len(losses) for losses in self._losses]
+
     def after_step(self, losses: list[float], info: StepInfo) -> None:
         """Note one step; gathers all parameters, so every rank must call it."""
         self._losses.append(losses)

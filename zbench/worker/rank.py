@@ -141,6 +141,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": ([warning] if warning else []) + shared + judgement.warnings,
         "inputs": read,
+        "losses": observer.curve if observer is not None else [],
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,
     }
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Iterable, Sequence
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.relative import Relative
@@ -22,27 +23,37 @@ _COLUMNS = (
 
 def render(comparison: Comparison) -> str:
     """Return a header and a line a configuration; missing figures are empty."""
+    return table_text(columns(comparison), map(values, comparison.rows))
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a header and a line a row; what is None is empty."""
     text = io.StringIO()
-    metrics = [change.metric for change in comparison.rows[0].exact] if comparison.rows else []
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*_COLUMNS, *(f"{side}_{metric}" for metric in metrics for side in ("base", "head"))])
-    for row in comparison.rows:
-        writer.writerow([_safe(value) for value in _values(row)])
+    writer.writerow(columns)
+    writer.writerows([_safe(value) for value in row] for row in rows)
     return text.getvalue()
 
 
 def render_relative(relative: Relative) -> str:
     """Return a header and a line for each configuration that has a counterpart."""
-    text, documents = io.StringIO(), list(map(relative_document, relative.rows))
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(documents[0])
-    for document in documents:
-        axes = {key: json.dumps(document[key], sort_keys=True) for key in ("axes", "against_axes")}
-        writer.writerow(map(_safe, (document | axes).values()))
-    return text.getvalue()
+    documents = list(map(relative_document, relative.rows))
+    texts = [
+        {key: json.dumps(document[key], sort_keys=True) for key in ("axes", "against_axes")}
+        for document in documents
+    ]
+    rows = [list((one | text).values()) for one, text in zip(documents, texts, strict=True)]
+    return table_text(list(documents[0]), rows)
 
 
-def _values(row: Row) -> list[object]:
+def columns(comparison: Comparison) -> list[str]:
+    """Return the names of `values`."""
+    metrics = [change.metric for change in comparison.rows[0].exact] if comparison.rows else []
+    return [*_COLUMNS, *(f"{side}_{metric}" for metric in metrics for side in ("base", "head"))]
+
+
+def values(row: Row) -> list[object]:
+    """Return the figures of one configuration."""
     decision = row.step_time
     decided: list[object] = [""] * 6
     if decision is not None:

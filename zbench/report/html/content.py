@@ -23,6 +23,7 @@ from zbench.report.text import (
     printable,
     seconds_text,
     short_label,
+    sparkline,
     throughput_text,
 )
 from zbench.spec.load import recorded_objective
@@ -236,6 +237,7 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
         f"device {bytes_text(summary.number('peak_device_bytes'))}, "
         f"host {bytes_text(summary.number('peak_host_bytes'))}",
         summary.verdict if summary.ok else outcome_text(summary),
+        *(f"loss {sparkline(losses)}" for losses in [record.losses for record in summary.ok][-1:] if losses),
         *([printable(summary.diagnosis)] if summary.diagnosis else []),
         *(f"cannot be the best: {reason}" for reason in obstacles(summary, objective)),
     ]

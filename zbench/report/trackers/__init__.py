@@ -100,7 +100,7 @@ def parameters(record: Record) -> dict[str, str | int | float | bool]:
 
 def figures(record: Record) -> dict[str, float]:
     """Return every number that was measured, by its metric's name."""
-    values = {name: metric.read(record) for name, metric in METRICS.items()}
+    values = {name: METRICS[name].read(record) for name in METRICS.names()}
     numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 

@@ -1,0 +1,170 @@
+"""zbench in Python and notebooks: load a run, run a sweep, compare two runs.
+
+run = zbench.sweep("quickstart", set={"world_size": 2})
+run.best, run.recommended, run.trials[0].number("tokens_per_s")
+run.to_pandas()
+zbench.compare("last~1", run).answers
+"""
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zbench.analysis import settings
+from zbench.analysis.compare import Comparison
+from zbench.analysis.ranking import Ranking, rank_run
+from zbench.analysis.rows import Row
+from zbench.cli import compare as compare_command
+from zbench.cli import console
+from zbench.cli import sweep as sweep_command
+from zbench.cli.conclusion import Request
+from zbench.cli.options import DEFAULT_OUTPUT_DIR
+from zbench.errors import ExitCode, UsageError
+from zbench.record.record import Record
+from zbench.record.store import SPEC, load_records, resolve_run
+from zbench.record.summary import ConfigSummary, known_rate, summarize
+from zbench.report.exports import csv, frame, texts
+from zbench.report.table import ranked
+from zbench.report.text import configuration_cells, configuration_columns
+from zbench.spec.load import recorded_objective, sweep_from_mapping
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Results:
+    """A run.
+
+    path: its directory. records: of each repeat. trials: its configurations, as `zbench show` orders them.
+    ranking: which of them lead.
+    """
+
+    path: Path
+    records: Sequence[Record]
+    trials: Sequence[ConfigSummary]
+    ranking: Ranking
+
+    @classmethod
+    def at(cls, path: Path) -> "Results":
+        """Return what a run directory holds."""
+        records, objective = load_records(path), recorded_objective(path / SPEC)
+        trials = ranked(summarize(records), objective)
+        return cls(path, records, trials, rank_run(path, trials, objective))
+
+    @property
+    def best(self) -> ConfigSummary | None:
+        """The configuration that is separated from all others; None where several may be the best."""
+        return next((trial for trial in self.trials if trial.trial_id == self.ranking.best), None)
+
+    @property
+    def recommended(self) -> ConfigSummary | None:
+        """The best or, where several are tied, the one of them that needs the least memory."""
+        return next((trial for trial in self.trials if trial.trial_id == self.ranking.recommended), None)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row for each configuration, as `zbench show --format csv` has it."""
+        return frame.frame(frame.flat_rows(self.trials, self.ranking))
+
+    def _repr_html_(self) -> str:
+        rate = known_rate(self.trials)
+        rows = [
+            [self.ranking.mark(trial.trial_id), *configuration_cells(trial, trial.trial_id[:8], rate)]
+            for trial in self.trials
+        ]
+        return _table(str(self.path), ["", *configuration_columns(rate)], rows)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two runs compared. exit_code: what `zbench compare` exits with."""
+
+    comparison: Comparison
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What all answers amount to: PASS, REGRESSION, INCONCLUSIVE, ..."""
+        return self.comparison.exit_code
+
+    @property
+    def trials(self) -> Sequence[Row]:
+        """Each configuration of both: `base`, `head`, `answer`, `step_time`, `exact`."""
+        return self.comparison.rows
+
+    @cached_property
+    def answers(self) -> dict[str, str]:
+        """Trial id of base -> regression, suspected, pass, inconclusive, incorrect, ..."""
+        return {row.base.trial_id: row.answer for row in self.trials}
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a row for each configuration, as `zbench compare --format csv` has it."""
+        columns = csv.columns(self.comparison)
+        return frame.frame([dict(zip(columns, csv.values(row), strict=True)) for row in self.trials])
+
+    def _repr_html_(self) -> str:
+        rate = self.comparison.rate
+        first, *_ = texts.summary(self.comparison)
+        return _table(first, texts.headings(rate), (texts.cells(row, rate) for row in self.trials))
+
+
+def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
+    """Return a run: by its path, its id, a tag, a sweep's name, `last` or `last~1`."""
+    return Results.at(resolve_run(str(run), Path(output_dir)))
+
+
+def sweep(
+    source: str | Path | Mapping[str, Any],
+    *,
+    set: Mapping[str, Any] | None = None,
+    output_dir: str | Path = DEFAULT_OUTPUT_DIR,
+    quiet: bool = False,
+) -> Results:
+    """Run a sweep and return its results; what ended it early is raised, and `zbench list` names the run.
+
+    source: a sweep file, the name of a shipped one, or what such a file holds; paths in it then begin here.
+    set: keys of the file and their values. quiet: show no progress on stderr.
+    """
+    console.reset()
+    console.state.quiet = quiet
+    texts_of_set = [f"{key}={json.dumps(value)}" for key, value in (set or {}).items()]
+    if isinstance(source, Mapping):
+        asked = sweep_from_mapping(source, texts_of_set, inputs=True)
+        request = Request(asked, Path.cwd(), Path(output_dir), settings=tuple(texts_of_set))
+    else:
+        request = sweep_command.from_file(Path(source), Path(output_dir), texts_of_set)
+    if not request.sweep.search.is_listed:
+        raise UsageError("this sweep is a search; run it by `zbench tune`, and load its results")
+    path, _, failure = sweep_command.measured(request)
+    if failure is not None:
+        raise failure
+    return Results.at(path)
+
+
+def compare(
+    base: str | Path | Results,
+    head: str | Path | Results,
+    *,
+    thresholds: Iterable[str] = (),
+    alpha: float = 0.01,
+    across: bool = False,
+    output_dir: str | Path = DEFAULT_OUTPUT_DIR,
+) -> Compared:
+    """Compare two runs, or baselines, as `zbench compare` does with these options."""
+    asked = settings.Settings(
+        settings.check_alpha(alpha), settings.parse_thresholds(list(thresholds), paired=False), across=across
+    )
+    first, second = (str(one.path if isinstance(one, Results) else one) for one in (base, head))
+    comparison = compare_command.compare_stored(first, second, asked, Path(output_dir))
+    assert comparison is not None, "there are two sides"
+    return Compared(comparison)
+
+
+def _table(caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for notebooks; every text is escaped."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
+    return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
