@@ -1,6 +1,7 @@
 """The table: best first and marked, every configuration with its verdict, readable at any width."""
 
 import io
+import math
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -95,7 +95,7 @@ def command(
     """Search for the best configuration that fits and is correct, and measure it again before saying so.
 
     Every trial is verified; one that is wrong, too large or crashes teaches the search where not to look. The
-    best and its runner-up get fresh repeats (run.repeats) at the end.
+    best and those near it get fresh repeats (run.repeats) at the end, in turns.
     """
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")

@@ -5,6 +5,7 @@ call it on all that they write. Renderers call it earlier, too, where a column's
 """
 
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
