@@ -201,19 +201,19 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7700,
-    "spec": 3270,
-    "launch": 3080,
-    "cli": 2760,
-    "report": 2680,
-    "analysis": 2125,
-    "worker": 1620,
-    "tune": 1190,
-    "estimate": 965,
-    "verify": 1556,
+    "engine": 7670,
+    "spec": 3291,
+    "launch": 2940,
+    "cli": 2775,
+    "report": 2729,
+    "analysis": 2123,
+    "worker": 1522,
+    "tune": 1188,
+    "estimate": 955,
+    "verify": 1452,
     "workloads": 685,
-    "record": 880,
-    "measure peers errors units": 880,
+    "record": 879,
+    "measure peers errors units": 861,
 }
 
 
@@ -223,7 +223,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_000), ("tests", 31_000)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_210), ("tests", 31_200)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -82,7 +82,7 @@ def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly()
 
 
 def test_this_machine_is_one_node() -> None:
-    with pytest.raises(UsageError, match=r"run\.nodes: 2: .* --ray or --slurm"):
+    with pytest.raises(UsageError, match=r"run\.nodes: 2: .* --slurm"):
         require_room([RunSpec(world_size=2, nodes=2)], None)
 
 

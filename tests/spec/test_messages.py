@@ -16,7 +16,7 @@ YAML = {
     "key that went": (
         "run: {hosts: [a, b]}\n",
         "sweep.yaml:1: run.hosts: there is no hosts any more: run.nodes says how many nodes share the ranks,"
-        " and --ray or --slurm chooses them",
+        " and --slurm chooses them",
     ),
     "key of another section": (
         "run: {steps: 2}\nzero_stage: 1\n",
@@ -192,7 +192,7 @@ def test_json_and_toml(ending: str, text: str, message: str, refusal: Refusal) -
         ("stepz=3", "--set stepz=3: stepz: unknown key 'stepz' (did you mean 'steps'?)"),
         (
             "host_command=x",
-            "--set host_command=x: host_command: there is no host_command any more: --ray or --slurm starts"
+            "--set host_command=x: host_command: there is no host_command any more: --slurm starts"
             " the ranks on the nodes that run.nodes asks for",
         ),
         ("steps=x", "--set steps=x: run.steps: expected a whole number, got 'x'; for example `steps: 8`"),

@@ -43,7 +43,7 @@ def require_room(runs: Iterable[RunSpec], slurm: SlurmOptions | None) -> None:
     for run in runs:
         if run.nodes > 1:
             raise UsageError(
-                f"run.nodes: {run.nodes}: this machine is one node; start the trials with --ray or --slurm,"
+                f"run.nodes: {run.nodes}: this machine is one node; start the trials with --slurm,"
                 " or leave run.nodes out"
             )
         check_world_size(run.world_size)
@@ -56,7 +56,7 @@ def check_world_size(world_size: int) -> None:
         raise UsageError(
             f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
             f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
-            "--ray or --slurm, or ask `zbench estimate`, which starts none"
+            "--slurm, or ask `zbench estimate`, which starts none"
         )
 
 

@@ -19,8 +19,8 @@ SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec
 _OPTIONS: Key = ("workload", "options")
 _GROUPS: Key = ("engine", "param_groups")
 REMOVED = {
-    "hosts": "run.nodes says how many nodes share the ranks, and --ray or --slurm chooses them",
-    "host_command": "--ray or --slurm starts the ranks on the nodes that run.nodes asks for",
+    "hosts": "run.nodes says how many nodes share the ranks, and --slurm chooses them",
+    "host_command": "--slurm starts the ranks on the nodes that run.nodes asks for",
 }
 """A former key -> what took its place."""
 _VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading

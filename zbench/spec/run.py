@@ -47,7 +47,7 @@ class RunSpec(SpecModel):
         1, description="Ranks, one process each; `auto`: one for each GPU of this machine, 2 on a CPU."
     )
     nodes: int = Field(
-        1, ge=1, description="Machines that share the ranks evenly; more than one needs `--ray` or `--slurm`."
+        1, ge=1, description="Machines that share the ranks evenly; more than one needs `--slurm`."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="`auto` takes CUDA where there is one."

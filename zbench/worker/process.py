@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from zbench.errors import UsageError
-from zbench.spec.run import RunSpec
+from zbench.spec.run import RunSpec, shared_gpus
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
 
@@ -71,10 +71,15 @@ def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
     return "cpu:gloo,cuda:nccl" if alone else "gloo"
 
 
-def gpus_of(job: RankJob) -> int:
-    """Return how many GPUs the ranks of a trial on GPUs have between them, like ones on each host."""
+def gpus_of(job: RankJob, device: torch.device) -> tuple[int, list[str]]:
+    """Return how many devices the ranks of a trial have between them, as many on each host, and a warning
+    where ranks share one.
+    """
+    if device.type != "cuda":
+        return job.world_size, []
     local = job.local_world_size or job.world_size
-    return min(local, torch.cuda.device_count()) * job.world_size // local
+    gpus = min(local, torch.cuda.device_count()) * job.world_size // local
+    return gpus, [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
 
 
 def stop() -> None:

@@ -21,7 +21,6 @@ from zbench.record.inputs import inputs
 from zbench.record.record import Correctness, Timing
 from zbench.spec import shapes
 from zbench.spec.engine import EngineSpec
-from zbench.spec.run import shared_gpus
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
@@ -130,8 +129,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             subject = Subject(one_more_step, meters.clock, meter, engine, device)
             look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
     engine.close()
-    gpus = process.gpus_of(job) if device.type == "cuda" else job.world_size
-    shared = [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
+    gpus, shared = process.gpus_of(job, device)
     mfu = utilization(timing.tflops, device, trial.engine.dtype, gpus)
     return {
         "timing": dataclasses.asdict(timing) | {"mfu": mfu},
