@@ -201,7 +201,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7670,
+    "engine": 7671,
     "spec": 3291,
     "launch": 2940,
     "cli": 2775,

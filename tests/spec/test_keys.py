@@ -55,7 +55,9 @@ def test_a_text_and_synthetic_data_replace_each_other(key: str, value: object, d
         ({}, None),
     ],
 )
-def test_the_line_of_a_path_is_that_of_the_nearest_thing_around_it(
+def test_the_place_of_a_path_is_that_of_the_nearest_thing_around_it(
     lines: dict[tuple[str | int, ...], int], line: int | None
 ) -> None:
-    assert Document({}, "sweep.yaml", lines).line_of(("a", "b")) == line
+    places = {path: ("base.yaml", number) for path, number in lines.items()}
+    file = "base.yaml" if lines else "sweep.yaml"
+    assert Document({}, "sweep.yaml", places).place_of(("a", "b")) == (file, line)

@@ -27,7 +27,7 @@ TAG = Tag("a test")
 
 def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
     """Return collectives that read; AssertionError where ranks may not."""
-    found = probe_peers(group, DeviceMemory(CPU))
+    found = probe_peers(group)
     assert found is not None
     return cross_memory.CrossMemoryCollectives(group, CPU, found)
 

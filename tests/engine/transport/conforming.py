@@ -1,7 +1,6 @@
 """What ranks do in the conformance suite of collectives."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -10,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.engine.transport.cases import CPU, TAG, make
-from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
+from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport import cross_memory
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.choose import grouped, host_collectives
@@ -19,18 +18,17 @@ from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
 
-host = partial(host_collectives, memory=DeviceMemory(CPU))
 KINDS: dict[str, Callable[[dist.ProcessGroup], Any]] = {
     "single": lambda group: SingleProcessCollectives(),
     "gloo": lambda group: GlooCollectives(group, CPU),
     "cross_memory": make,
     "process_group": lambda group: ProcessGroupCollectives(group, CPU),
-    "staged": lambda group: HostStagedCollectives(host(group, CPU, None), PinnedHostMemory(CPU)),
+    "staged": lambda group: HostStagedCollectives(host_collectives(group, CPU, None), PinnedHostMemory(CPU)),
     "hybrid_gloo": lambda group: grouped(group, CPU, group.size() // 2, GlooCollectives),
-    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, host),
+    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, host_collectives),
     "hybrid_process_group": lambda group: grouped(group, CPU, group.size() // 2, _process_group),
     "hybrid_staged": lambda group: HostStagedCollectives(
-        grouped(group, CPU, group.size() // 2, host), PinnedHostMemory(CPU)
+        grouped(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
     ),
 }
 

@@ -37,10 +37,9 @@ def choose_collectives(
     assert group is not None
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         return grouped(group, device, shard_group_size, _device_collectives)
-    sent_from = local if device.type == "cpu" else host
-    through = grouped(
-        group, torch.device("cpu"), shard_group_size, partial(host_collectives, memory=sent_from)
-    )
+    staged = None if device.type == "cpu" else host
+    make = partial(host_collectives, memory=staged)
+    through = grouped(group, torch.device("cpu"), shard_group_size, make)
     if device.type == "cpu" or isinstance(through, SingleProcessCollectives):
         return through
     return HostStagedCollectives(through, host)
@@ -63,9 +62,11 @@ def grouped(
 
 
 def host_collectives(
-    group: dist.ProcessGroup, cpu: torch.device, shards: int | None, *, memory: Memory
+    group: dist.ProcessGroup, cpu: torch.device, shards: int | None, *, memory: Memory | None = None
 ) -> GroupCollectives:
-    """Return collectives of tensors in `memory`, a CPU's, over several ranks of a group that has gloo."""
+    """Return collectives of tensors in `memory` (None: anywhere on the CPU), over several ranks of a group
+    that has gloo.
+    """
     peers = probe_peers(group, memory)
     if peers is None:
         return GlooCollectives(group, cpu, shards)

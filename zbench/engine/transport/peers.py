@@ -78,11 +78,15 @@ class MemoryProbe:
         return bytes(value.tolist()) == self.value
 
 
-def publish_probe(memory: Memory) -> tuple[MemoryProbe, Tensor]:
-    """Return a probe of what this process keeps in `memory`; it is valid as long as the tensor exists."""
+def publish_probe(memory: Memory | None) -> tuple[MemoryProbe, Tensor]:
+    """Return a probe of what this process keeps in `memory` (None: anywhere on the CPU); it is valid as long
+    as the tensor exists.
+    """
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
-    kept = memory.zeros(len(value), torch.uint8)
+    kept = torch.zeros(len(value), dtype=torch.uint8)
+    if memory is not None:
+        kept = memory.zeros(len(value), torch.uint8)
     kept.copy_(torch.tensor(list(value), dtype=torch.uint8))
     return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
 
@@ -200,9 +204,9 @@ class PeerProcesses:
     channels: list[PeerSockets]
 
 
-def probe_peers(group: dist.ProcessGroup, memory: Memory) -> PeerProcesses | None:
-    """Return the peers if all ranks of `group` can read what the others keep in `memory`, else None; the same
-    on all ranks. A driver may refuse to have page-locked memory read.
+def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerProcesses | None:
+    """Return the peers if all ranks of `group` can read what the others keep in `memory` (None: anywhere on
+    the CPU), else None; the same on all ranks. A driver may refuse to have page-locked memory read.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
