@@ -202,14 +202,14 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7671,
-    "spec": 3291,
+    "spec": 3294,
     "launch": 2940,
     "cli": 2775,
     "report": 2729,
     "analysis": 2123,
-    "worker": 1522,
+    "worker": 1519,
     "tune": 1188,
-    "estimate": 955,
+    "estimate": 952,
     "verify": 1452,
     "workloads": 685,
     "record": 879,

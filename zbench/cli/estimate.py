@@ -12,7 +12,7 @@ from zbench.cli.estimate_table import print_rows
 from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
-from zbench.estimate.roofline import ASSUMED, StepTime, samples_per_step, step_time
+from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
 from zbench.spec.deepspeed import from_deepspeed
@@ -21,7 +21,7 @@ from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec, samples_per_step
 from zbench.units import parse_count
 
 _ASSUMED = (

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from zbench.errors import UsageError
 from zbench.estimate.result import Estimate
 from zbench.spec.machine import MachineSpec
-from zbench.spec.trial import TrialSpec, accumulation
+from zbench.spec.trial import TrialSpec
 
 WIDTH = 2.0
 LEAST_ATTAINED = 0.05
@@ -110,9 +110,3 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
         sent += payload["bytes"] * share.get(kind, float(others))
         received += payload["bytes"] * (others if kind == "broadcast" else share.get(kind, float(others)))
     return sent, received
-
-
-def samples_per_step(trial: TrialSpec) -> int:
-    """Return how many samples all ranks train in a step."""
-    backwards = accumulation(trial.engine, trial.workload).backwards
-    return trial.workload.micro_batch_size * trial.run.world_size * backwards

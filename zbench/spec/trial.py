@@ -120,6 +120,12 @@ def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
     return Accumulation(backwards, backwards if counted else 1, each and backwards > 1)
 
 
+def samples_per_step(trial: TrialSpec) -> int:
+    """Return how many samples all ranks train in a step."""
+    backwards = accumulation(trial.engine, trial.workload).backwards
+    return trial.workload.micro_batch_size * trial.run.world_size * backwards
+
+
 def with_accumulation(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration whose accumulation fits `global_batch_size`; unchanged where that is not set.
 

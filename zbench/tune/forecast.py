@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.estimate.roofline import samples_per_step
 from zbench.launch.events import Watch
 from zbench.record.record import Record
 from zbench.spec.metrics import STEP_TIMES, Goal
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.units import format_bytes
 
 Ask = Callable[[TrialSpec], SimulationOutcome]

@@ -26,7 +26,7 @@ from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
-from zbench.spec.trial import TrialSpec, accumulation
+from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
@@ -115,7 +115,7 @@ def run_once(
     values = _prepared(trial, scratch)
     environment = _environment(trial, base_dir, perturbed=perturbed)
     remove_abandoned_locks(environment)
-    console = ConsoleTimes(spec.step_times, _samples_of_a_step(trial), time.perf_counter())
+    console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
     last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -228,17 +228,12 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
     return timed
 
 
-def _samples_of_a_step(trial: TrialSpec) -> int:
-    backwards = accumulation(trial.engine, trial.workload).backwards
-    return trial.run.world_size * trial.workload.micro_batch_size * backwards
-
-
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     """Return the timing; a script that is not given a size trains with one of its own, which is not known."""
     median, given = statistics.median(seconds), names_of(str(trial.workload.command))
     if not given & _TELL_THE_BATCH:
         return Timing(seconds, median, None, None)
-    samples = _samples_of_a_step(trial) / statistics.fmean(seconds)
+    samples = samples_per_step(trial) / statistics.fmean(seconds)
     tokens = samples * trial.workload.sequence_length if "sequence_length" in given else None
     return Timing(seconds, median, tokens, samples)
 

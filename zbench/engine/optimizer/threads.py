@@ -28,6 +28,10 @@ class Machine:
     nodes: tuple[tuple[int, ...], ...]
     online: int
 
+    def near(self, node: int) -> list[int]:
+        """Return the allowed processors of a NUMA node."""
+        return [p for p in self.allowed if p in self.nodes[node]] if node < len(self.nodes) else []
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerThreads:
@@ -47,7 +51,7 @@ def choose(
     backward does not need and no other process pins to it: the process is `alone`, or it has been given
     processors of its own.
     """
-    local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
+    local = machine.near(near)
     spare = len(machine.allowed) - computing
     threads = max(1, min(spare, MOST, len(local) - computing)) if wanted is None else wanted
     own = alone or len(machine.allowed) < machine.online
@@ -61,9 +65,8 @@ def share(machine: Machine, near: int, ranks: int) -> int:
     """Return how many of the processors of the node `near` are this rank's, where `ranks` of this host have
     not been given processors of their own: at least one, at most MOST.
     """
-    local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
     own = len(machine.allowed) < machine.online
-    return max(1, min(len(local or machine.allowed) // (1 if own else ranks), MOST))
+    return max(1, min(len(machine.near(near) or machine.allowed) // (1 if own else ranks), MOST))
 
 
 def threads_after_backward(wanted: int | None, device: torch.device) -> int | None:

@@ -84,10 +84,9 @@ def publish_probe(memory: Memory | None) -> tuple[MemoryProbe, Tensor]:
     """
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
-    kept = torch.zeros(len(value), dtype=torch.uint8)
+    kept = torch.tensor(list(value), dtype=torch.uint8)
     if memory is not None:
-        kept = memory.zeros(len(value), torch.uint8)
-    kept.copy_(torch.tensor(list(value), dtype=torch.uint8))
+        kept = memory.zeros(len(value), torch.uint8).copy_(kept)
     return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
 
 
