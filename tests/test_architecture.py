@@ -203,11 +203,11 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7671,
     "spec": 3294,
-    "launch": 2940,
+    "launch": 3290,
     "cli": 2775,
     "report": 2729,
     "analysis": 2123,
-    "worker": 1519,
+    "worker": 1600,
     "tune": 1188,
     "estimate": 952,
     "verify": 1452,
@@ -223,7 +223,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_210), ("tests", 31_200)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_560), ("tests", 32_000)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
