@@ -135,7 +135,7 @@ def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"gradient_clipping": 1.0, // off\n "train_batch_size": 4}', ":1: not JSON: it has no comments"),
+        ('{"gradient_clipping": 1.0, // off\n "train_batch_size": 4}', ":1: not JSON, which has no comments"),
         ('{"a": 1.0,\n}', "a comma stands before the closing bracket; remove it"),
         ('{"a": 1.0,\n "a": 2.0}', ": a: this key stands twice"),
         ("[1]", "expected a mapping of DeepSpeed's keys"),

@@ -46,7 +46,7 @@ def test_every_text_of_an_axis_is_looked_at_with_every_length(refusal: Refusal, 
     ("text", "message"),
     [
         ("workload: {preset: nanno}", "preset: unknown preset 'nanno' (did you mean 'nano'?)"),
-        ("workload: {options: {widht: 3}}", "options: unknown option 'widht' (did you mean 'width'?)"),
+        ("workload: {options: {widht: 3}}", "options: widht: unknown key (did you mean 'width'?)"),
         ("workload: {options: {width: 65, heads: 2}}", "options: gpt: width must be a multiple of heads"),
         ("workload: {model: 'a b:c'}", "model: expected module:callable, such as models:build, got 'a b:c'"),
         ("workload: {model: 'm:build', loss: 'no form'}", "loss: expected module:callable, such as training"),

@@ -26,14 +26,14 @@ def test_a_preset_stays_what_records_call_by_its_name() -> None:
 
 def test_a_head_is_tied_or_not() -> None:
     assert gpt_shape("nano", {"tied_head": True}).tied_head
-    with pytest.raises(UsageError, match="option 'tied_head': expected true or false, got 1"):
+    with pytest.raises(UsageError, match="tied_head: expected true or false, got 1"):
         gpt_shape("nano", {"tied_head": 1})
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "3"])
 def test_a_size_is_a_whole_number_of_at_least_1(value: object) -> None:
     assert gpt_shape("nano", {"layers": 1}).layers == 1
-    with pytest.raises(UsageError, match="'layers': expected a whole number of at least 1"):
+    with pytest.raises(UsageError, match=r"layers: expected a (whole number|number of at least 1), got"):
         gpt_shape("nano", {"layers": value})
 
 

@@ -178,8 +178,8 @@ def is_torn(path: Path) -> bool:
     file = path / store.TRIALS if path.is_dir() else path
     if file.suffix != ".jsonl" or not file.is_file():
         return False
-    torn = lines.torn_end(file)
-    return bool(torn.strip()) and not lines.is_record(torn)
+    end = file.read_bytes().rpartition(b"\n")[2]
+    return bool(end.strip()) and not lines.is_record(end)
 
 
 def check_plausible(records: list[Record], place: str) -> list[Record]:

@@ -163,11 +163,6 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(directory)
 
 
-def torn_end(path: Path) -> bytes:
-    """Return the bytes after the last newline of a file: what a kill in mid-write leaves."""
-    return path.read_bytes().rpartition(b"\n")[2]
-
-
 def is_record(line: bytes) -> bool:
     """Whether this line is complete: only its newline may be missing."""
     try:

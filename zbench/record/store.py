@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -107,24 +108,22 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         run_id: str | None = None,
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
-        new: list[Path] = []
+        mode, version = _mode(), {"schema_version": SCHEMA_VERSION}
         path = output_dir / _file_name(sweep) / (run_id or new_run_id(output_dir))
         try:
-            for directory in [*reversed(path.parents), path, path / LOGS]:
-                is_new = not directory.exists()
-                mode = 0o777 if directory in path.parents else _mode()
-                directory.mkdir(mode, exist_ok=directory != path)  # another sweep may make a parent meanwhile
-                if is_new:
-                    new.append(directory)
-            lines.write_durably(
-                path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | masked(spec)).encode()
-            )
-            text = json.dumps({"schema_version": SCHEMA_VERSION} | masked(environment), indent=2) + "\n"
-            lines.write_durably(path / ENVIRONMENT, text.encode())
-            lines.write_durably(path / TRIALS, b"")
-            return cls(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode)
+            try:
+                (path / LOGS).mkdir(mode)
+                lines.write_durably(path / SPEC, dump_yaml(version | masked(spec)).encode())
+                text = json.dumps(version | masked(environment), indent=2) + "\n"
+                lines.write_durably(path / ENVIRONMENT, text.encode())
+                lines.write_durably(path / TRIALS, b"")
+                return cls(path)
+            except OSError:
+                _remove(path)
+                raise
         except OSError as error:
-            _remove(path, new)
             reason = reason_of(error)
             raise UsageError(
                 f"cannot write results under {output_dir}: {reason}; choose with -o DIR"
@@ -210,9 +209,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         if self.has_run():
             return False
         self.close()
-        _remove(self.path, [self.path])
-        with contextlib.suppress(OSError):
-            self.path.parent.rmdir()
+        _remove(self.path)
         return True
 
     def close(self) -> None:
@@ -361,14 +358,12 @@ def _identity(file: Path) -> tuple[int, int, int] | None:
     return about.st_dev, about.st_ino, about.st_size
 
 
-def _remove(path: Path, directories: list[Path]) -> None:
-    """Delete a run directory's files and those of its parents that were made for it."""
-    for file in sorted(path.rglob("*"), reverse=True):
-        with contextlib.suppress(OSError):
-            file.rmdir() if file.is_dir() else file.unlink()
-    for directory in reversed(directories):
-        with contextlib.suppress(OSError):
-            directory.rmdir()
+def _remove(path: Path) -> None:
+    """Delete a run directory, and the sweep's and the results' if nothing else is in them."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+        path.parent.parent.rmdir()
 
 
 def _file_name(name: str) -> str:

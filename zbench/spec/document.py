@@ -203,17 +203,8 @@ def _read_json(text: str, file: str) -> Document:
     try:
         return _plain(json.loads(text, object_pairs_hook=unrepeated), file)
     except json.JSONDecodeError as error:
-        raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
-
-
-def _why_no_json(error: json.JSONDecodeError) -> str:
-    """Return what stands where JSON allows nothing, with the remedy: mostly a comment or a trailing comma."""
-    rest, before = error.doc[error.pos :].lstrip(), error.doc[: error.pos].rstrip()
-    if rest.startswith(("//", "/*", "#")):
-        return "it has no comments; remove this one"
-    if (before.endswith(",") and rest[:1] in ("}", "]")) or "trailing comma" in error.msg:
-        return "a comma stands before the closing bracket; remove it"
-    return f"{error.msg}; correct the syntax"
+        message = f"not JSON, which has no comments and no trailing commas: {error.msg}; correct the syntax"
+        raise SpecError(message, file=file, line=error.lineno) from None
 
 
 def _read_toml(text: str, file: str) -> Document:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from zbench.spec.base import ElementCount, ElementThreshold, NotBoolean, SpecModel
 
@@ -11,18 +11,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only write a list
 
 
-def _not_auto(value: object) -> object:
-    if value == "auto":
-        raise ValueError("expected a number, got 'auto'; set one, and `zbench tune` finds the best")
-    return value
-
-
 ALONE_KEYS = (
     "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
     "accumulation_mode",
 )  # fmt: skip
 """What plain PyTorch without communication, the yardstick `alone`, does as a configuration does."""
-_NUMBER = BeforeValidator(_not_auto)
 
 
 class OptimizerSpec(SpecModel):
@@ -86,7 +79,7 @@ class EngineSpec(SpecModel):
     offload_schedule: Literal["after_backward", "speculative"] = Field(
         "after_backward", description="When the CPU updates: after backward, or under it (SuperOffload)."
     )
-    offload_ratio: Annotated[float, _NUMBER] = Field(
+    offload_ratio: float = Field(
         1.0, ge=0, le=1, description="Share of the optimizer state that lives on the CPU, 0 to 1."
     )
     optimizer_threads: int | None = Field(

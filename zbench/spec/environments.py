@@ -1,9 +1,9 @@
 """Other Python environments that run an engine (`engine_python`): what each has, and the names of a sweep.
 
 An environment is asked once, by a child process that imports nothing heavy. zbench itself need not be
-installed there: `launch/foreign_env.py` puts this one on its path. `environments` gives names to them: a
-mapping is name -> path; a directory stands for the environments in it, each named as its folder is. The
-configuration of a trial holds the path; its axes, and so the tables, show the name.
+installed there: `launch/foreign_env.py` puts this one on its path. `environments` is a directory of them,
+each named as its folder. The configuration of a trial holds the path; its axes, and so the tables, show the
+name.
 """
 
 import contextlib
@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import nearest
-from zbench.spec.axes import included, resolve_axes
-from zbench.spec.problems import KeyPath, Problem
-from zbench.spec.sweep import SweepSpec
 
 OLDEST = (3, 11)
 WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
@@ -161,62 +158,22 @@ def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:
     return Path(base) / "zbench" / "extensions" / name
 
 
-_PATH = ("engine", "engine_python")
+def with_environment(config: dict[str, Any], directory: str | None, place: Path | None) -> dict[str, Any]:
+    """Return a configuration in which the name of an environment in `directory` has become its path.
 
-
-def unknown_names(sweep: SweepSpec, place: Path) -> Iterator[Problem]:
-    """Yield each `engine_python` that is neither a name of the mapping `environments` nor a path.
-
-    An environment that has a name and is not there is no mistake of the file: that trial is invalid.
-    """
-    if isinstance(sweep.environments, Mapping) and sweep.environments:
-        for where, written in _written(sweep):
-            if written not in sweep.environments and not _is_path(written, place):
-                yield Problem(where, _unknown(written, list(sweep.environments)))
-
-
-def with_environment(
-    config: dict[str, Any], environments: Mapping[str, str] | str, place: Path | None
-) -> dict[str, Any]:
-    """Return a configuration whose `engine_python` is the path that its name stands for.
-
-    place: where relative paths begin; None leaves a directory unexamined. ValueError, with the names that
-    exist, where a directory has no such environment.
+    place: where relative paths begin; None leaves the directory unexamined. ValueError, with the names that
+    exist, where the directory has no such environment and the text is no path either.
     """
     written = config["engine"].get("engine_python")
-    if written is None or not environments:
+    if written is None or directory is None or place is None:
         return config
-    if isinstance(environments, str):
-        if place is None:
-            return config
-        directory = place / Path(environments).expanduser()
-        folders = sorted(directory.iterdir()) if directory.is_dir() else []
-        known: Mapping[str, str] = {
-            folder.name: str(folder) for folder in folders if (folder / "bin" / "python").exists()
-        }
-        if written not in known and not _is_path(written, place):
-            raise ValueError(f"{_unknown(written, list(known))} ({environments})")
-    else:
-        known = environments
-    return {**config, "engine": {**config["engine"], "engine_python": known.get(written, written)}}
-
-
-def _written(sweep: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Yield every `engine_python` of a sweep and where it stands."""
-    if sweep.engine.engine_python is not None:
-        yield _PATH, sweep.engine.engine_python
-    for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
-        if axis.path == _PATH:
-            yield from ((("axes", name), value) for value in axis.values or () if value is not None)
-    for index, point in enumerate(included(sweep)):
-        if point.get(_PATH) is not None:
-            yield ("include", index), point[_PATH]
-
-
-def _is_path(written: str, place: Path) -> bool:
-    return "/" in written or executable(written, place).exists()
-
-
-def _unknown(written: str, known: list[str]) -> str:
-    has = f"environments has {', '.join(known)}" if known else "environments holds none yet"
-    return f"no environment is named {written!r}{nearest(written, known)}; {has}; name one, or give a path"
+    folder = place / Path(directory).expanduser()
+    known = sorted(path.parents[1].name for path in folder.glob("*/bin/python"))
+    if written in known:
+        return {**config, "engine": {**config["engine"], "engine_python": str(folder / written)}}
+    if "/" in written or executable(written, place).exists():
+        return config
+    raise ValueError(
+        f"no environment is named {written!r}{nearest(written, known)}; {directory} has"
+        f" {', '.join(known) or 'none yet'}; name one, or give a path"
+    )

@@ -18,11 +18,6 @@ Key = tuple[str, ...]
 SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec, "engine": EngineSpec}
 _OPTIONS: Key = ("workload", "options")
 _GROUPS: Key = ("engine", "param_groups")
-REMOVED = {
-    "hosts": "run.nodes says how many nodes share the ranks, and --slurm chooses them",
-    "host_command": "--slurm starts the ranks on the nodes that run.nodes asks for",
-}
-"""A former key -> what took its place."""
 _VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading
 
 
@@ -80,8 +75,6 @@ def resolve_key(key: str) -> Key:
                 if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
                     return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may itself hold dots
                 return (*free, ".".join(rest))
-    if parts[-1] in REMOVED:
-        raise ValueError(f"there is no {parts[-1]} any more: {REMOVED[parts[-1]]}")
     raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
 
 

@@ -20,7 +20,6 @@ import zbench
 from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
-from zbench.spec.environments import unknown_names
 from zbench.spec.expand import all_points, expand
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
@@ -139,8 +138,6 @@ def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
         with attempts:
             part(sweep)
     attempts.check()
-    if sweep.place is not None:
-        check(unknown_names(sweep, sweep.place))
     if base_dir is not None:
         check(input_problems(sweep, base_dir))
     axes = resolve_axes(sweep)

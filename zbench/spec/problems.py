@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from zbench.errors import SpecError, closest, nearest
-from zbench.spec.keys import REMOVED, known_paths, model_at
+from zbench.spec.keys import known_paths, model_at
 
 KeyPath = tuple[str | int, ...]
 
@@ -98,8 +98,6 @@ def _place(detail: ErrorDetails, data: object) -> KeyPath:
 
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
     name = str(path[-1])
-    if name in REMOVED:
-        return f"there is no {name} any more: {REMOVED[name]}"
     known = list(model_at(path, model).model_fields)
     if closest(name, known) is None:
         elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)

@@ -5,17 +5,19 @@ each model on https://huggingface.co (openai-community/gpt2, meta-llama/Meta-Lla
 Qwen/Qwen3-0.6B and -8B).
 """
 
-import dataclasses
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, ValidationError
 
 from zbench.errors import UsageError, nearest
+from zbench.spec.base import SpecModel
 from zbench.spec.document import read_document
+from zbench.spec.problems import ProblemsError, problems_of
 
 PREFIX = "hf:"
 _TABLES = ("configuration_auto.py", "auto_mappings.py")
@@ -103,24 +105,25 @@ def _model_types(places: tuple[str, ...]) -> frozenset[str]:
     return frozenset(_TEXT.findall("\n".join(texts)))
 
 
-@dataclass(frozen=True, slots=True)
-class GptShape:
+_Size = Annotated[int, Field(ge=1)]
+
+
+class GptShape(SpecModel):
     """Sizes of `gpt`; `options` overrides any of them. Parameter counts are in the presets' names below."""
 
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int = 256
+    layers: _Size
+    width: _Size
+    heads: _Size
+    vocabulary: _Size = 256
     tied_head: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MlpShape:
+class MlpShape(SpecModel):
     """Sizes of `mlp`; `options` overrides any of them."""
 
-    layers: int = 3
-    hidden: int = 256
-    vocabulary: int = 256
+    layers: _Size = 3
+    hidden: _Size = 256
+    vocabulary: _Size = 256
 
 
 GPT_PRESETS: dict[str, GptShape] = {
@@ -161,15 +164,8 @@ def _resolve(presets: Mapping[str, _Shape], preset: str | None, options: Mapping
         raise UsageError(
             f"unknown preset {name!r}{nearest(name, presets)}; expected one of {', '.join(presets)}"
         )
-    shape = presets[name]
-    known = {field.name: field.type for field in dataclasses.fields(shape)}
-    for key, value in options.items():
-        if key not in known:
-            raise UsageError(
-                f"unknown option {key!r}{nearest(key, known)}; expected one of {', '.join(known)}"
-            )
-        if known[key] is bool and not isinstance(value, bool):
-            raise UsageError(f"option {key!r}: expected true or false, got {value!r}")
-        if known[key] is int and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UsageError(f"option {key!r}: expected a whole number of at least 1, got {value!r}")
-    return dataclasses.replace(shape, **options)
+    shape, known = presets[name], type(presets[name])
+    try:
+        return known.model_validate(shape.model_dump() | dict(options))
+    except ValidationError as error:
+        raise UsageError(str(ProblemsError(problems_of(error, dict(options), known)))) from None

@@ -177,8 +177,8 @@ class SweepSpec(SpecModel):
         ObjectiveSpec(maximize=["tokens_per_s"]), description="What the best row is."
     )
     verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
-    environments: dict[str, Annotated[str, Field(min_length=1)]] | str = Field(
-        {}, description="Names for `engine_python`: name -> Python environment, or a directory of them."
+    environments: str | None = Field(
+        None, min_length=1, description="A directory of Python environments, which `engine_python` names."
     )
     machine: Machine | None = Field(
         None, description="Rates to estimate a step's time from: a mapping, a card as H100, or a file."

@@ -1,6 +1,5 @@
 """WorkloadSpec -> Workload."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     else:
         kind, shape = MLP, mlp_shape(spec.preset, spec.options)
         flops = mlp_flops(shape, sequence_length=length, samples=samples)
-    sizes = {**dataclasses.asdict(shape), "sequence_length": length}
+    sizes = {**shape.model_dump(), "sequence_length": length}
     factory = partial(kind, activation_checkpointing=spec.activation_checkpointing, **sizes)
     data = token_data(spec, shape.vocabulary, base_dir)
     counts = (lambda _: flops, lambda _: samples * length)
