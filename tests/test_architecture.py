@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from zbench.spec.environments import WORKER_NEEDS
+
 PACKAGE = Path(__file__).parents[1] / "zbench"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {"zbench", "zbench.errors", "zbench.units"}
@@ -159,6 +161,19 @@ def test_torch_and_optuna_stay_in_their_packages() -> None:
             assert "optuna" not in outside(path), name_of(path)
 
 
+def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None:
+    """Those that are lent to it, and torch with numpy: a rank reads no YAML."""
+    pending, packages = {"zbench.worker.rank", "zbench.worker.script"}, set[str]()
+    seen = {"zbench._native"}
+    while pending := pending - seen:
+        seen.add(name := pending.pop())
+        place = PACKAGE.parent.joinpath(*name.split("."))
+        path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        packages |= outside(path, lazy=False)
+        pending |= {*own(path, lazy=False)}
+    assert packages - sys.stdlib_module_names <= {"torch", "numpy", "pydantic_core", *WORKER_NEEDS}
+
+
 def test_files_functions_and_constructors_stay_small() -> None:
     for path in FILES:
         assert len(path.read_text().splitlines()) <= 400, f"{name_of(path)} is longer than 400 lines"
@@ -187,6 +202,7 @@ def test_a_class_name_has_one_meaning() -> None:
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
+@cache
 def code_lines(path: Path) -> int:
     """Return how many lines hold code: no blank ones, no comments, no docstrings."""
     lines: set[int] = set()

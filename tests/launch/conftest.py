@@ -13,7 +13,9 @@ from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.trial import TrialSpec
 
 HERE = Path(__file__).parent
-FAKES = Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+FAKES = Targets(
+    "fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",), machine="fake_worker:run_machine"
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

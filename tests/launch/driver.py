@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import injected
 
 executor.DEFAULT_TARGETS = executor.Targets(
-    "fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",)
+    "fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",), machine="fake_worker:run_machine"
 )
 
 

@@ -8,9 +8,6 @@ from torch import nn
 from tests.worker.conftest import RunTrial, trial
 from zbench.peers import zero_redundancy
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import conflict
-from zbench.spec.run import RunSpec
-from zbench.spec.workload import WorkloadSpec
 
 STAGE = {"ddp": 0, "zero_redundancy": 1, "fsdp2": 3}
 GPT: dict[str, Any] = {
@@ -54,25 +51,6 @@ def test_bytes_that_a_peer_holds_follow_from_what_it_shards(run_trial: RunTrial)
     assert held["ddp"]["moments"] > 2 * whole  # and a step count a parameter
     assert held["zero_redundancy"]["moments"] < held["ddp"]["moments"]
     assert held["fsdp2"]["parameters"] == held["fsdp2"]["gradients"] == whole // 2
-
-
-@pytest.mark.parametrize(
-    ("engine", "why"),
-    [
-        ({"engine": "ddp", "zero_stage": 2}, "ddp plays zero_stage 0 only"),
-        ({"engine": "fsdp2", "zero_stage": 3, "prefetch_bucket_size": 1000}, "fsdp2 does not read prefetch"),
-        ({"engine": "ddp", "dtype": "bfloat16"}, "ddp does not read dtype"),
-        ({"engine": "ddp", "optimizer": {"bias_correction": False}}, "ddp does not read optimizer.bias"),
-        ({"engine": "ddp", "reduce_at": "boundary", "accumulation_mode": "unmanaged"}, "set reduce_at: auto"),
-        (
-            {"engine": "zero_redundancy", "zero_stage": 1, "offload_optimizer": "cpu"},
-            "not read offload_optimizer",
-        ),
-    ],
-)
-def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], why: str) -> None:
-    found = conflict(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec())
-    assert why in found[1]
 
 
 def test_the_sharded_optimizer_shares_its_buckets_memory(monkeypatch: pytest.MonkeyPatch) -> None:

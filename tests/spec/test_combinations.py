@@ -8,7 +8,6 @@ from tests.engine_keys import OTHER
 from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict, expand
-from zbench.spec.keys import canonical_value, known_paths
 from zbench.spec.load import load_sweep
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
@@ -113,13 +112,6 @@ def test_what_deepspeed_trains_without_a_verdict_is_refused(
 
 
 REFUSED = [one for one in DEPENDENCIES if one.refusal is not None]
-
-
-@pytest.mark.parametrize("dependency", DEPENDENCIES, ids=lambda d: d.key[-1])
-def test_keys_and_values_exist(dependency: Dependency) -> None:
-    assert {dependency.key, dependency.on} <= set(known_paths())
-    assert all(canonical_value(dependency.on, value) == value for value in dependency.values)
-    assert dependency_of(dependency.key) is dependency
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,3 @@ def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
     for package, folder in lendable().items():
         places = [Path(folder) / package, Path(folder) / f"{package}.py"]
         assert any(place.exists() for place in places), package
-
-
-def test_a_worker_imports_nothing_that_is_not_lent() -> None:
-    """Another environment may have no YAML, and needs none to run a rank."""
-    imports = "import sys; sys.modules['ruamel'] = None; import zbench.worker.rank, zbench.worker.script"
-    subprocess.run([sys.executable, "-c", imports], check=True)

@@ -4,16 +4,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.document import Document
-from zbench.spec.keys import assign, holder, known_paths, resolve_key
-
-
-def test_the_holder_of_a_path_has_the_field_that_it_names() -> None:
-    for path in [*known_paths(), ("engine", "param_groups", "*.bias"), ("engine", "param_groups", "x", "lr")]:
-        model = holder(path)
-        assert model is not None
-        assert path[-1] in model.model_fields, path
-    assert holder(("workload", "options", "width")) is None
+from zbench.spec.keys import assign, resolve_key
 
 
 @pytest.mark.parametrize(
@@ -44,20 +35,3 @@ def test_a_text_and_synthetic_data_replace_each_other(key: str, value: object, d
     config = {"workload": {"data": {"text": "a.txt", "synthetic": True}}}
     assign(config, ("workload", "data", key), value)
     assert config == {"workload": {"data": data}}
-
-
-@pytest.mark.parametrize(
-    ("lines", "line"),
-    [
-        ({(): 1, ("a",): 2, ("a", "b"): 3}, 3),
-        ({(): 1, ("a",): 2}, 2),
-        ({(): 1, ("c",): 2}, 1),
-        ({}, None),
-    ],
-)
-def test_the_place_of_a_path_is_that_of_the_nearest_thing_around_it(
-    lines: dict[tuple[str | int, ...], int], line: int | None
-) -> None:
-    places = {path: ("base.yaml", number) for path, number in lines.items()}
-    file = "base.yaml" if lines else "sweep.yaml"
-    assert Document({}, "sweep.yaml", places).place_of(("a", "b")) == (file, line)

@@ -52,14 +52,6 @@ def test_bounds_that_mean_nothing_are_refused(metric: str, text: str) -> None:
         Constraint.parse(metric, text)
 
 
-def test_metrics_are_found_in_a_record() -> None:
-    record = make_record(rate=5.0, memory=None, verdict="drifted")
-    assert METRICS["tokens_per_s"].read(record) == 5.0
-    assert METRICS["peak_device_bytes"].read(record) is None
-    assert METRICS["verdict"].read(record) == "drifted"
-    assert str(Constraint.parse("peak_device_bytes", "<=2Gi")) == "peak_device_bytes <= 2 GiB"
-
-
 @pytest.mark.parametrize(
     ("metric", "value", "text"),
     [
