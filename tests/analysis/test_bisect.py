@@ -9,7 +9,7 @@ import pytest
 
 from zbench.analysis.bisect import SETTINGS, Fault, Finding, LikeGoodOrBad, bisect, fault_of, judged
 from zbench.analysis.compare import Comparison, PairedData, compare_runs
-from zbench.analysis.decision import Answer, Decision, Levels, Paired, RunNoise, Unpaired, claim_p
+from zbench.analysis.decision import Answer, Decision, Levels
 from zbench.analysis.measurement import Plan
 from zbench.analysis.paired import Control
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
@@ -38,18 +38,6 @@ def test_undecided_answers_are_repeated_and_never_guessed(seed: int) -> None:
 
     found = bisect(REVISIONS, probe, {}, attempts=20)
     assert found.first_bad == "c20"
-
-
-def test_an_undecided_revision_is_asked_three_times_and_then_left_open() -> None:
-    asked: list[str] = []
-
-    def probe(name: str) -> Finding:
-        asked.append(name)
-        return "undecided"
-
-    found = bisect(["good", "unclear", "bad"], probe, {})
-    assert asked == ["unclear"] * 3
-    assert (found.candidates, found.first_bad) == (("unclear", "bad"), None)
 
 
 def test_what_does_not_build_is_skipped_and_left_open_only_where_it_matters() -> None:
@@ -223,19 +211,3 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     assert answers == {name: said}
     assert found.paired is not None
     assert {len(taken) for taken in found.paired.blocks.values()} == {8}, "no other configuration holds it up"
-
-
-@pytest.mark.parametrize(
-    ("change", "claim", "level"), [(0.05, "regression", "alarm"), (0.0, "pass", "passing")]
-)
-def test_a_claim_at_exactly_its_level_is_one(change: float, claim: str, level: str) -> None:
-    """An alarm rests on the difference from GOOD, a pass on that from BAD."""
-    rng, levels = np.random.default_rng(3), Levels.single(ALPHA)
-    bad = tuple(blocks(rng, 0.05, 0.003)[0])
-    differences, replicates = map(tuple, blocks(rng, change, 0.003))
-    of_good, of_bad = Paired(differences, replicates), Unpaired(differences, bad, RunNoise(0.0))
-    p = claim_p(of_good if level == "alarm" else of_bad, 0.0, levels)
-    for share, said in ((1.0, claim), (0.5, "inconclusive")):
-        data = {"trial": differences}, {"trial": replicates}
-        found = LikeGoodOrBad({"trial": bad}).decide(*data, replace(levels, **{level: share * p}), {})
-        assert found["trial"].answer == said

@@ -134,15 +134,13 @@ def test_an_exact_figure_that_grew_is_a_regression_where_time_tells_nothing(figu
     assert found.exit_code == ExitCode.REGRESSION
 
 
-def test_it_stops_when_decided_and_precise_and_not_before() -> None:
-    machines = [Machine(), Machine(), Machine(factor=1.02)]
-    for machine, precision in zip(machines, (1e-6, 0.5, None), strict=True):
-        measured(machine, Plan(least=10, most=14, precision=precision))
+def test_it_stops_when_decided_and_not_before() -> None:
+    machines = [Machine(), Machine(factor=1.02)]
+    for machine in machines:
+        measured(machine, Plan(least=10, most=14))
     outside_blocks = 2 + 1 + 2
     blocks = [(len(machine.taken) - outside_blocks) / 4 for machine in machines]
-    assert blocks[0] == 14
-    assert blocks[1] < 14
-    assert blocks[2] == 14, "a change of the margin's own size is never decided"
+    assert blocks[0] < blocks[1] == 14, "a change of the margin's own size is never decided"
 
 
 def test_every_block_is_counterbalanced_and_the_order_is_drawn() -> None:
@@ -318,17 +316,16 @@ def test_a_measurement_that_is_out_of_time_says_so_and_goes_on(
 ) -> None:
     """What a look decided stays. What no look decided is inconclusive, however clear it may seem."""
     path, said = tmp_path / "kept.jsonl", []
-    take = Hours(Machine(factor=1.05))
+    take = Hours(Machine(factor=1.02))
     monkeypatch.setattr("zbench.launch.samples.time.monotonic", lambda: take.now)
-    plan = Plan(precision=1e-4)
-    found = measured(take, plan, said, path=path, max_seconds=3600 * hours)
+    found = measured(take, None, said, path=path, max_seconds=3600 * hours)
     blocks = {10: 1, 60: 13}[hours]
     assert len(take.machine.taken) == 3 + 4 * blocks + 2
     assert found.paired is not None
     assert found.paired.stopped == f"stopped at --max-time after {blocks} of 8 to 24 blocks"
     answers = [row.answer for row in found.rows]
-    assert answers == {10: ["inconclusive"] * 3, 60: ["pass", "regression", "pass"]}[hours]
+    assert answers == {10: ["inconclusive"] * 3, 60: ["pass", "suspected", "pass"]}[hours]
     assert "block 1 of 8 to 24 (34:00:00 to 98:00:00 left)" in said
-    assert measured(take, path=path).exit_code == ExitCode.REGRESSION
+    assert measured(take, path=path).exit_code == ExitCode.INCONCLUSIVE
     with pytest.raises(OutOfTimeError, match="after 0 of 8 to 24 blocks"):
         measured(take, max_seconds=3600)

@@ -7,7 +7,6 @@ from zbench.analysis.settings import (
     STORED_THRESHOLDS,
     check_alpha,
     parse_fail_on,
-    parse_percent,
     parse_thresholds,
 )
 from zbench.errors import UsageError
@@ -58,12 +57,3 @@ def test_alpha_is_a_small_probability() -> None:
     for alpha in (0.0, -0.1, 0.5, float("nan"), 1.0):
         with pytest.raises(UsageError, match="--alpha: expected a probability"):
             check_alpha(alpha)
-
-
-def test_a_percentage_is_ten_times_as_much_at_most_and_suggested_only_for_a_number() -> None:
-    assert (parse_percent("1.5%", "--run-noise"), parse_percent("1000%", "--run-noise")) == (0.015, 10.0)
-    with pytest.raises(UsageError, match=r"expected at most 1000%, got 1000\.1%"):
-        parse_percent("1000.1%", "--run-noise")
-    for text in ("-3", "3ms", "1.2.3", "nan", ""):
-        with pytest.raises(UsageError, match=f"such as 3%, got {text!r}$"):
-            parse_percent(text, "--run-noise")

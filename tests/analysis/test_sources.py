@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zbench.analysis import sources
-from zbench.errors import IncomparableError, UsageError, ZbenchError
+from zbench.errors import UsageError, ZbenchError
 from zbench.record import lines
 from zbench.record.record import MemoryPeaks, Timing, Traffic
 
@@ -45,27 +45,10 @@ def test_the_newest_run(out: Path, name: str) -> None:
     assert found.source.commit == "beef+changes"
 
 
-def test_a_directory_pools_the_runs_of_one_sweep(out: Path) -> None:
-    found = sources.load_results(str(out / "example"), out)
-    assert found.source.run_ids == (BASE_ID, HEAD_ID)
-    assert len(found.trials[0].values("median_step_s")) == 2 * len(STEPS)
-
-
-def test_a_pool_is_as_old_as_its_newest_run(out: Path) -> None:
-    assert sources.load_results(str(out / "example"), out).source.commit == "beef+changes"
-    write_run(out / "other" / BASE_ID, trial(STEPS), started="2026-01-01")
-    alone = sources.load_results(str(out / "other"), out).source
-    assert (alone.run_ids, alone.started) == ((BASE_ID,), "2026-01-01")
-    write_run(out / "other" / HEAD_ID, trial(STEPS), started="2026-01-02")
-    assert sources.load_results(str(out / "other"), out).source.started == "2026-01-02"
-
-
-def test_a_directory_of_several_sweeps_or_machines_or_of_both_kinds_is_refused(out: Path) -> None:
+def test_a_directory_with_one_run_is_that_run_and_with_several_it_is_refused(out: Path) -> None:
     write_run(out / "other" / BASE_ID, trial(STEPS))
-    with pytest.raises(UsageError, match="runs of several sweeps"):
-        sources.load_results(str(out), out)
-    write_run(out / "example" / "20260103-000000-cccc", trial(STEPS), machine={"cpu": "Other CPU"})
-    with pytest.raises(IncomparableError, match="unlike machines"):
+    assert sources.load_results(str(out / "other"), out).source.run_ids == (BASE_ID,)
+    with pytest.raises(UsageError, match=r"holds 2 runs .*; name one of them"):
         sources.load_results(str(out / "example"), out)
     write_run(out / "example" / BASE_ID / "inner", trial(STEPS))
     with pytest.raises(UsageError, match="is a run and also holds runs"):

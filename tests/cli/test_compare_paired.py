@@ -47,7 +47,6 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
         (["--sweep", "{sweep}", "--blocks", "12:8"], "MIN at most MAX"),
         (["--sweep", "{sweep}", "--blocks", "many"], "expected a number of blocks or MIN:MAX"),
         (["--sweep", "{sweep}", "--blocks", "0:4"], "expected a number of blocks or MIN:MAX"),
-        (["--sweep", "{sweep}", "--precision", "1"], "--precision: expected a percentage"),
         (["--sweep", "{sweep}", "--save-baseline", "x"], "--save-baseline keeps stored results"),
         (["--sweep", "gone.yaml"], "gone.yaml"),
         (["--sweep", "{sweep}", "--set", "engine.zero_stge=1"], "zero_stge"),

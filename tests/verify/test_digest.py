@@ -56,9 +56,9 @@ def test_threads_strides_and_shape_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("tensor", "expected"),
     [
-        (torch.arange(7, dtype=torch.uint8), -4194877054987481344),
-        (torch.tensor([1.0, -0.0]), 896670966799663104),
-        (torch.arange((1 << 20) + (1 << 15) + 5), 5414627006479002726),
+        (torch.arange(7, dtype=torch.uint8), -3626877798812471552),
+        (torch.tensor([1.0, -0.0]), 5739072699745959936),
+        (torch.arange((1 << 20) + (1 << 15) + 5), -6293506634313558112),
     ],
     ids=["part_of_a_word", "one_word", "several_spans"],
 )

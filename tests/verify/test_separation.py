@@ -18,7 +18,7 @@ from zbench.verify.slope import judge_gradient, slopes
 from zbench.verify.verdict import judge
 
 DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
-CASES = [("float32", MLP), ("float32", GPT), ("float32", DEEP), ("bfloat16", GPT), ("bfloat16", DEEP)]
+CASES = [("float32", MLP), ("float32", DEEP), ("bfloat16", GPT)]
 
 
 def judged(of: PlainRun, other: PlainRun) -> Correctness:
@@ -27,9 +27,8 @@ def judged(of: PlainRun, other: PlainRun) -> Correctness:
 
 
 @pytest.mark.parametrize(("dtype", "workload"), CASES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_samples_in_another_order_are_equivalent(dtype: str, workload: dict[str, object], seed: int) -> None:
-    of = task(workload, dtype=dtype, seed=seed)
+def test_samples_in_another_order_are_equivalent(dtype: str, workload: dict[str, object]) -> None:
+    of = task(workload, dtype=dtype)
     found = judged(of, reversed_samples(of))
     assert found.verdict == "equivalent"
     assert found.error_ratio is not None

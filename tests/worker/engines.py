@@ -9,76 +9,33 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.worker.wrong_engines import Engine
 from zbench.engine import build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.spec.engine import EngineSpec
 
-SCALED_PARAMETER = "layers.1.weight"
 FIRST_WRONG_STEP = 2
 LATE_SECONDS = 0.05
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class _Forwarding:
-    """The built-in engine, of which subclasses change something from the second step on."""
-
-    def __init__(
-        self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
-    ) -> None:
-        self._spec = spec
-        self._inner = build_engine(model, spec, None, instruments=instruments)
-        self._steps = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def wrong(self) -> bool:
-        return self._steps + 1 >= FIRST_WRONG_STEP
-
-    def step(self) -> StepInfo:
-        self._steps += 1
-        return self._inner.step()
-
-
-class DropsMicroBatch(_Forwarding):
-    """The last micro-batch adds nothing."""
-
-    _backwards = 0
-
-    def backward(self, loss: Tensor, last: bool | None = None) -> None:
-        self._backwards += 1
-        dropped = self.wrong and self._backwards % self._spec.gradient_accumulation_steps == 0
-        self._inner.backward(loss * 0.0 if dropped else loss, last)
-
-
-class ScalesGradient(_Forwarding):
-    """One parameter's gradient is a thousandth too large."""
-
-    def __init__(self, model: nn.Module, *rest: Any, **more: Any) -> None:
-        super().__init__(model, *rest, **more)
-        scaled = model.get_parameter(SCALED_PARAMETER)
-        scaled.register_hook(lambda gradient: gradient * 1.001 if self.wrong else gradient)
-
-
-class RaisesOnRank1(_Forwarding):
+class RaisesOnRank1(Engine):
     """Rank 0 only sees its peer go."""
 
-    def step(self) -> StepInfo:
-        if self.wrong and dist.get_rank() == 1:
+    def after_step(self) -> None:
+        if self.count == FIRST_WRONG_STEP and dist.get_rank() == 1:
             raise ArithmeticError("the second step\nwent wrong")
-        return super().step()
 
 
-class StraysOnOneRank(_Forwarding):
+class StraysOnOneRank(Engine):
     """Rank 1 reports other parameters than the rest."""
 
     def full_parameters(self) -> dict[str, Tensor]:
-        strays = self._steps >= FIRST_WRONG_STEP and dist.get_rank() == 1
+        strays = self.count >= FIRST_WRONG_STEP and dist.get_rank() == 1
         factor = 1.001 if strays else 1.0
-        return {name: value * factor for name, value in self._inner.full_parameters().items()}
+        return {name: value * factor for name, value in self.inner.full_parameters().items()}
 
 
 class _UpdatesTwice:
@@ -103,11 +60,6 @@ def updates_shard_twice(
         instruments.wrap_collectives, lambda inner: _UpdatesTwice(instruments.wrap_adam(inner))
     )
     return build_engine(model, spec, None, instruments=broken)
-
-
-def forgets_weight_decay(model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> TrainingEngine:
-    optimizer = spec.optimizer.model_copy(update={"weight_decay": 0.0})
-    return build_engine(model, spec.model_copy(update={"optimizer": optimizer}), *rest, **more)
 
 
 def listening() -> list[str]:

@@ -7,10 +7,7 @@ import pytest
 
 from tests.worker.conftest import MLP, ROOT, RunTrial, trial
 from tests.worker.engines import LATE_SECONDS
-from zbench.launch import local
-from zbench.launch.client import WarmServer
 from zbench.launch.trial import TrialRunner
-from zbench.launch.trial import run_trial as run_trial_once
 from zbench.measure.clock import PHASES
 from zbench.record.record import Record
 from zbench.workloads import build_workload
@@ -26,13 +23,10 @@ def flat_length(world_size: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Return the record of a trial whose server was started as a user's is."""
+def record(runner: TrialRunner) -> Record:
+    """Return the record of a trial of five steps."""
     engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
-    wanted = trial(engine, run={"steps": 5})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "WarmServer", WarmServer)
-        return run_trial_once(wanted, run_dir=tmp_path_factory.mktemp("own"), base_dir=ROOT)
+    return runner.run(trial(engine, run={"steps": 5}))
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:

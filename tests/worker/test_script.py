@@ -193,6 +193,7 @@ def test_the_perturbed_run_moves_each_weight_by_one_unit() -> None:
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 
 
+@pytest.mark.soak
 def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
     sweep(tmp_path, do="hang", verify={"mode": "off"})
     words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]

@@ -192,7 +192,7 @@ def _stored_decisions(
     parts = {}
     for part in next(iter(beside.values()), [{"": ()}])[0]:
         quotients = {
-            name: (Unpaired(base[part], head[part], unknown=RESIDUAL), margin)
+            name: (Unpaired(base[part], head[part], RESIDUAL), margin)
             for name, (base, head) in beside.items()
         }
         parts[part] = family | quotients

@@ -14,16 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from zbench.analysis import statistics
 from zbench.analysis.statistics import RatioEstimate
 
 UNKNOWN_SHIFT = math.log(1.5)
 """How far two runs may lie apart for reasons outside of both, where nothing is known of that: 50 %."""
-
-RESIDUAL = math.log1p(0.02)
-"""What the machine's yardstick may not show of how far two runs lie apart."""
 
 CLEAR_SPREADS = 8
 """Few processes show a slowdown only beyond this many of their pooled standard deviations (and 50 %)."""
@@ -42,6 +39,10 @@ class RunNoise:
 
     spread: float
     degrees: float = math.inf
+
+
+RESIDUAL = RunNoise(math.log1p(0.02) / float(ndtri(0.99)) / math.sqrt(2))
+"""What the machine's yardstick misses: it makes one pair of runs in 100 seem more than 2 % slower."""
 
 
 class Evidence(Protocol):
@@ -86,15 +87,11 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """Logarithms of two runs made at two times; `run_noise` is None where nothing is known of it.
-
-    unknown: how far the runs may then lie apart for reasons outside of both.
-    """
+    """Logarithms of two runs made at two times; `run_noise` is None where nothing is known of it."""
 
     base: tuple[float, ...]
     head: tuple[float, ...]
     run_noise: RunNoise | None = None
-    unknown: float = UNKNOWN_SHIFT
 
     def estimate(self) -> RatioEstimate:
         """Return Welch's estimate, widened by what is known of the noise between runs.
@@ -103,11 +100,12 @@ class Unpaired:
         means, and Student's t has the history's degrees of freedom. Welch's own error counts where larger.
         """
         noise = self.run_noise
+        if noise is not None and math.isinf(noise.degrees):
+            return statistics.unpaired_estimate(self.base, self.head, noise.spread)
+        welch = statistics.unpaired_estimate(self.base, self.head)
         if noise is None:
-            return self._welch(0.0, self.unknown)
-        if math.isinf(noise.degrees):
-            return self._welch(noise.spread, 0.0)
-        welch, error = self._welch(0.0, 0.0), math.sqrt(2) * noise.spread
+            return replace(welch, allowance=UNKNOWN_SHIFT)
+        error = math.sqrt(2) * noise.spread
         if welch.standard_error > error and math.isfinite(welch.standard_error):
             return welch
         return replace(welch, standard_error=error, degrees=noise.degrees, floor=error)
@@ -125,9 +123,6 @@ class Unpaired:
     def reversed(self) -> "Unpaired":
         """Return the comparison of base against head."""
         return replace(self, base=self.head, head=self.base)
-
-    def _welch(self, spread: float, allowance: float) -> RatioEstimate:
-        return replace(statistics.unpaired_estimate(self.base, self.head, spread), allowance=allowance)
 
 
 def noise_of_runs(levels: Sequence[Sequence[float]]) -> RunNoise | None:
@@ -330,7 +325,7 @@ def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float |
 def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
     unit = "blocks" if estimate.paired else "processes a side"
     n = min(estimate.n_base, estimate.n_head)
-    if estimate.allowance >= UNKNOWN_SHIFT:
+    if estimate.allowance:
         return (
             "two runs cannot show the noise between runs, so less than 50 % is not told apart; "
             "10 earlier runs of the sweep here would show it, --run-noise states it, --paired needs neither"

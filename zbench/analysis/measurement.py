@@ -83,13 +83,11 @@ _BLOCK, _CONTROL = 4, 2
 class Plan:
     """How long a paired measurement goes on: from `least` blocks on until all is decided, at most `most`.
 
-    No blocks at all: one sample a side, for what needs no clock. precision: a half width (a logarithm) that
-    every interval must reach, too, before the measurement stops early; None where deciding is enough.
+    No blocks at all: one sample a side, for what needs no clock.
     """
 
     least: int = 8
     most: int = 24
-    precision: float | None = None
     seed: int = 0
 
     @property
@@ -169,7 +167,7 @@ class PairedMeasurement:
         self._replicates = dict.fromkeys(self._base_ids.values(), ())
 
     def _measure(self, orders: Sequence[Order]) -> dict[str, Decision]:
-        """Take block after block until every comparison is decided (and precise, if that was asked for)."""
+        """Take block after block until every comparison is decided."""
         least, levels = self._plan.least, self._plan.levels(self._settings.alpha)
         decisions: dict[str, Decision] = {}
         planned = f"{least} to {len(orders)}" if least < len(orders) else f"{least}"
@@ -182,7 +180,7 @@ class PairedMeasurement:
             if number in levels:
                 decisions = self._look(levels[number], decisions)
                 self._tell(f"after {number} blocks: {_progress(decisions)}")
-                if all(one.is_decided for one in decisions.values()) and self._precise():
+                if all(one.is_decided for one in decisions.values()):
                     break
         return decisions
 
@@ -219,12 +217,6 @@ class PairedMeasurement:
                 seconds = [sample[name] for sample in samples]
                 self._differences[name] += (block_difference(order, seconds),)
                 self._replicates[name] += replicates(order, seconds)
-
-    def _precise(self) -> bool:
-        wanted = self._plan.precision
-        taken = (Paired(one, self._replicates[name]) for name, one in self._differences.items() if one)
-        widths = (evidence.estimate().half_width(self._settings.alpha) for evidence in taken)
-        return wanted is None or all(width <= wanted for width in widths)
 
     def _sample(self, side: Side) -> Sample:
         return self._keep(side, self._samples.take(side))

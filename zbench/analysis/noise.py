@@ -15,11 +15,8 @@ from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults, step_logs, usable
 from zbench.errors import ZbenchError
 from zbench.record import store
-from zbench.record.summary import ConfigSummary
 
 _STEP = 0.005
-_RUN = 3
-"""A stored run is taken to last as long as this many sweeps after each other: its repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +24,8 @@ class NoiseReport:
     """Fractions. `noise` is the spread of one block's difference, the largest over configurations.
 
     margin: the smallest threshold at which A against A passes nineteen times in twenty.
-    detectable: the smallest slowdown called at that margin with power 0.9. run_noise: how far the machine
-    shifts between runs, for `--run-noise`. alarms: regressions called, which should be none.
+    detectable: the smallest slowdown called at that margin with power 0.9. alarms: regressions called, which
+    should be none.
     """
 
     blocks: int
@@ -36,7 +33,6 @@ class NoiseReport:
     noise: float
     margin: float
     detectable: float
-    run_noise: float
     alarms: int
     drift: float
 
@@ -48,51 +44,27 @@ def noise_report(comparison: Comparison) -> NoiseReport:
     measured = [values for values in data.blocks.values() if len(values) > 1]
     blocks = min((len(values) for values in measured), default=0)
     noise = max((statistics.stdev(values) for values in measured), default=math.nan)
-    margin = passing_margin(noise, blocks, comparison.settings.alpha)
+    alpha = comparison.settings.alpha
+    margin = math.expm1(reach(noise, blocks, alpha, 0.95))
     margin = margin if math.isnan(margin) else math.ceil(margin / _STEP) * _STEP
+    found = reach(noise, blocks, alpha / max(len(measured), 1), 0.9)  # in Holm's worst case
     return NoiseReport(
         blocks,
         len(measured),
         noise,
         margin,
-        detectable_effect(noise, blocks, margin, comparison.settings.alpha, len(measured)),
-        run_noise([(row.base, row.head) for row in comparison.rows]),
+        math.expm1(math.log1p(margin) + found),
         sum(one.answer == "regression" for _, one in comparison.timed),
         data.control.drift,
     )
 
 
-def passing_margin(noise: float, blocks: int, alpha: float) -> float:
-    """Return the margin (a fraction) at which no difference passes with probability 0.95."""
+def reach(noise: float, blocks: int, alpha: float, power: float) -> float:
+    """Return how far beyond a bound (a logarithm) the t test of some blocks sees a change with this power."""
     if blocks < 2:
         return math.nan
-    quantiles = -float(stdtrit(blocks - 1, alpha)) + float(stdtrit(blocks - 1, 0.95))
-    return math.expm1(quantiles * noise / math.sqrt(blocks))
-
-
-def detectable_effect(noise: float, blocks: int, margin: float, alpha: float, comparisons: int) -> float:
-    """Return the slowdown (a fraction) that is called with probability 0.9, in Holm's worst case."""
-    if blocks < 2:
-        return math.nan
-    quantiles = -float(stdtrit(blocks - 1, alpha / comparisons)) + float(stdtrit(blocks - 1, 0.9))
-    return math.expm1(math.log1p(margin) + quantiles * noise / math.sqrt(blocks))
-
-
-def run_noise(trials: Sequence[tuple[ConfigSummary, ConfigSummary]]) -> float:
-    """Return the spread (a fraction) of what all configurations have in common over runs of three sweeps.
-
-    Both sides are one version here, so all their records are samples of it, in the order of their numbers.
-    """
-    shifts: dict[int, list[float]] = {}
-    for sides in trials:
-        records = [record for side in sides for record in side.ok]
-        logs = {r.repeat: math.log(r.timing.mean_step_s) for r in records if r.timing is not None}
-        middle = statistics.fmean(logs.values()) if logs else math.nan
-        for repeat, log in logs.items():
-            shifts.setdefault(repeat, []).append(log - middle)
-    common = [statistics.fmean(shifts[repeat]) for repeat in sorted(shifts)]
-    runs = [statistics.fmean(common[i : i + _RUN]) for i in range(0, len(common) - _RUN + 1, _RUN)]
-    return math.expm1(statistics.stdev(runs)) if len(runs) > 1 else math.nan
+    quantiles = -float(stdtrit(blocks - 1, alpha)) + float(stdtrit(blocks - 1, power))
+    return quantiles * noise / math.sqrt(blocks)
 
 
 def noise_between_runs(base: RunResults, head: RunResults, output_dir: Path) -> dict[str, RunNoise]:

@@ -6,12 +6,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from zbench.analysis.trials import RunResults, Source
-from zbench.errors import IncomparableError, UsageError, reason_of
+from zbench.errors import UsageError, reason_of
 from zbench.record import lines, store
 from zbench.record.record import Record
 
@@ -25,8 +25,7 @@ _MOST_BYTES = 1 << 60
 def load_results(name: str, output_dir: Path) -> RunResults:
     """Return the results of `name`: a path, a baseline's name, a run id, a sweep's name or `last`.
 
-    Raises UsageError for what is damaged, empty, absurd, ambiguous or not there, IncomparableError for a
-    directory whose runs come from unlike machines.
+    Raises UsageError for what is damaged, empty, absurd, ambiguous or not there.
     """
     if not name:
         raise UsageError("expected a path, a baseline, a run id or `last`, got ''")
@@ -122,29 +121,9 @@ def _from_directory(name: str, path: Path) -> RunResults:
         raise UsageError(
             f"{path} holds no run: expected a directory with {store.TRIALS} in it, or runs below it"
         )
-    loaded = [_from_run(str(run), run) for run in runs]
-    return _pooled(name, path, [results for results in loaded if results.trials])
-
-
-def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
-    """Join several runs of one sweep on one machine: each repeat of each run is a process of its own."""
-    if not runs:
-        return RunResults(Source(name, str(path)), ())
-    first = runs[0].source
-    sweeps = sorted({run.source.sweep or "?" for run in runs})
-    if len(sweeps) > 1:
-        raise UsageError(
-            f"{path} holds runs of several sweeps ({', '.join(sweeps)}); name a directory of one of them"
-        )
-    if any(run.source.facts != first.facts for run in runs):
-        raise IncomparableError(f"{path} holds runs of unlike machines; name runs of one machine")
-    run_ids = tuple(run_id for run in runs for run_id in run.source.run_ids)
-    last = runs[-1].source
-    source = replace(
-        first, name=name, path=str(path), run_ids=run_ids, commit=last.commit, started=last.started
-    )
-    records = [record for run in runs for trial in run.trials for record in trial.records]
-    return RunResults.of(source, records)
+    if len(runs) > 1:
+        raise UsageError(f"{path} holds {len(runs)} runs ({runs[0]}, ...); name one of them")
+    return _from_run(name, runs[0])
 
 
 def _from_run(name: str, path: Path) -> RunResults:

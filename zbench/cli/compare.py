@@ -106,14 +106,6 @@ def command(
             help="Blocks of four runs; 0: exact figures only. [default: 8:24]",
         ),
     ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            rich_help_panel=_PAIRED,
-            help="Keep measuring until every interval reaches at most this far to either side.",
-        ),
-    ] = None,
     max_time: Annotated[
         str | None,
         typer.Option(
@@ -151,15 +143,14 @@ def command(
             raise UsageError("--paired expects two revisions or interpreters: BASE and HEAD")
         if save_baseline is not None:
             raise UsageError("--save-baseline keeps stored results; a paired measurement has none")
-        width = None if precision is None else read.parse_percent(precision, "--precision")
         comparison: Comparison | None = measure(
             (base, head), sweep, parse_blocks(blocks), settings,
-            overrides=overrides, seed=seed, half_width=width,
+            overrides=overrides, seed=seed,
             kept=_kept(output_dir, resume), max_seconds=seconds(max_time, "--max-time"),
         )  # fmt: skip
     else:
         of_paired: dict[str, object] = {
-            "sweep": sweep, "blocks": blocks, "precision": precision, "max-time": max_time, "resume": resume,
+            "sweep": sweep, "blocks": blocks, "max-time": max_time, "resume": resume,
             "set": overrides or None, "seed": seed,
         }  # fmt: skip
         for name, value in of_paired.items():
@@ -247,18 +238,17 @@ def measure(
     *,
     overrides: Sequence[str] = (),
     seed: int | None = None,
-    half_width: float | None = None,
     question: Question | None = None,
     kept: Path | None = None,
     max_seconds: float = math.inf,
 ) -> Comparison:
     """Install or find both versions, take their samples in turn, and return the comparison.
 
-    sides: the revisions or interpreters of base and head. blocks: the least and the most. half_width: measure
-    on until every interval's is at most this share. question: what the blocks are to decide; None for a
-    comparison's own, a change within the margin. kept: the file of samples; None keeps none.
+    sides: the revisions or interpreters of base and head. blocks: the least and the most. question:
+    what the blocks are to decide; None for a comparison's own, a change within the margin. kept: the file of
+    samples; None keeps none.
     """
-    plan = Plan(*blocks, None if half_width is None else math.log1p(half_width), seed or 0)
+    plan = Plan(*blocks, seed or 0)
     check_plan(plan, settings.alpha)
     asked = load_sweep(file, list(overrides))
     if not expand(asked).trials:

@@ -123,7 +123,6 @@ def _noise_text(noise: NoiseReport) -> str:
             f"drift, start to end     {noise.drift:+.1%}",
             f"margin to use           --threshold step_time={100 * noise.margin:.3g}% with --paired",
             f"smallest slowdown found {noise.detectable:.1%} (nine times in ten, at that margin)",
-            f"noise between runs      --run-noise {100 * noise.run_noise:.2g}% for stored runs",
         ]
     )
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -40,16 +40,6 @@ class Witness:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """Faults, the gravest first; coefficients; and what could not be checked, with the reasons."""
-
-    findings: list[Finding] = field(default_factory=list)
-    coefficients: list[Coefficient] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
 def adam_of(name: str, spec: EngineSpec) -> Adam:
     """Return the hyperparameters of a parameter's updates."""
     pattern, group = group_named(name, spec.param_groups)
@@ -57,22 +47,21 @@ def adam_of(name: str, spec: EngineSpec) -> Adam:
     return Adam(**settings, decoupled=spec.optimizer.name == "adamw", group=pattern)
 
 
-def examine(observed: Trajectory, reference: Reference, evidence: Witness) -> Examination:
-    """Return what evidence says of a finite run, by the reference."""
+def examine(
+    observed: Trajectory, reference: Reference, evidence: Witness
+) -> tuple[list[Finding], list[Coefficient], dict[str, str]]:
+    """Return the faults of a finite run, the gravest first; coefficients; what was not checked, and why."""
     updates, of_update = judge_update(evidence.remainders, evidence.adams)
     scale, of_gradient, scale_checked = _judge_scale(observed, reference, evidence)
     state = [*_judge_untrained(observed, reference, evidence), *evidence.findings]
-    unchecked, warnings = [], []
-    missing = _not_replayed(reference, evidence)
-    if missing is not None:
-        unchecked.append("update")
-        warnings.append(f"update not checked: {missing}")
+    unchecked = {}
+    if missing := _not_replayed(reference, evidence):
+        unchecked["update"] = missing
     if not scale_checked:
-        unchecked.append("scale")
         neither = "the engine reports neither first_moments() nor gradient norms"
-        warnings.append(f"scale not checked: {evidence.unread_moments or neither}")
+        unchecked["scale"] = evidence.unread_moments or neither
     findings = sorted([*scale, *updates, *state], key=lambda finding: finding.gravity != "wrong")
-    return Examination(findings, [*of_gradient, *of_update], unchecked, warnings)
+    return findings, [*of_gradient, *of_update], unchecked
 
 
 def _not_replayed(reference: Reference, evidence: Witness) -> str | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from zbench.errors import DamagedReferenceError, UsageError, undamaged
 from zbench.verify.digest import digest
 
-_FORMAT = "3"
+_FORMAT = "4"
 _TEXTS = ("names", "skipped", "inputs")  # fields that are no tensors, kept as JSON
 
 

@@ -64,20 +64,21 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
     finite = all_finite(observed.parameters) and all_finite(reference.plain.parameters)
     if evidence is None or not finite:
         return judgement
-    examined = examine(observed, reference, evidence)
-    graver = [finding.gravity for finding in examined.findings]
-    verdict = min([was.verdict, *graver], key=_GRAVITY.index)
-    diagnosis = "; ".join(dict.fromkeys(finding.text for finding in examined.findings[:_MOST_NAMED]))
+    findings, coefficients, unchecked = examine(observed, reference, evidence)
+    if was.verdict == "identical":
+        unchecked = {}
+    verdict = min([was.verdict, *(finding.gravity for finding in findings)], key=_GRAVITY.index)
+    diagnosis = "; ".join(dict.fromkeys(finding.text for finding in findings[:_MOST_NAMED]))
     if not diagnosis and verdict in ("drifted", "wrong"):
         diagnosis = f"parameters differ from step {was.first_differing_step} on"
     correctness = replace(
         was,
         verdict=verdict,
         diagnosis=diagnosis or None,
-        not_checked=[] if was.verdict == "identical" else examined.not_checked,
-        coefficients=examined.coefficients,
+        not_checked=list(unchecked),
+        coefficients=coefficients,
     )
-    warnings = [] if was.verdict == "identical" else examined.warnings
+    warnings = [f"{part} not checked: {why}" for part, why in unchecked.items()]
     return Judgement(correctness, [*judgement.warnings, *warnings])
 
 
