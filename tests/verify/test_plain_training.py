@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from tests.verify.runs import GPT, MLP, reference, task, training
 from zbench.errors import UsageError
 from zbench.verify import plain_training
-from zbench.verify.digest import digest
 from zbench.verify.plain_training import ROUNDING, PlainRun, make_reference, require_same
+from zbench.verify.trajectory import digest
 from zbench.workloads import Workload
 
 SIXTEENS = {**MLP, "options": {"hidden": 64, "vocabulary": 256}}  # multiples of 16: torch needs no padding

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.digest import digest
-from zbench.verify.trajectory import Reference, Trajectory
+from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.verify.verdict import Judgement, judge, name_of, worse
 
 NAMES = ("first", "second", "third")

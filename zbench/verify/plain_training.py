@@ -17,7 +17,6 @@ from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import Accumulation
-from zbench.verify.digest import digest
 from zbench.verify.plain_numerics import (
     Gradients,
     GradientSums,
@@ -30,7 +29,7 @@ from zbench.verify.plain_numerics import (
     torch_dtype,
 )
 from zbench.verify.slope import SKETCH, sketch
-from zbench.verify.trajectory import Reference, Trajectory
+from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.workloads import Workload, seed_all, weighted
 
 ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}

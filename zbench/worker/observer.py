@@ -14,10 +14,9 @@ from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.record.inputs import changed
 from zbench.record.record import Correctness
 from zbench.spec.trial import TrialSpec
-from zbench.verify.digest import digest
 from zbench.verify.evidence import Witness, adam_of, judge_buffers
 from zbench.verify.replay import KINDS, Adam, Parts, Remainder, replay
-from zbench.verify.trajectory import Trajectory, load_active, load_reference
+from zbench.verify.trajectory import Trajectory, digest, load_active, load_reference
 from zbench.verify.verdict import Judgement, judge, worse
 from zbench.workloads.workload import derived_seed
 

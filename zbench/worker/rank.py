@@ -23,9 +23,8 @@ from zbench.spec import shapes
 from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
-from zbench.verify.digest import digest
 from zbench.verify.plain_training import PlainRun, make_reference
-from zbench.verify.trajectory import save_reference
+from zbench.verify.trajectory import digest, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
