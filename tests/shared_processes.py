@@ -13,6 +13,7 @@ from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
 from zbench.launch import local
 from zbench.launch.client import RankGroup, WarmServer
+from zbench.spec.trial import TrialSpec
 
 OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME")
 """Variables that differ between tests, and that no worker reads."""
@@ -52,9 +53,9 @@ class SharedSimulator(client.SimulatorProcess):
         super().__init__()
         self._lock = threading.Lock()
 
-    def ask(self, question: dict[str, Any]) -> SimulationOutcome:
+    def ask(self, trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
         with self._lock:
-            return super().ask(question)
+            return super().ask(trial, base_dir)
 
     def close(self) -> None:
         pass

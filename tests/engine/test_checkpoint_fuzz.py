@@ -36,19 +36,17 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def checkpoints(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    save(engine, folder / "whole")
-    save(engine, folder / "pieces", sharded=True)
+def checkpoint(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints") / "whole"
+    save(engine, folder)
     return folder
 
 
-def refuses_or_loads(engine: Engine, checkpoints: Path, data: st.DataObject) -> None:
+def refuses_or_loads(engine: Engine, checkpoint: Path, data: st.DataObject) -> None:
     """Damage one file of a copy and load it."""
-    form = data.draw(st.sampled_from(["whole", "pieces"]))
     before, generator, numbers = engine.state_dict(), torch.get_rng_state(), random.getstate()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(shutil.copytree(checkpoints / form, Path(scratch) / form))
+        folder = Path(shutil.copytree(checkpoint, Path(scratch) / "damaged"))
         file = data.draw(st.sampled_from(sorted(folder.iterdir())))
         damage(file, data)
         try:
@@ -60,7 +58,7 @@ def refuses_or_loads(engine: Engine, checkpoints: Path, data: st.DataObject) -> 
             assert torch.equal(torch.get_rng_state(), generator)
             assert random.getstate() == numbers
         else:
-            load(engine, checkpoints / "whole")  # the next example begins with whole numbers
+            load(engine, checkpoint)  # the next example begins with whole numbers
     torch.set_rng_state(generator)
     random.setstate(numbers)
 
@@ -68,18 +66,18 @@ def refuses_or_loads(engine: Engine, checkpoints: Path, data: st.DataObject) -> 
 @settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
 @given(data=st.data())
 def test_a_damaged_checkpoint_is_loaded_or_refused(
-    engine: Engine, checkpoints: Path, data: st.DataObject
+    engine: Engine, checkpoint: Path, data: st.DataObject
 ) -> None:
-    refuses_or_loads(engine, checkpoints, data)
+    refuses_or_loads(engine, checkpoint, data)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_many_damaged_checkpoints_are_refused_without_growth(engine: Engine, checkpoints: Path) -> None:
+def test_many_damaged_checkpoints_are_refused_without_growth(engine: Engine, checkpoint: Path) -> None:
     @settings(max_examples=MANY, deadline=None, suppress_health_check=QUIET, database=None)
     @given(data=st.data())
     def fuzz(data: st.DataObject) -> None:
-        refuses_or_loads(engine, checkpoints, data)
+        refuses_or_loads(engine, checkpoint, data)
 
     before = psutil.Process().memory_info().rss
     fuzz()

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from zbench.engine import build_engine
+from zbench.engine.adam import cuda_unavailable_reason
 from zbench.engine.assembly import settings
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -41,6 +42,16 @@ def test_inductor_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None
         settings.check(spec, torch.device("cuda"))
     there["triton"] = object()
     settings.check(spec, torch.device("cuda"))
+
+
+@pytest.mark.skipif(cuda_unavailable_reason() is None, reason="the CUDA kernels can be used here")
+def test_stochastic_rounding_on_a_gpu_needs_zbenchs_kernels() -> None:
+    moments = {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}
+    spec = EngineSpec.model_validate({"zero_stage": 1, "optimizer": moments})
+    settings.check(spec, torch.device("cpu"))
+    settings.check(spec.model_copy(update={"offload_optimizer": "cpu"}), torch.device("cuda"))
+    with pytest.raises(UsageError, match="nvcc.*set moments_rounding: nearest"):
+        settings.check(spec, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -37,7 +37,7 @@ HAVE_SCRATCH = {
 """Operators that allocate more than SMALL and free it within themselves: what a simulation cannot see."""
 SMALL = 1024
 POINTS = covering(AXES, 2, seed=5)
-SHORT = 6
+SHORT = 4
 
 
 Simulate = Callable[..., Simulated]

@@ -22,9 +22,15 @@ GROUPS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "backwards"), [("counted", 1), ("counted", 3), ("multi_backward", 3), ("unmanaged", 3)]
+    ("peer", "mode", "backwards"),
+    [
+        ("ddp", "counted", 1),
+        ("ddp", "multi_backward", 3),
+        ("zero_redundancy", "counted", 3),
+        ("fsdp2", "counted", 3),
+        ("fsdp2", "unmanaged", 3),
+    ],
 )
-@pytest.mark.parametrize("peer", STAGE)
 def test_peers_train_what_plain_pytorch_trains_in_every_mode(
     run_trial: RunTrial, peer: str, backwards: int, mode: str
 ) -> None:

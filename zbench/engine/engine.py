@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.checkpoint.state import EngineState, LocalState, StateEntry
+from zbench.engine.checkpoint.state import EngineState, StateEntry
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.memory.buffers import bytes_of
@@ -222,8 +222,7 @@ class Engine:
     @torch.no_grad()
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
         """Return this rank's own master weights and moments, as views (`TrainingEngine.optimizer_parts`)."""
-        state = self.checked_state()
-        return state.parts(state.shard.segments)
+        return self.checked_state().parts()
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
@@ -235,11 +234,6 @@ class Engine:
     def state_entries(self) -> list[StateEntry]:
         """Return the same as entries that are read one at a time, by every rank in the same order."""
         return list(self.checked_state().entries())
-
-    @torch.no_grad()
-    def local_state(self) -> LocalState:
-        """Return this rank's part of the same, for a sharded checkpoint."""
-        return self.checked_state().local()
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

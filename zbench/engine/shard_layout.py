@@ -80,11 +80,6 @@ class ShardLayout(ABC):
     def blocks_to_gather(self) -> Sequence[Extent]:
         """The blocks of which this rank needs the other ranks' parts after an optimizer step."""
 
-    @property
-    @abstractmethod
-    def segments_to_save(self) -> Sequence[Segment]:
-        """The segments that this rank writes to a sharded checkpoint; together the ranks write every one."""
-
     def _segments(self) -> Iterator[Segment]:
         starts, order = self.layout.in_order
         for block in self.layout.blocks:
@@ -121,10 +116,6 @@ class ShardedLayout(ShardLayout):
     def blocks_to_gather(self) -> Sequence[Extent]:
         return self.layout.blocks
 
-    @property
-    def segments_to_save(self) -> Sequence[Segment]:
-        return self.segments if self.rank < self.layout.shards else ()
-
 
 class WholeLayout(ShardLayout):
     """Keeps everything, the same on every rank. Each bucket is one block, so that it can be gathered in
@@ -146,7 +137,3 @@ class WholeLayout(ShardLayout):
     @property
     def blocks_to_gather(self) -> Sequence[Extent]:
         return ()
-
-    @property
-    def segments_to_save(self) -> Sequence[Segment]:
-        return () if self.rank else self.segments

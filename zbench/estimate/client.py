@@ -1,18 +1,17 @@
 """Simulates trials in processes of their own. No torch here: the processes load it, once each."""
 
-import json
+import gc
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any
 
-from zbench.estimate.result import Estimate, NotSimulated, SimulationOutcome
+from zbench.estimate.result import NotSimulated, SimulationOutcome
 from zbench.spec.trial import TrialSpec
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -58,54 +57,57 @@ class Simulator(AbstractContextManager["Simulator"]):
             if child is None:
                 child = SimulatorProcess()
                 self._children.append(child)
-            answer = child.ask({"trial": trial.model_dump(mode="json"), "base_dir": str(self._base_dir)})
+            return child.ask(trial, self._base_dir)
         finally:
             self._idle.put(child if child is not None and child.alive else None)
-        return answer
 
 
 class SimulatorProcess:
-    """One process that simulates, and the pipes to it."""
+    """One process that simulates, and the pipe to it."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "zbench.estimate"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
-            text=True,
-        )
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
         self.alive = True
 
-    def ask(self, question: dict[str, Any]) -> SimulationOutcome:
+    def ask(self, trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
         """Return the answer; that there is none, where the process ends instead."""
-        into, out = self._pipes()
-        line = ""
-        with suppress(OSError):
-            into.write(json.dumps(question) + "\n")
-            into.flush()
-            line = out.readline()
-        if not line:
+        try:
+            self._pipe.send((trial, base_dir))
+            outcome: SimulationOutcome = self._pipe.recv()
+        except (EOFError, OSError):
             self.alive = False
-            status = self._process.wait()
+            self._process.join()
+            status = self._process.exitcode or 0
             name = signal.Signals(-status).name if status < 0 else f"status {status}"
             return NotSimulated(f"torch ended the simulation ({name})")
-        answer = json.loads(line)
-        if "problem" in answer:
-            return NotSimulated(answer["problem"])
-        return Estimate.from_json(answer["estimate"])
+        return outcome
 
     def close(self) -> None:
         """End the process."""
         self.alive = False
         self._process.kill()
-        self._process.wait()
-        for pipe in self._pipes():
-            with suppress(OSError):
-                pipe.close()
+        self._process.join()
+        self._pipe.close()
 
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
+
+def _serve(questions: Connection) -> None:
+    """Answer until the other end is closed. What a user's model prints is no answer."""
+    os.environ.update(_ENVIRONMENT)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
+    from zbench.estimate.reading import answer
+
+    frozen = False
+    with suppress(EOFError):
+        while True:
+            questions.send(answer(*questions.recv()))
+            gc.collect()
+            if not frozen:  # the modules that are loaded by now need not be looked through after each trial
+                gc.freeze()
+                frozen = True

@@ -40,7 +40,7 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py holds these
     "optimizer/shard_optimizer.py": MOMENTS,
     "assembly/optimizer.py:_masters_in": MASTER,
     "speculative/rollback.py": SPECULATIVE,
-    "speculative/assemble.py": SPECULATIVE,
+    "assembly/speculation.py": SPECULATIVE,
 }
 MODEL = "model"
 """Code outside of the engine: in the forward, what the model allocates."""

@@ -13,13 +13,21 @@ from torch._subclasses.fake_tensor import (
 )
 
 from zbench.errors import UsageError, ZbenchError
-from zbench.estimate.result import Estimate, HeldAllocation
+from zbench.estimate.result import Estimate, HeldAllocation, NotSimulated, SimulationOutcome
 from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
 
 _NAMED = 20  # allocations at the peak
 _NO_FAKE = re.compile(r"no fake impl|register_fake|Attempted to call .* fake|no meta|Meta tensors", re.I)
 _OPERATOR = re.compile(r"\b([a-z_][\w]*::[\w.]+|aten\.[\w.]+)")
+
+
+def answer(trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
+    """Return what one rank of a trial needs, or why it cannot be simulated."""
+    try:
+        return estimate(trial, base_dir)
+    except Exception as error:
+        return NotSimulated(explained(error))
 
 
 def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:

@@ -2,10 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
-
-from pydantic import TypeAdapter
 
 CACHED = 1 << 20
 """Bytes. Operators that touch no more work in a processor's caches."""
@@ -75,17 +72,6 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Estimate":
-        """Return what `to_json` was made of."""
-        return _adapter().validate_python(value)
-
-
-@cache
-def _adapter() -> TypeAdapter[Estimate]:
-    """Return what reads estimates; to make it takes 2 ms."""
-    return TypeAdapter(Estimate)
 
 
 @dataclass(frozen=True, slots=True)

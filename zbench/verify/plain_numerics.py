@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from zbench.engine.adam import NORM_CHUNK, ReferenceAdam
+from zbench.engine.adam import NORM_CHUNK, plain_square_sums
 from zbench.spec.engine import EngineSpec, OptimizerSpec, ParamGroupSpec
 
 Gradients = dict[str, Tensor | None]
@@ -80,12 +80,7 @@ def clipping_factor(norm: float, max_norm: float) -> float:
 
 def canonical_square_sum(gradients: Gradients) -> float:
     """Return the canonical float64 sum of squares, parameters in registration order."""
-    parts = []
-    for gradient in gradients.values():
-        if gradient is not None and gradient.numel():
-            part = torch.empty(-(-gradient.numel() // NORM_CHUNK), dtype=torch.float64)
-            ReferenceAdam().chunk_square_sums([gradient.reshape(-1)], [part])
-            parts.append(part)
+    parts = [plain_square_sums(g.reshape(-1)) for g in gradients.values() if g is not None and g.numel()]
     return float(np.add.accumulate(torch.cat(parts).numpy())[-1]) if parts else 0.0
 
 

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, results
 from tests.engine.adam.host_kernels import COMPILER, HostKernels
+from tests.engine.adam.reference import ReferenceAdam
 from tests.engine.plain import bits
 from zbench.engine.adam import (
     AdamBackend,
     AdamTask,
     CudaAdam,
     NativeAdam,
-    ReferenceAdam,
     Slot,
     adam_step_,
     cuda_unavailable_reason,

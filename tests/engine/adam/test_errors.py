@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from tests.engine.adam.cases import Case, results
-from zbench.engine.adam import Hyper, NativeAdam, ReferenceAdam, Slot, adam_step_
+from tests.engine.adam.reference import ReferenceAdam
+from zbench.engine.adam import Hyper, NativeAdam, Slot, adam_step_
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 BAD_TASKS: list[tuple[str, dict[str, Any]]] = [

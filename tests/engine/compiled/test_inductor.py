@@ -18,15 +18,15 @@ INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "two_graphs_share_a_parameter": (2, "two_graphs_share_a_parameter", {}, {}),
     "sent_from_where_they_are": (2, "wide", {"reduce_bucket_size": 10**6}, {}),
     "new_sequence_lengths": (1, "new_lengths_of_one_graph", {}, {}),
-    "partly_trained_no_reduction_checkpointed": (1, "mixture", {}, {}),
+    "partly_trained_no_reduction_checkpointed": (0, "mixture", {}, {}),
     "offload_and_micro_steps": (
-        1,
+        0,
         "one_graph_for_many_layers",
         {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2},
         {"backwards": 2},
     ),
 }
-"""Ranks by default, a model, keys. The soak has all on 1 and 2: each rank compiles for itself, and
+"""Ranks by default (0: none), a model, keys. The soak has all on 1 and 2: each rank compiles for itself, and
 `test_parity` has every kind of graph on several.
 """
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine import Engine, build_engine
-from zbench.engine.speculative import Speculative
+from zbench.engine.speculative.schedule import Speculative
 from zbench.spec.engine import EngineSpec
 
 

@@ -72,8 +72,7 @@ def heard(call: Callable[[], object]) -> str:
 
 def stored(engine: Engine) -> list[Tensor]:
     """Return copies of what this rank keeps of the weights; no collective."""
-    state = engine.local_state()
-    return [value for key, value in sorted(state.pieces.items()) if key.startswith("param.")]
+    return [part["param"].clone() for _, part in sorted(engine.optimizer_parts().items())]
 
 
 def _engine(group: dist.ProcessGroup, model: nn.Module, **keys: Any) -> Engine:

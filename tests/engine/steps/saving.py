@@ -19,13 +19,13 @@ def draws() -> list[float]:
     return [float(torch.rand(())), random.random(), float(np.random.rand()), float(np.random.randn())]
 
 
-def resumed(group: dist.ProcessGroup, path: str, spec: dict[str, Any], sharded: bool) -> bool:
+def resumed(group: dist.ProcessGroup, path: str, spec: dict[str, Any]) -> bool:
     """Whether every rank's generators go on where they were saved."""
     seed = 10 + dist.get_rank(group)
     torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
     draws()
     engine = engine_of(group, model(), spec)
-    save(engine, path, sharded=sharded)
+    save(engine, path)
     expected = draws()
     draws()
     load(engine, path)

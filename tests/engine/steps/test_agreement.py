@@ -14,8 +14,7 @@ WAYS = ["memory", "sockets"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("inner", [32, 48], ids=["same-size", "other-size"])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(("inner", "world"), [(32, 3), (48, 2)], ids=["same-size", "other-size"])
 def test_experts_in_another_order_stop_every_rank_and_no_weight_changes(
     ranks: RankPool, way: str, inner: int, world: int
 ) -> None:

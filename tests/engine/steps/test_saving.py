@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.engine.ranks import RankPool
 from tests.engine.steps.test_transactions import each_row
 
@@ -12,11 +10,10 @@ CASES = "tests.engine.steps.saving:"
 
 
 @each_row
-@pytest.mark.parametrize("sharded", [False, True], ids=["consolidated", "sharded"])
 def test_a_resumed_run_draws_the_numbers_of_a_continuous_one(
-    ranks: RankPool, tmp_path: Path, row: dict[str, Any], sharded: bool
+    ranks: RankPool, tmp_path: Path, row: dict[str, Any]
 ) -> None:
-    assert all(ranks.run(2, CASES + "resumed", str(tmp_path / "runs" / "today"), row, sharded))
+    assert all(ranks.run(2, CASES + "resumed", str(tmp_path / "runs" / "today"), row))
 
 
 @each_row

@@ -18,7 +18,6 @@ from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, peers
 from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.peers import probe_peers
-from zbench.errors import RanksDisagreeError
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
@@ -140,21 +139,6 @@ def extra_bytes(group: dist.ProcessGroup, length: int, *, in_place: bool) -> tup
     extra, left = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
     comm.close()
     return extra, left
-
-
-def outlive(group: dist.ProcessGroup, victim: int) -> str:
-    """One rank is killed in the middle of a reduction; the others return what they hear."""
-    comm, rank = make(group), dist.get_rank(group)
-    send = torch.ones(3 << 15)
-    out = torch.empty(send.numel() // comm.world_size)
-    comm.reduce_scatter(send, out, TAG).wait()
-    if rank == victim:
-        os._exit(9)
-    try:
-        comm.reduce_scatter(send, out, TAG).wait()
-        return "nothing"
-    except RanksDisagreeError as error:
-        return str(error)
 
 
 def trajectory_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:

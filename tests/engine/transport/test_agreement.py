@@ -6,6 +6,7 @@ import pytest
 from torch.distributed import HashStore
 
 from zbench.engine.protocols import Tag
+from zbench.engine.transport import agreement
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Call
 
 
@@ -24,7 +25,8 @@ class Ranks:
 
 
 @pytest.fixture
-def ranks() -> Ranks:
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    monkeypatch.setattr(agreement, "_SECONDS_TO_HEAR", 0.1)
     return Ranks()
 
 
@@ -39,7 +41,7 @@ def test_a_rank_that_does_not_wait_or_not_for_long_is_in_no_deadlock(ranks: Rank
 def test_ranks_that_wait_in_the_same_call_wait_for_its_bytes(ranks: Ranks) -> None:
     for rank in (0, 1):
         ranks.wait(rank, REDUCTIONS, "the same")
-    assert not any(agreement.look(5.0) for agreement in ranks.all)
+    assert not any(rank.look(5.0) for rank in ranks.all)
     assert not ranks.all[0].look(5.0)
     assert ranks.ended == []
 

@@ -73,15 +73,3 @@ def test_a_reduction_needs_little_whatever_its_length_and_keeps_nothing(
         # of 12 MiB from each of two neighbours; one part lands in an `out` apart
         assert 0 < extra <= (1 + in_place) * (1 << 18) + 4096
         assert left == 0
-
-
-def test_a_rank_that_dies_is_an_error_to_those_who_wait_for_it() -> None:
-    pool = RankPool(3)
-    try:
-        pool.begin(3, CASES + "outlive", 1)
-        for rank in (0, 2):
-            right, heard = pool.answer(rank, 60)
-            assert right, heard
-            assert "rank 1 has left" in heard, heard
-    finally:
-        pool.close()

@@ -1,5 +1,7 @@
 """Parts of the transport that one process shows: the store's texts, groups that fit, probes, sums."""
 
+import stat
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -7,7 +9,7 @@ from torch.distributed import Store
 
 from zbench.engine.transport.agreement import Board
 from zbench.engine.transport.hybrid import check_shard_group_size
-from zbench.engine.transport.peers import can_read_all
+from zbench.engine.transport.peers import PeerListener, can_read_all
 from zbench.errors import UsageError
 
 
@@ -60,21 +62,29 @@ class Listener:
     """Notes whom it is told to connect to; refuses if `error` says so."""
 
     def __init__(self, error: type[OSError] | None = None) -> None:
-        self.connected: list[tuple[bytes, int]] = []
+        self.connected: list[str] = []
         self._error = error
 
-    def connect(self, names: list[bytes], pids: list[int]) -> None:
+    def connect(self, names: list[str]) -> None:
         if self._error is not None:
             raise self._error
-        self.connected = list(zip(names, pids, strict=True))
+        self.connected = names
 
 
 @pytest.mark.parametrize("second", [True, False, PermissionError])
 def test_ranks_are_connected_only_if_every_ranks_memory_can_be_read(second: bool | type[OSError]) -> None:
-    listener, probes = Listener(), [(Probe(7, True), b"a"), (Probe(8, second), b"b")]
+    listener, probes = Listener(), [(Probe(7, True), "a"), (Probe(8, second), "b")]
     assert can_read_all(cast(Any, listener), cast(Any, probes)) == (second is True)
-    assert listener.connected == ([(b"a", 7), (b"b", 8)] if second is True else [])
+    assert listener.connected == (["a", "b"] if second is True else [])
 
 
 def test_a_connection_that_is_refused_is_no_way_to_read() -> None:
-    assert not can_read_all(cast(Any, Listener(ConnectionRefusedError)), cast(Any, [(Probe(7, True), b"a")]))
+    assert not can_read_all(cast(Any, Listener(ConnectionRefusedError)), cast(Any, [(Probe(7, True), "a")]))
+
+
+def test_no_other_user_can_connect_to_a_rank_and_nothing_is_left_behind() -> None:
+    listener = PeerListener(0, 2, 20.0)
+    folder = Path(listener.name).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU
+    listener.close()
+    assert not folder.exists()

@@ -1,10 +1,9 @@
-"""One Adam contract and its backends: native (CPU), CUDA, and a slow reference in plain torch."""
+"""One Adam contract and its backends: native (CPU), CUDA, and torch's fused Adam."""
 
-from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper, Slot
+from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper, Slot, plain_square_sums
 from zbench.engine.adam.cuda import CudaAdam, MixedAdam, TorchFusedAdam, cuda_adam, cuda_unavailable_reason
 from zbench.engine.adam.native import NativeAdam
 from zbench.engine.adam.optimizer import CpuAdam, adam_step_
-from zbench.engine.adam.reference import ReferenceAdam
 
 __all__ = [
     "NORM_CHUNK",
@@ -15,10 +14,10 @@ __all__ = [
     "Hyper",
     "MixedAdam",
     "NativeAdam",
-    "ReferenceAdam",
     "Slot",
     "TorchFusedAdam",
     "adam_step_",
     "cuda_adam",
     "cuda_unavailable_reason",
+    "plain_square_sums",
 ]

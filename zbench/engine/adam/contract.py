@@ -82,7 +82,7 @@ class AdamTask:
 
 
 class AdamBackend(Protocol):
-    """Where the update runs. Implementations: reference (plain torch), native (CPU), cuda."""
+    """Where the update runs. Implementations: native (CPU), cuda, and torch's fused Adam."""
 
     def update(
         self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
@@ -103,6 +103,17 @@ class AdamBackend(Protocol):
         finite, so the norm doubles as the overflow check. Lengths need not be multiples of 256: the last
         chunk is padded with zeros.
         """
+
+
+def plain_square_sums(grad: Tensor) -> Tensor:
+    """Return the canonical sums of one gradient's chunks, float64, in plain torch on any device."""
+    padded = torch.nn.functional.pad(grad.double(), (0, -grad.numel() % NORM_CHUNK))
+    squares = padded.square().view(-1, NORM_CHUNK // 8, 8)
+    lane = torch.zeros_like(squares[:, 0])
+    for row in squares.unbind(1):
+        lane = lane + row
+    pair = [lane[:, i] + lane[:, i + 4] for i in range(4)]
+    return (pair[0] + pair[2]) + (pair[1] + pair[3])
 
 
 def as_given(message: str) -> str:

@@ -7,6 +7,7 @@ fused AdamW behind the contract; MixedAdam updates each task where it is.
 import ctypes
 import functools
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -21,9 +22,17 @@ from zbench.engine.adam.contract import (
     check_nonfinite,
     check_norm_tensors,
     check_tasks,
+    plain_square_sums,
 )
-from zbench.engine.adam.native import Flat, PlanCache, call_native, flatten, norm_rows, steps_of
-from zbench.engine.adam.reference import ReferenceAdam
+from zbench.engine.adam.native import (
+    Flat,
+    PlanCache,
+    build_plan,
+    call_native,
+    flatten,
+    norm_rows,
+    steps_of,
+)
 
 
 @functools.cache
@@ -149,45 +158,68 @@ def _on_device(rows: bytes, device: torch.device) -> Tensor:
     return host.to(device, non_blocking=True)
 
 
-class TorchFusedAdam(ReferenceAdam):
+class TorchFusedAdam:
     """One fused call for each task. On the CPU its bits are the contract's (of multiples of 16 elements), but
     for a NaN, which keeps its payload; on a device that is not shown yet.
 
-    What torch's kernel has no form of (moments in bfloat16, no bias correction) is done by ReferenceAdam,
-    slowly. Asynchronous on the current stream, as torch's operations are.
+    It rounds moments to nearest only. Asynchronous on the current stream, as torch's operations are.
     """
 
-    def _update_task(self, task: AdamTask, grad_scale: float) -> None:
-        if task.hyper.bias_correction and task.slot.exp_avg.dtype is torch.float32:
-            _update_fused(task, grad_scale)
-        else:
-            super()._update_task(task, grad_scale)
+    @torch.no_grad()
+    def update(
+        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
+    ) -> None:
+        """See AdamBackend.update."""
+        if not tasks:
+            return
+        device_type = tasks[0].slot.param.device.type
+        check_grad_scale(grad_scale)
+        check_nonfinite(nonfinite, device_type)
+        check_tasks(tasks, device_type)
+        call_native(partial(build_plan, tasks), flatten(tasks).tensors)  # refuses overlapping tensors
+        for task in tasks:
+            self.update_task(task, grad_scale)
+            if nonfinite is not None:
+                kept = task.param_out if task.param_out is not None else (task.into or task.slot).param
+                nonfinite += (~kept.isfinite()).sum()
 
+    def update_task(self, task: AdamTask, grad_scale: float) -> None:
+        """Update one task that has been checked."""
+        assert task.rounding_seed is None, "torch's kernel rounds to nearest"
+        hyper, slot = task.hyper, task.slot
+        if task.into is not None:
+            for name in ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+                if (source := getattr(slot, name)) is not None:
+                    getattr(task.into, name).copy_(source)
+            slot = task.into
+        kept = [m for m in (slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq) if m is not None]
+        wide = [moment.float() for moment in kept]  # float32 ones themselves
+        single = torch.tensor(grad_scale, dtype=torch.float64).float().item()
+        step = float(task.step) if hyper.bias_correction else math.inf  # 1 - beta ** inf corrects nothing
+        fused = torch._fused_adamw_ if hyper.decoupled else torch._fused_adam_
+        fused(
+            [slot.param],
+            [task.grad.float() * single],
+            [wide[0]],
+            [wide[1]],
+            wide[2:],
+            [torch.full((), step, device=slot.param.device)],
+            amsgrad=len(wide) > 2,
+            **{name: getattr(hyper, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
+            maximize=False,
+            grad_scale=None,
+            found_inf=None,
+        )
+        for moment, result in zip(kept, wide, strict=True):
+            moment.copy_(result)
+        if task.param_out is not None:
+            task.param_out.copy_(slot.param)
 
-def _update_fused(task: AdamTask, grad_scale: float) -> None:
-    hyper, slot = task.hyper, task.slot
-    if task.into is not None:
-        for name in ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
-            if (source := getattr(slot, name)) is not None:
-                getattr(task.into, name).copy_(source)
-        slot = task.into
-    single = torch.tensor(grad_scale, dtype=torch.float64).float().item()
-    fused = torch._fused_adamw_ if hyper.decoupled else torch._fused_adam_
-    fused(
-        [slot.param],
-        [task.grad.float() * single],
-        [slot.exp_avg],
-        [slot.exp_avg_sq],
-        [] if slot.max_exp_avg_sq is None else [slot.max_exp_avg_sq],
-        [torch.full((), float(task.step), device=slot.param.device)],
-        amsgrad=slot.max_exp_avg_sq is not None,
-        **{name: getattr(hyper, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
-        maximize=False,
-        grad_scale=None,
-        found_inf=None,
-    )
-    if task.param_out is not None:
-        task.param_out.copy_(slot.param)
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """See AdamBackend.chunk_square_sums."""
+        check_norm_tensors(grads, out, grads[0].device.type if grads else "")
+        for grad, sums in zip(grads, out, strict=True):
+            sums.copy_(plain_square_sums(grad))
 
 
 class MixedAdam:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import discovery, settings
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
-from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder, ParameterSettings
+from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder
 from zbench.engine.assembly.settings import DTYPES
+from zbench.engine.assembly.speculation import speculate
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.engine import Core, Engine
@@ -36,7 +37,7 @@ from zbench.engine.partition import GatherGroup, Layout, plan_layout, split_layo
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
-from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
+from zbench.engine.speculative.schedule import StepAssumptions
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
 from zbench.engine.transport.collective_checks import BUILD, MODEL, all_or_none
 from zbench.spec.engine import EngineSpec
@@ -153,21 +154,14 @@ class _Builder:
         )
 
     def _parameter_builder(self) -> ParameterBuilder:
-        spec = self.spec
-        chosen = ParameterSettings(
-            DTYPES[spec.dtype],
-            self.device,
-            self.memories.local if spec.offload_param == "none" else self.memories.host,
-            self._standalone_threshold,
-            spec.param_persistence_threshold,
-            spec.prefetch_bucket_size if spec.overlap_comm else 0,
-            spec.leaf_modules,
-            self._layout,
-            watched=spec.compile == "off",
-            stored=torch.float32 if {spec.offload_param, spec.offload_optimizer} == {"none"} else None,
-        )
         return PARAMETER_BUILDERS[self.stage.parameters](
-            self.model, chosen, self.collectives, self.transport.agreement
+            self.model,
+            self.spec,
+            self.memories,
+            self.collectives,
+            self.transport.agreement,
+            self._layout,
+            self._standalone_threshold,
         )
 
     def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
@@ -234,10 +228,7 @@ class _Builder:
             lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm
         )
         alone = self.collectives.world_size == 1
-        chosen = SpeculationSettings(
-            spec.sub_group_size, spec.optimizer_threads, spec.rollback, offloaded, alone
-        )
-        return speculate(optimizer, adam, parameters, parameters.param_infos, assumptions, chosen)
+        return speculate(spec, optimizer, adam, parameters, assumptions, offloaded=offloaded, alone=alone)
 
 
 def _take_edit(schedule: Schedule, optimizer: ShardOptimizer, segment: Segment, values: Tensor) -> None:

@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from zbench.engine.adam import NORM_CHUNK
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.assembly.settings import DTYPES
+from zbench.engine.memory.kinds import Memories
 from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.deferred import make_whole, whole_values
@@ -23,41 +23,31 @@ from zbench.engine.partition import GatherGroup, Layout
 from zbench.engine.protocols import Collectives, GradientSink
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout
 from zbench.engine.transport.agreement import Agreement
+from zbench.spec.engine import EngineSpec
 
-
-@dataclass(frozen=True, slots=True)
-class ParameterSettings:
-    """What grouping, storing and gathering depend on.
-
-    dtype: of parameters that the model has in float32. memory: of what is stored between steps.
-    standalone_threshold: elements from which a replicated parameter has a group of its own.
-    persistence_threshold: elements up to which a sharded parameter stays gathered. prefetch: elements that
-    are gathered ahead. leaf_modules: names or classes of modules that are gathered at once. layout: lays
-    parameters of these sizes and groups out. watched: whether replicated parameters note that `p.data` was
-    read; a compiler knows torch's own classes only. stored: the dtype of what is stored of sharded parameters
-    between their uses, their master weights; None: their own.
-    """
-
-    dtype: torch.dtype
-    device: torch.device
-    memory: Memory
-    standalone_threshold: float
-    persistence_threshold: int
-    prefetch: int
-    leaf_modules: Sequence[str]
-    layout: Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
-    watched: bool = True
-    stored: torch.dtype | None = None
+Plan = Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
+"""Lays parameters of these sizes and groups out."""
 
 
 class ParameterBuilder(ABC):
-    """Builds the parameters of one model, in the order of its methods; only `attach` changes the model."""
+    """Builds the parameters of one model, in the order of its methods; only `attach` changes the model.
+
+    standalone_threshold: elements from which a replicated parameter has a group of its own.
+    """
 
     def __init__(
-        self, model: nn.Module, settings: ParameterSettings, collectives: Collectives, agreement: Agreement
+        self,
+        model: nn.Module,
+        spec: EngineSpec,
+        memories: Memories,
+        collectives: Collectives,
+        agreement: Agreement,
+        plan_layout: Plan,
+        standalone_threshold: float,
     ) -> None:
-        self.model, self.settings = model, settings
-        self.collectives, self._agreement = collectives, agreement
+        self.model, self.spec, self.memories = model, spec, memories
+        self.dtype, self.collectives, self._agreement = DTYPES[spec.dtype], collectives, agreement
+        self._plan_layout, self._standalone_threshold = plan_layout, standalone_threshold
 
     @abstractmethod
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
@@ -83,16 +73,14 @@ class ReplicatedBuilder(ParameterBuilder):
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
         alignment = self.collectives.shards * NORM_CHUNK
-        return replicated_groups(
-            param_infos, self.settings.dtype, alignment, self.settings.standalone_threshold
-        )
+        return replicated_groups(param_infos, self.dtype, alignment, self._standalone_threshold)
 
     def store(
         self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
     ) -> ReplicatedParameters:
-        settings, comm = self.settings, self.collectives
+        watched = self.spec.compile == "off"  # a compiler knows torch's own classes only
         self._store = ReplicatedParameters(
-            param_infos, shard, plan.dtypes, settings.memory, comm, watched=settings.watched
+            param_infos, shard, plan.dtypes, self.memories.local, self.collectives, watched=watched
         )
         return self._store
 
@@ -101,7 +89,7 @@ class ReplicatedBuilder(ParameterBuilder):
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
         for t in frozen.members:
-            make_whole(t.parameter, self.settings.dtype, self.collectives)
+            make_whole(t.parameter, self.dtype, self.collectives)
         self._store.adopt()
         access = Access(self.collectives, self._agreement, lambda _: nullcontext(), self._store.absorb)
         return GradientHooks(self._store.param_infos, sink.accept, self.model), access
@@ -111,27 +99,30 @@ class ShardedBuilder(ParameterBuilder):
     """Builds ShardedParameters: one store for the trained parameters, and one for the frozen ones."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        settings = self.settings
-        leaves = find_leaves(self.model, settings.leaf_modules)
-        return module_groups(self.model, param_infos, settings.dtype, settings.persistence_threshold, leaves)
+        leaves = find_leaves(self.model, self.spec.leaf_modules)
+        threshold = self.spec.param_persistence_threshold
+        return module_groups(self.model, param_infos, self.dtype, threshold, leaves)
 
     def store(
         self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
     ) -> ShardedParameters:
-        self._store = self._sharded(param_infos, shard, plan, self.settings.stored)
+        near = {self.spec.offload_param, self.spec.offload_optimizer} == {"none"}  # then masters are stored
+        self._store = self._sharded(param_infos, shard, plan, torch.float32 if near else None)
         return self._store
 
     def _sharded(
         self, members: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan, stored: torch.dtype | None
     ) -> ShardedParameters:
-        chosen = self.settings
-        return ShardedParameters(members, shard, plan, chosen.device, chosen.memory, self.collectives, stored)
+        local, host = self.memories.local, self.memories.host
+        memory = local if self.spec.offload_param == "none" else host
+        return ShardedParameters(members, shard, plan, local.device, memory, self.collectives, stored)
 
     def frozen(self, members: Sequence[ParamInfo]) -> FrozenShards:
         plan = self.groups(members)
-        layout = self.settings.layout([t.parameter.numel() for t in members], plan.groups)
+        layout = self._plan_layout([t.parameter.numel() for t in members], plan.groups)
         store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan, None)
-        self._gatherer = Gatherer((self._store, store), window=self.settings.prefetch)
+        window = self.spec.prefetch_bucket_size if self.spec.overlap_comm else 0
+        self._gatherer = Gatherer((self._store, store), window=window)
         return FrozenShards(store, self._gatherer)
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
@@ -140,7 +131,7 @@ class ShardedBuilder(ParameterBuilder):
         for store in gatherer.stores:
             store.adopt()
         access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
-        modules = find_leaves(self.model, self.settings.leaf_modules)
+        modules = find_leaves(self.model, self.spec.leaf_modules)
         leaves = LeafModules(modules, gatherer, param_infos, sink.absent)
         return GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves), access
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import torch
 
+from zbench.engine.adam import cuda_unavailable_reason
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.policies import (
     AccumulationPolicy,
@@ -30,6 +31,12 @@ def check(spec: EngineSpec, device: torch.device) -> None:
         raise UsageError(
             "compile: inductor writes a GPU's kernels in Triton, which is not installed; pip install triton,"
             " or set compile: aot_eager"
+        )
+    on_gpu = device.type == "cuda" and offload_ratio(spec) < 1.0
+    if on_gpu and spec.optimizer.moments_rounding == "stochastic" and (why := cuda_unavailable_reason()):
+        raise UsageError(
+            f"moments_rounding: only zbench's own kernels round stochastically on a GPU ({why}); set"
+            " moments_rounding: nearest"
         )
 
 

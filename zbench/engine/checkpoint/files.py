@@ -1,19 +1,14 @@
-"""Checkpoints as safetensors files, consolidated or sharded; either can be resumed at any world size and
-stage.
+"""Checkpoints as safetensors files, to be resumed at any world size and stage. Sharded ones: `distributed`.
 
-A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` per rank, with
-keys `KIND.NAME@START` for runs of a flattened tensor, and `common.safetensors` with what is not sharded and
-all shapes. Both hold the keys of `state`. `rng-R-of-W.safetensors` holds a rank's random number generators.
-A checkpoint gets its name only when it is complete. A consolidated file is written tensor by tensor; the
-library writes one only with all of them in memory.
+`state.safetensors` holds the keys of `state`, `rng-R-of-W.safetensors` a rank's random number generators. A
+checkpoint gets its name only when it is complete. The state is written tensor by tensor; the library writes a
+file only with all of them in memory.
 """
 
 import json
-import math
 import os
 import random
 import shutil
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -27,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from safetensors.torch import save as file_of
 from torch import Tensor
 
-from zbench.engine.checkpoint.state import LocalState, StateEntry
+from zbench.engine.checkpoint.state import StateEntry
 from zbench.engine.protocols import Collectives
 from zbench.errors import UsageError, undamaged
 
@@ -40,11 +35,10 @@ class Saves(Protocol):
     @property
     def collectives(self) -> Collectives: ...
     def state_entries(self) -> Sequence[StateEntry]: ...
-    def local_state(self) -> LocalState: ...
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
 
-def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
+def save(engine: Saves, path: str | Path) -> None:
     """Write a checkpoint directory; every rank calls it. UsageError if `path` exists."""
     path, comm = Path(path), engine.collectives
     if path.exists():
@@ -54,14 +48,7 @@ def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
     comm.barrier()
-    if sharded:
-        local = engine.local_state()
-        save_file(local.pieces, draft / f"rank-{comm.rank:05d}-of-{comm.world_size:05d}.safetensors")
-        if comm.rank == 0:
-            facts = {"shapes": json.dumps(local.shapes), "ranks": str(comm.world_size)}
-            save_file(local.common, draft / "common.safetensors", facts)
-    else:
-        write_stream(engine.state_entries(), draft / "state.safetensors" if comm.rank == 0 else None)
+    write_stream(engine.state_entries(), draft / "state.safetensors" if comm.rank == 0 else None)
     save_file(rng_state(), draft / _rng_file(comm))
     comm.barrier()
     if comm.rank == 0:
@@ -100,14 +87,12 @@ def load(engine: Saves, path: str | Path, *, rng: bool = True) -> None:
     rng: also set this rank's random number generators, where the checkpoint is of as many ranks.
     """
     path = Path(path)
-    if (path / "state.safetensors").exists():
-        state: Mapping[str, Tensor] = _Whole(path / "state.safetensors")
-    elif (path / "common.safetensors").exists():
-        state = _Pieces(path)
-    else:
+    if not (path / "state.safetensors").exists():
         raise UsageError(
-            f"{path}: expected state.safetensors or common.safetensors in a checkpoint directory"
+            f"{path}: expected state.safetensors in a checkpoint directory; what torch.distributed.checkpoint"
+            " has saved, it loads into DistributedState(engine)"
         )
+    state = _SafetensorsFile(path / "state.safetensors")
     kept = path / _rng_file(engine.collectives)
     with undamaged(kept, REMEDY):
         generators = load_file(kept) if rng and kept.exists() else None
@@ -117,14 +102,13 @@ def load(engine: Saves, path: str | Path, *, rng: bool = True) -> None:
         set_rng_state(generators)
 
 
-class _Whole(Mapping[str, Tensor]):
+class _SafetensorsFile(Mapping[str, Tensor]):
     """A safetensors file, read tensor by tensor."""
 
     def __init__(self, file: Path) -> None:
         self._path = file
         with undamaged(file, REMEDY):
             self._file = safe_open(file, framework="pt")
-        self.facts: dict[str, str] = self._file.metadata() or {}  # type: ignore[no-untyped-call]
         self._keys: list[str] = list(self._file.keys())  # type: ignore[no-untyped-call]
 
     def __getitem__(self, key: str) -> Tensor:
@@ -134,54 +118,11 @@ class _Whole(Mapping[str, Tensor]):
             tensor: Tensor = self._file.get_tensor(key)  # type: ignore[no-untyped-call]
             return tensor
 
-    def length(self, key: str) -> int:
-        """Return the number of elements of a tensor, without reading it."""
-        return math.prod(self._file.get_slice(key).get_shape())  # type: ignore[no-untyped-call]
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
 
     def __len__(self) -> int:
         return len(self._keys)
-
-
-class _Pieces(Mapping[str, Tensor]):
-    """A sharded checkpoint: tensors are put together from the ranks' files when they are asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._common = _Whole(path / "common.safetensors")
-        self._pieces: dict[str, list[tuple[int, str, _Whole]]] = defaultdict(list)
-        with undamaged(path, REMEDY):
-            self._shapes: dict[str, list[int]] = json.loads(self._common.facts["shapes"])
-            ranks, files = int(self._common.facts["ranks"]), sorted(path.glob("rank-*.safetensors"))
-            if len(files) != ranks:
-                raise UsageError(f"{path}: expected the files of {ranks} ranks, found {len(files)}")
-            for piece, file in ((piece, whole) for whole in map(_Whole, files) for piece in whole):
-                key, _, start = piece.rpartition("@")
-                self._pieces[key].append((int(start), piece, file))
-            for key, pieces in self._pieces.items():
-                pieces.sort(key=lambda p: p[0])
-                runs = [(start, start + file.length(piece)) for start, piece, file in pieces]
-                whole = math.prod(self._shape(key))
-                if [start for start, _ in runs] + [whole] != [0] + [stop for _, stop in runs]:
-                    raise UsageError(f"{path}: {key!r} is not whole; are all files of one checkpoint?")
-
-    def __getitem__(self, key: str) -> Tensor:
-        if key not in self._pieces:
-            return self._common[key]
-        with undamaged(self._path, REMEDY):
-            return torch.cat([file[piece] for _, piece, file in self._pieces[key]]).view(self._shape(key))
-
-    def _shape(self, key: str) -> list[int]:
-        return self._shapes[key.partition(".")[2]]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._pieces
-        yield from self._common
-
-    def __len__(self) -> int:
-        return len(self._pieces) + len(self._common)
 
 
 def write_stream(entries: Iterable[StateEntry], file: Path | None) -> None:

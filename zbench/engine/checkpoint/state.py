@@ -7,7 +7,7 @@ and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,17 +26,6 @@ from zbench.errors import UsageError
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
 _FROZEN = ("frozen", "param")
 _WHOLE = Tag("the state of a parameter")
-
-
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """One rank's part: runs of flattened tensors by `KEY@START`, what is not sharded, and the parameters'
-    shapes.
-    """
-
-    pieces: dict[str, Tensor]
-    common: dict[str, Tensor]
-    shapes: dict[str, list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +111,16 @@ class EngineState:
             if (buffer := self.optimizer.moments.get(kind)) is not None:
                 yield kind, _in(buffer), self.optimizer.moments.dtype
 
-    def parts(self, segments: Sequence[Segment]) -> dict[str, dict[str, Tensor]]:
-        """Return `NAME@START` -> kind -> views of what this rank has of some segments, without padding."""
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return `NAME@START` -> kind -> views of what this rank has, without padding."""
         parts: dict[str, dict[str, Tensor]] = {}
-        for s in segments:
+        for s in self.shard.segments:
             span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
             start = s.flat - span.start
             length = min(s.length, span.length - start)
             if length > 0:
                 parts[f"{name}@{start}"] = {k: part(s)[:length] for k, part, _ in self._sharded()}
         return parts
-
-    def local(self) -> LocalState:
-        """Return this rank's part of the state; state that every rank holds whole is in rank 0's part."""
-        parts = self.parts(self.shard.segments_to_save).items()
-        pieces = {f"{kind}.{key}": value.cpu().clone() for key, part in parts for kind, value in part.items()}
-        shapes = {t.name: list(t.parameter.shape) for t in self.param_infos}
-        kinds = ("param.", *(f"{kind}." for kind in MOMENTS))
-        small = {e.key: e.read().cpu() for e in self.entries() if not e.key.startswith(kinds)}
-        return LocalState(pieces, small, shapes)
 
     def _numbers(self) -> dict[str, Tensor]:
         o = self.optimizer

@@ -5,7 +5,7 @@ A captured graph becomes code by AOT autograd, the min-cut partitioner, and a co
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,6 +14,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from zbench.engine.compiled.graph_pass import reduce_in_graph
 from zbench.engine.compiled.registry import GraphCall, ReductionPlan, StepRegistry, find_backward, histories
+from zbench.engine.protocols import GradientSink
 from zbench.errors import UsageError
 
 _T = TypeVar("_T")
@@ -78,13 +79,6 @@ LOWERINGS: dict[str, Lowering] = {"aot_eager": lower_aot_eager, "inductor": lowe
 """By the value of the key `compile`."""
 
 
-class Sink(Protocol):
-    """Takes the gradients that compiled graphs produce."""
-
-    def accept(self, index: int, gradient: Tensor) -> None:
-        """Take a contribution to parameter `index`'s gradient; it may be kept, and must not be changed."""
-
-
 class ReducingBackend:
     """The backend of one model.
 
@@ -95,7 +89,7 @@ class ReducingBackend:
     def __init__(self, lowering: Lowering) -> None:
         self._lower = lowering
 
-    def direct(self, registry: StepRegistry, sink: Sink) -> None:
+    def direct(self, registry: StepRegistry, sink: GradientSink) -> None:
         """From now on, `registry` knows the parameters and `sink` takes their gradients."""
         self._registry, self._sink = weakref.ref(registry), weakref.ref(sink)
 
@@ -159,7 +153,7 @@ def _alive(reference: "weakref.ref[_T]") -> _T:
 _backends: "weakref.WeakKeyDictionary[nn.Module, dict[str, ReducingBackend]]" = weakref.WeakKeyDictionary()
 
 
-def compile_in_place(model: nn.Module, lowering: str, registry: StepRegistry, sink: Sink) -> None:
+def compile_in_place(model: nn.Module, lowering: str, registry: StepRegistry, sink: GradientSink) -> None:
     """Make `model(...)` run compiled code whose gradients go to `sink`. lowering: a key of LOWERINGS.
 
     A model keeps its backend, so code that is compiled already is used again by its next engine.

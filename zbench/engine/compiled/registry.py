@@ -147,10 +147,6 @@ class StepRegistry:
         self._outstanding[index] -= 1
         return self._outstanding[index] <= 0 and self.foreseen
 
-    def outstanding(self, index: int) -> int:
-        """Return how many contributions to parameter `index` are still to come."""
-        return self._outstanding[index]
-
     def forget(self) -> None:
         """Expect nothing."""
         self._outstanding = [0] * len(self._parameters)

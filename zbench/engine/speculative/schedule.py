@@ -90,7 +90,6 @@ class Speculative(Schedule):
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         if not self.ahead:
             self._scale = self.assumptions.scale()
-            self.worker.timeline = []
         there = self.assumptions.contributed()
         for subgroup in self.subgroups[bucket.index]:
             if subgroup.index in self.late:

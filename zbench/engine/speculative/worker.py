@@ -1,6 +1,5 @@
 """The update worker: native threads that update during backward, and the handling of their failures."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +12,6 @@ from zbench._native import Gate, UpdateFailed, UpdateTimeout
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
 from zbench.engine.transport.works import WorkerThread
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateTime:
-    """When the update of one subgroup ran, in nanoseconds of time.monotonic_ns()."""
-
-    subgroup: int
-    start_ns: int
-    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +53,6 @@ class UpdateWorker:
         self._describe, self.patience = describe, patience
         self.pending: list[PendingUpdate] = []
         self._arrivals: WorkerThread | None = None
-        self.timeline: list[UpdateTime] = []
-        """When the updates of the latest step ran, those of a replay included."""
 
     def submit(self, update: Update, scale: float, arrival: Work | None = None) -> None:
         """Queue an update of gradients times `scale`, which begins when `arrival`, if given, is done."""
@@ -77,10 +65,6 @@ class UpdateWorker:
             self._arrivals.submit(partial(_open_after, arrival, gate))
         ticket = self._executor.submit(update.plan, scale, gate)
         self.pending.append(PendingUpdate(ticket, update, scale, gate))
-
-    def done(self, update: PendingUpdate) -> bool:
-        """Return whether a pending update has ended, so that `collect` would not wait for it."""
-        return self._executor.done(update.ticket)
 
     def collect(self) -> None:
         """Return when every update is done; the calling thread takes updates from the end of the queue.
@@ -120,20 +104,17 @@ class UpdateWorker:
         with suppress(UpdateFailed):
             self._executor.wait(taken.ticket, 0.0)  # it was cancelled: the executor forgets it
         assert taken.update.plan is not None
-        begin = time.monotonic_ns()
         taken.update.plan.run(taken.scale, torch.get_num_threads())
-        self.timeline.append(UpdateTime(taken.update.subgroup, begin, time.monotonic_ns()))
 
     def _wait(self, waited: PendingUpdate) -> None:
         try:
-            start, end, _ = self._executor.wait(waited.ticket, self.patience(waited.update.elements))
+            self._executor.wait(waited.ticket, self.patience(waited.update.elements))
         except UpdateTimeout as error:
             raise UpdateTimeout(f"{self._describe(waited.update.subgroup)}: {error}") from None
         except (UpdateFailed, ValueError) as error:
             self.pending.remove(waited)
             raise UpdateFailed(f"{self._describe(waited.update.subgroup)}: {error}") from None
         self.pending.remove(waited)
-        self.timeline.append(UpdateTime(waited.update.subgroup, start, end))
 
 
 def _open_after(arrival: Work, gate: Gate) -> None:

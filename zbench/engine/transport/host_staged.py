@@ -2,19 +2,18 @@
 NCCL refuses.
 """
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from zbench.engine.protocols import Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.buffers import StagingPool
 from zbench.engine.transport.hybrid import HybridCollectives
-from zbench.engine.transport.works import Done, QueuedWork, WorkerThread
+from zbench.engine.transport.works import Done, Then, WorkerThread
 
 
 class HostStagedCollectives:
     """Copies what is sent to `host`, calls `inner` there, and copies the result back when it is waited for.
+    What is sent may be written once `wait` has returned, and not before.
 
     Reductions and gathers have a thread each, as they need no order relative to one another.
     """
@@ -33,7 +32,7 @@ class HostStagedCollectives:
         call = self._reductions.submit(
             lambda: (copy.wait(), self._inner.reduce_scatter(sent, reduced, tag).wait())
         )
-        return _Staged(call, lambda: self._bring_back(reduced, out, buffers))
+        return Then(call, lambda: self._bring_back(reduced, out, buffers))
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         buffers = [self._staging.take(flat.numel(), flat.dtype)]
@@ -41,7 +40,7 @@ class HostStagedCollectives:
         part, staged = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
         copy = self._host.copy_in(part, staged)
         call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
-        return _Staged(call, lambda: self._bring_back(gathered, flat, buffers))
+        return Then(call, lambda: self._bring_back(gathered, flat, buffers))
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.all_gather_small(values.cpu(), tag)
@@ -80,22 +79,3 @@ class HostStagedCollectives:
         copy.release()
         for buffer in buffers:
             self._staging.give(buffer)
-
-
-class _Staged:
-    """A call on the host, which begins when what is sent has been copied there. `send` may be written once
-    `wait` has returned, and not before.
-    """
-
-    def __init__(self, call: QueuedWork, finish: Callable[[], None]) -> None:
-        self._call = call
-        self._finish: Callable[[], None] | None = finish
-
-    def wait(self) -> None:
-        self._call.wait()
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
-
-    def is_completed(self) -> bool:
-        return self._call.is_completed()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
@@ -27,8 +28,6 @@ Message = tuple[int, int, int]
 """The number and the code of a collective call, and the value that each rank sends in it."""
 _MESSAGE = struct.Struct("qqq")
 _HELLO = struct.Struct("qq")  # who connects, and for which channel
-_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: `struct ucred` of unix(7)
-_BACKLOG = 4096  # what strangers would have to fill to keep a rank from connecting
 
 
 class _Span(ctypes.Structure):
@@ -144,55 +143,41 @@ class PeerSockets:
 
 
 class PeerListener:
-    """Listens for the other ranks of this host; `name` is the address that they connect to.
-
-    The address is in the abstract namespace, where any local user may connect. So both ends ask the kernel
-    for the other's process and user (SO_PEERCRED); a stranger's connection is closed and not waited for.
+    """Listens for the other ranks of this host; `name` is the file that they connect to, in a folder that
+    only this user may enter.
     """
 
     def __init__(self, rank: int, world_size: int, timeout: float) -> None:
         self.channels = [PeerSockets(rank, world_size) for _ in range(2)]
-        self.name = b"\0zbench-" + secrets.token_hex(16).encode()
+        self._folder = TemporaryDirectory(prefix="zbench-")
+        self.name = f"{self._folder.name}/socket"
         self._rank, self._timeout = rank, timeout
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.name)
-        self._listener.listen(_BACKLOG)
+        self._listener.listen(2 * world_size)
 
-    def connect(self, names: Sequence[bytes], pids: Sequence[int]) -> None:
-        """Connect to every lower rank; OSError where that fails. names, pids: of every rank."""
+    def connect(self, names: Sequence[str]) -> None:
+        """Connect to every lower rank; OSError where that fails. names: of every rank."""
         for rank, name in enumerate(names[: self._rank]):
             for number, channel in enumerate(self.channels):
                 peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 channel.join(rank, peer)
                 peer.settimeout(self._timeout)
                 peer.connect(name)
-                if not _is_process(peer, pids[rank]):
-                    raise ConnectionRefusedError(f"the socket of rank {rank} belongs to another process")
                 peer.send(_HELLO.pack(self._rank, number))
 
-    def accept(self, pids: Sequence[int]) -> None:
-        """Accept the higher ranks, which have all connected; ignore strangers. pids: of every rank."""
-        missing = {(rank, n) for rank in range(self._rank + 1, len(pids)) for n in range(len(self.channels))}
-        while missing:
+    def accept(self, world_size: int) -> None:
+        """Accept the higher ranks, which have all connected."""
+        for _ in range((world_size - self._rank - 1) * len(self.channels)):
             peer, _ = self._listener.accept()
-            if not any(_is_process(peer, pids[rank]) for rank, _ in missing):
-                peer.close()
-                continue
             peer.settimeout(self._timeout)
             rank, number = _HELLO.unpack(peer.recv(_HELLO.size))
             self.channels[number].join(rank, peer)
-            missing.remove((rank, number))
 
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
-
-
-def _is_process(peer: socket.socket, pid: int) -> bool:
-    """Whether the other end of a local socket is this process, run by this user."""
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(credentials)
-    return bool(process == pid and user == os.geteuid())
+        self._folder.cleanup()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +195,10 @@ def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerP
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     probe, kept = publish_probe(memory)
-    listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
-    contact = (probe, b"" if listener is None else listener.name)
+    listener = None
+    with suppress(OSError):  # the path of TMPDIR may be too long for a socket
+        listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
+    contact = (probe, "" if listener is None else listener.name)
     contacts = [contact] * world
     dist.all_gather_object(contacts, contact, group=group)
     verdicts = [False] * world
@@ -221,16 +208,16 @@ def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerP
         return None
     peers = None
     if all(verdicts):
-        listener.accept([probe.pid for probe, _ in contacts])
+        listener.accept(world)
         peers = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
     listener.close()
     return peers
 
 
-def can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
+def can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, str]]) -> bool:
     """Connect to all ranks whose memory this process can read; say whether that is every one."""
     with suppress(OSError):
         if all(probe.readable() for probe, _ in contacts):
-            listener.connect([name for _, name in contacts], [probe.pid for probe, _ in contacts])
+            listener.connect([name for _, name in contacts])
             return True
     return False

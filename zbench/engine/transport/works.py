@@ -42,15 +42,17 @@ class All:
 
 @dataclass(slots=True)
 class Then:
-    """A work, and a function to call before its result may be read."""
+    """A work, and a function to call, once, before its result may be read."""
 
     work: Work
-    finish: Callable[[], None]
+    finish: Callable[[], object] | None
 
     def wait(self) -> None:
         """Wait, then do what follows."""
         self.work.wait()
-        self.finish()
+        finish, self.finish = self.finish, None
+        if finish is not None:
+            finish()
 
     def is_completed(self) -> bool:
         return self.work.is_completed()

@@ -1,10 +1,8 @@
 """Builds the speculative schedule of an optimizer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,50 +23,41 @@ from zbench.engine.speculative.rollback import (
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
 from zbench.engine.speculative.updates import Subgroup, Updates, cut, written_by
 from zbench.engine.speculative.worker import UpdateWorker
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationSettings:
-    """sub_group_size: the most elements per update. offloaded_buckets: so many buckets, the first to be
-    reduced, have their optimizer state in CPU memory. alone: the world is one rank.
-    """
-
-    sub_group_size: int
-    threads: int | None
-    rollback: Literal["double_buffer", "journal"]
-    offloaded_buckets: int
-    alone: bool
+from zbench.spec.engine import EngineSpec
 
 
 def speculate(
+    spec: EngineSpec,
     optimizer: ShardOptimizer,
     backend: AdamBackend,
     parameters: Parameters,
-    param_infos: Sequence[ParamInfo],
     assumptions: StepAssumptions,
-    settings: SpeculationSettings,
+    *,
+    offloaded: int,
+    alone: bool,
 ) -> Speculative:
     """Return the speculative schedule of an optimizer whose state is in CPU memory, or some of it.
 
-    Its worker threads run until `close`.
+    offloaded: of so many buckets, the first to be reduced. alone: the world is one rank. Its worker threads
+    run until `close`.
     """
-    shard = optimizer.shard
-    subgroups = cut(shard, shard.layout.buckets, settings.sub_group_size)
+    shard, param_infos = optimizer.shard, parameters.param_infos
+    subgroups = cut(shard, shard.layout.buckets, spec.sub_group_size)
     squares = torch.zeros(shard.length // NORM_CHUNK, dtype=torch.float64) if assumptions.norm else None
-    ahead = [g for of_bucket in subgroups[: settings.offloaded_buckets] for g in of_bucket]
-    if settings.rollback == "journal":
+    ahead = [g for of_bucket in subgroups[:offloaded] for g in of_bucket]
+    if spec.rollback == "journal":
         ahead = _first(ahead, SHARE)
     runs = optimizer.runs([s for g in ahead for s in g.segments])
     written = [view for run in runs for view in written_by(run)]
     targets = _targets(optimizer, parameters, written)
     rollback: Rollback = (
         Journal(targets, written)
-        if settings.rollback == "journal"
+        if spec.rollback == "journal"
         else DoubleBuffer(targets, [t.parameter for t in param_infos])
     )
     updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
-    threads = threads_for(settings.threads, device, alone=settings.alone)
+    threads = threads_for(spec.optimizer_threads, device, alone=alone)
     by_index = {g.index: g for of_bucket in subgroups for g in of_bucket}
     late = by_index.keys() - {g.index for g in ahead}
     worker = UpdateWorker(threads.count, threads.processors, partial(_describe, by_index, param_infos))

@@ -1,26 +1,15 @@
-"""ReferenceAdam: the contract in plain torch operations, on any device. Slow; it exists to be compared with.
+"""ReferenceAdam: the contract in plain torch operations, on any device, to compare the kernels with.
 
 Fused multiply-adds and square roots are taken in float64 and rounded so that the float32 result is the
 correctly rounded one, which torch's own float32 operations do not promise.
 """
 
 import math
-from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from zbench.engine.adam.contract import (
-    NORM_CHUNK,
-    AdamTask,
-    Hyper,
-    check_grad_scale,
-    check_nonfinite,
-    check_norm_tensors,
-    check_tasks,
-)
-from zbench.engine.adam.native import build_plan, call_native, flatten
+from zbench.engine.adam import AdamTask, Hyper, TorchFusedAdam
 
 _MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
@@ -75,45 +64,12 @@ def adam_elements(
     return param, exp_avg, exp_avg_sq, greatest
 
 
-class ReferenceAdam:
-    """AdamBackend in plain torch operations; returns the native kernels' bits."""
+class ReferenceAdam(TorchFusedAdam):
+    """Torch's fused Adam with its update of one task replaced."""
 
-    @torch.no_grad()
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
-        """See AdamBackend.update. Fake tensors are checked and left alone."""
-        if not tasks:
-            return
-        device_type = tasks[0].slot.param.device.type
-        check_grad_scale(grad_scale)
-        check_nonfinite(nonfinite, device_type)
-        check_tasks(tasks, device_type)
-        call_native(partial(build_plan, tasks), flatten(tasks).tensors)  # refuses overlapping tensors
-        for task in tasks:
-            self._update_task(task, grad_scale)
-            if nonfinite is not None:
-                kept = task.param_out if task.param_out is not None else (task.into or task.slot).param
-                nonfinite += (~kept.isfinite()).sum()
-
-    def _update_task(self, task: AdamTask, grad_scale: float) -> None:
-        """Update one task that has been checked."""
+    def update_task(self, task: AdamTask, grad_scale: float) -> None:
+        """See TorchFusedAdam.update_task."""
         _update(task, grad_scale)
-
-    @torch.no_grad()
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums."""
-        if not grads:
-            return
-        check_norm_tensors(grads, out, grads[0].device.type)
-        for grad, sums in zip(grads, out, strict=True):
-            padded = torch.nn.functional.pad(grad.double(), (0, -grad.numel() % NORM_CHUNK))
-            squares = padded.square().view(-1, NORM_CHUNK // 8, 8)
-            lane = torch.zeros_like(squares[:, 0])
-            for row in squares.unbind(1):
-                lane = lane + row
-            pair = [lane[:, i] + lane[:, i + 4] for i in range(4)]
-            sums.copy_((pair[0] + pair[2]) + (pair[1] + pair[3]))
 
 
 def _update(task: AdamTask, grad_scale: float) -> None:
