@@ -1,11 +1,12 @@
 """Every stage, memory, mode and size leaves the bits of plain PyTorch: parameters, moments and norms."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.engine.covering import covering
+from tests.engine.covering import Point, covering
 from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 
@@ -112,3 +113,31 @@ def test_a_single_gradient_is_not_rounded_to_the_accumulation_dtype(
     unknown = {"accumulation_mode": "unmanaged", "backwards": backwards, "reduce_at": "boundary"}
     row = {"zero_stage": 2, "offload_optimizer": offload, "grad_accum_dtype": "bfloat16"}
     check(ranks, "mlp", 2, row | unknown)
+
+
+ALL = [*ROWS, *SPECULATIVE_ROWS]
+MIXED = {
+    "world_size": [1, 2, 3, 4],
+    "model": ["mlp", "gpt", "odd-together", "checkpointed", "wandering", "outside", "mixed"],
+    **CHOICES,
+    "dtypes": [*CHOICES["dtypes"], {"dtype": "float16", "loss_scale_window": 1}],
+}
+
+
+@cache
+def mixed() -> list[Point]:
+    return covering(MIXED, 3, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("world_size", MIXED["world_size"])
+@pytest.mark.parametrize("k", range(len(ALL)), ids=lambda k: row_id(ALL[k]))
+def test_every_three_choices_of_the_lattice(ranks: RankPool, k: int, world_size: int) -> None:
+    """Some 370 points, the same in every row, so that most rows find their reference computed."""
+    for point in mixed():
+        if point["world_size"] == world_size:
+            spec = dict(ALL[k])
+            for name in (*CHOICES, "dtypes"):
+                spec |= point[name]
+            check(ranks, point["model"], world_size, spec)

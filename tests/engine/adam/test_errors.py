@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.engine.adam.cases import Case, results
-from tests.engine.adam.reference import ReferenceAdam
-from zbench.engine.adam import Hyper, NativeAdam, Slot, adam_step_
+from zbench.engine.adam import Hyper, NativeAdam, Slot, TorchFusedAdam, adam_step_
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 BAD_TASKS: list[tuple[str, dict[str, Any]]] = [
@@ -26,7 +25,7 @@ BAD_TASKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("message", "change"), BAD_TASKS)
-@pytest.mark.parametrize("backend", [NativeAdam(), ReferenceAdam()])
+@pytest.mark.parametrize("backend", [NativeAdam(), TorchFusedAdam()])
 def test_a_bad_task_stops_the_whole_call(backend: Any, message: str, change: dict[str, Any]) -> None:
     good, bad = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
     before = [tensor.clone() for tensor in results(good)]
@@ -55,7 +54,7 @@ def test_overlap_names_both_tensors() -> None:
         lambda task: {"slot": dataclasses.replace(task.slot, exp_avg_sq=task.slot.exp_avg)},
     ],
 )
-@pytest.mark.parametrize("backend", [NativeAdam(), ReferenceAdam()])
+@pytest.mark.parametrize("backend", [NativeAdam(), TorchFusedAdam()])
 def test_overlap_within_a_task_writes_nothing(backend: Any, change: Any) -> None:
     good, bad = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
     before = [tensor.clone() for task in (good, bad) for tensor in results(task)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo, write_segments
-from zbench.engine.parameters.gathering import Gatherer, GatherOrder
+from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
@@ -85,52 +84,6 @@ def test_each_outermost_call_begins_its_order_again() -> None:
         gatherer.touch(infos[0].parameter)
         infos[0].parameter.sum()
     assert recorded(gatherer) == 2
-
-
-class StandIn:
-    """A group of which only the size counts."""
-
-    numel = 10
-
-
-def stand_ins(count: int) -> list[Any]:
-    return [StandIn() for _ in range(count)]
-
-
-def test_an_order_is_predicted_up_to_so_many_elements() -> None:
-    order, groups = GatherOrder(), stand_ins(4)
-    for group in groups:
-        order.record(group, 100)
-    assert order.ahead(100) == []
-    order.position = 0
-    order.record(groups[0], 100)
-    assert [groups.index(g) for g in order.ahead(25)] == [1, 2]
-    assert order.ahead(9) == []
-
-
-def test_a_group_that_comes_again_counts_once() -> None:
-    order, groups = GatherOrder(), stand_ins(2)
-    for k in (0, 1, 0, 1):
-        order.record(groups[k], 100)
-    order.position = 0
-    assert len(order.ahead(20)) == 4
-
-
-def test_from_the_first_other_use_the_order_is_recorded_again() -> None:
-    order, (a, b, c) = GatherOrder(), stand_ins(3)
-    for group in (a, b, c):
-        order.record(group, 100)
-    order.position = 0
-    for group in (a, c):
-        order.record(group, 100)
-    assert order.order == [a, c]
-
-
-def test_no_more_than_the_longest_order_is_recorded() -> None:
-    order, groups = GatherOrder(), stand_ins(5)
-    for group in groups:
-        order.record(group, 3)
-    assert order.order == groups[:3]
 
 
 def test_a_weight_is_released_when_backward_has_read_it() -> None:
