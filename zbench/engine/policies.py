@@ -202,10 +202,6 @@ class Policies:
     collectives: Collectives
     close: Callable[[], None]
 
-    def unclipped_scale(self) -> float:
-        """Return the factor that averages and unscales the gradients of a step that starts now."""
-        return self.scale(self.scaling.scale, 1.0)
-
     def scale(self, loss_scale: float, clip: float) -> float:
         """Return the one factor (in double) that averages, unscales and clips summed gradients."""
         return clip / (self.collectives.world_size * self.accumulation.divisor * loss_scale)

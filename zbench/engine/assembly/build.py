@@ -34,7 +34,7 @@ from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
 from zbench.engine.partition import GatherGroup, Layout, plan_layout, split_layout
-from zbench.engine.policies import Policies
+from zbench.engine.policies import Clip, Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative.schedule import StepAssumptions
@@ -80,7 +80,7 @@ def build_engine(
     collectives = instruments.wrap_collectives(transport)
     groups = discovery.make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
-    counting, clip = settings.accumulation(spec), settings.clip(spec)
+    counting, clip = settings.accumulation(spec), Clip(spec.gradient_clipping or math.inf)
     policies = Policies(counting, clip, scaling, collectives, transport.close)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     with all_or_none(collectives, transport.agreement, MODEL) as alike:
@@ -210,7 +210,10 @@ class _Builder:
         chosen = gradients_type(spec)
         if comm.world_size == 1:  # both orders of addition are the same: add where the sums are kept
             chosen = ReplicatedGradients if factory.writable else ShardedGradients
-        return reduced, chosen.build(reducer, param_infos, factory)
+        if chosen is ShardedGradients:
+            return reduced, ShardedGradients(reducer, param_infos, factory.direct(accumulates=True))
+        once, several = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
+        return reduced, ReplicatedGradients(reducer, param_infos, once=once, several=several)
 
     def _schedule(
         self,
@@ -225,7 +228,9 @@ class _Builder:
             sums = ChunkSums(optimizer.shard, optimizer.gradients, adam)
             return AfterBackward(optimizer, adam, parameters, sums.take)
         assumptions = StepAssumptions(
-            lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm
+            lambda: gradients.contributed,
+            lambda: policies.scale(policies.scaling.scale, 1.0),
+            self._needs_norm,
         )
         alone = self.collectives.world_size == 1
         return speculate(spec, optimizer, adam, parameters, assumptions, offloaded=offloaded, alone=alone)

@@ -1,6 +1,5 @@
 """EngineSpec keys that need no layout, each as the object that implements it."""
 
-import math
 from importlib.util import find_spec
 
 import torch
@@ -9,7 +8,6 @@ from zbench.engine.adam import cuda_unavailable_reason
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.policies import (
     AccumulationPolicy,
-    Clip,
     DynamicScaling,
     LossScaling,
     MicroSteps,
@@ -50,11 +48,6 @@ def accumulation(spec: EngineSpec) -> AccumulationPolicy:
             f" {spec.gradient_accumulation_steps}; only micro_steps counts"
         )
     return MultiBackward() if spec.accumulation_mode == "multi_backward" else Unmanaged()
-
-
-def clip(spec: EngineSpec) -> Clip:
-    """Return how gradients are clipped."""
-    return Clip(spec.gradient_clipping or math.inf)
 
 
 def scaling(spec: EngineSpec) -> LossScaling:

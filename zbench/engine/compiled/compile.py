@@ -22,7 +22,7 @@ from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import Bucket
 from zbench.engine.policies import AccumulationBoundary
-from zbench.engine.transport.buffers import StagingPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
 
@@ -35,7 +35,7 @@ class StepBufferFactory(BucketBufferFactory):
 
     def _kept(self, memory: Memory) -> BucketBuffers:
         kept = [self._dtypes.accumulation] * len(self._dtypes.parameters)
-        return self.sent(PooledBucketBuffers(self._layout, kept, StagingPool(memory)))
+        return self.sent(PooledBucketBuffers(self._layout, kept, ScratchPool(memory.device, memory)))
 
 
 class StepReducedGradientBuffer(TransientReducedGradientBuffer):

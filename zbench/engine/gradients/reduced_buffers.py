@@ -20,7 +20,7 @@ from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.partition import Bucket, Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import ShardLayout
-from zbench.engine.transport.buffers import ScratchPool, StagingPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.choose import Transport
 from zbench.engine.transport.sums import accumulate
 from zbench.engine.transport.works import All, QueuedWork, WorkerThread
@@ -264,7 +264,7 @@ class OffloadedSums(SumWriter):
     def __init__(self, memory: Memory, scratch: ScratchPool, add: Add) -> None:
         """add: called on the thread."""
         self._memory, self._scratch, self._add = memory, scratch, add
-        self._staging = StagingPool(memory)
+        self._staging = ScratchPool(memory.device, memory)
         self._thread: WorkerThread | None = None
         self._works: deque[tuple[QueuedWork, Tensor | None]] = deque()
         self._scratch_copies: deque[tuple[Copy, Tensor]] = deque()

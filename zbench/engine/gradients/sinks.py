@@ -11,12 +11,11 @@ ranks. The gradient is copied before `accept` returns, or kept unchanged until i
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.accumulators import Accumulator, BucketBufferFactory
+from zbench.engine.gradients.accumulators import Accumulator
 from zbench.engine.gradients.bucket_buffers import BucketBuffers, runs
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
@@ -40,13 +39,6 @@ class Gradients(ABC):
         self._declared: set[int] = set()
         self._open = False
         self._stream = GradientStream(reducer.reduced_gradients.device)
-
-    @classmethod
-    @abstractmethod
-    def build(
-        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
-    ) -> Self:
-        """Return gradients that are written to buffers of `factory`."""
 
     @abstractmethod
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
@@ -150,12 +142,6 @@ class ShardedGradients(Gradients):
         super().__init__(reducer, param_infos)
         self._bucket_buffers = bucket_buffers
 
-    @classmethod
-    def build(
-        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
-    ) -> Self:
-        return cls(reducer, param_infos, factory.direct(accumulates=True))
-
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
         self.reducer.begin(self._bucket_buffers, first=boundary.first, last=bool(boundary.last))
@@ -194,13 +180,6 @@ class ReplicatedGradients(Gradients):
         self._waits = False
         self._reduced = False
         self._waiting: dict[int, Tensor] = {}
-
-    @classmethod
-    def build(
-        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
-    ) -> Self:
-        once, several = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
-        return cls(reducer, param_infos, once=once, several=several)
 
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()

@@ -34,9 +34,9 @@ class GradientHooks:
         self._accept = accept
         self._of_model = vars(model)
         self._of_model[_READ_BY_DDP] = _NoDistributedDataParallel()
-        self._states = StateHooks(model.modules(), gatherer)
         self._handles = [_hooked(t.parameter, partial(self._take, t.index)) for t in param_infos]
         self._taking = [(t, handle.id) for t, handle in zip(param_infos, self._handles, strict=True)]
+        self._handles += _state_hooks(model.modules(), gatherer)
 
     def begin(self, *, only: bool) -> None:
         """Begin a backward; `only`: it is the step's only one, as far as is known. Gradients are taken after
@@ -71,7 +71,6 @@ class GradientHooks:
 
     def remove(self) -> None:
         """Unregister every hook."""
-        self._states.remove()
         self._of_model.pop(_READ_BY_DDP, None)
         for handle in self._handles:
             handle.remove()
@@ -220,33 +219,23 @@ class GatherHooks(GradientHooks):
             module._parameters = dict(module._parameters)
 
 
-class StateHooks:
-    """Hooks on every module of a model; with a `gatherer`, a module's parameters are gathered meanwhile.
+def _state_hooks(modules: Iterable[nn.Module], gatherer: Gatherer | None) -> Iterator[Any]:
+    """Yield hooks on every module of a model; with a `gatherer`, a module's parameters are gathered meanwhile.
 
-    Both calls are then collective. A loaded value reaches the master weights like any edit between steps.
+    `state_dict` and `load_state_dict` are then collective. A loaded value reaches the master weights like any
+    edit between steps.
     """
-
-    def __init__(self, modules: Iterable[nn.Module], gatherer: Gatherer | None) -> None:
-        self._handles: list[Any] = []
-        refuse = _Hook(_refuse_assignment)
-        for module in modules:
-            self._handles.append(module.register_load_state_dict_pre_hook(refuse))  # type: ignore[no-untyped-call]
-            groups = gatherer.groups_of(module._parameters.values()) if gatherer else []
-            if gatherer is None or not groups:
-                continue
+    refuse = _Hook(_refuse_assignment)
+    for module in modules:
+        yield module.register_load_state_dict_pre_hook(refuse)  # type: ignore[no-untyped-call]
+        if groups := gatherer.groups_of(module._parameters.values()) if gatherer else []:
+            assert gatherer is not None
             fetch = _Hook(partial(_each, gatherer.fetch, groups))
             release = _Hook(partial(_each, gatherer.release, groups))
-            self._handles += [
-                module.register_state_dict_pre_hook(fetch),  # type: ignore[no-untyped-call]
-                module.register_state_dict_post_hook(release),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_pre_hook(fetch),  # type: ignore[no-untyped-call]
-                module.register_load_state_dict_post_hook(release),  # type: ignore[no-untyped-call]
-            ]
-
-    def remove(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
+            yield module.register_state_dict_pre_hook(fetch)  # type: ignore[no-untyped-call]
+            yield module.register_state_dict_post_hook(release)  # type: ignore[no-untyped-call]
+            yield module.register_load_state_dict_pre_hook(fetch)  # type: ignore[no-untyped-call]
+            yield module.register_load_state_dict_post_hook(release)  # type: ignore[no-untyped-call]
 
 
 class _Hook:

@@ -23,14 +23,19 @@ def share_storage(one: Tensor, other: Tensor) -> bool:
 
 @dataclass(slots=True)
 class ScratchPool:
-    """Buffers that are kept between uses. `bytes`: what it holds now, in use or not. `prefix`: of the
-    category that this counts in.
+    """Uninitialised buffers that are kept between uses, of `memory` or ordinary ones of `device`. `bytes`:
+    what it holds now, in use or not.
     """
 
     device: torch.device
-    prefix: str = ""
+    memory: Memory | None = None
     bytes: int = 0
     _free: list[Tensor] = field(default_factory=list)
+
+    @property
+    def prefix(self) -> str:
+        """Of the category that this counts in."""
+        return "" if self.memory is None else self.memory.prefix
 
     def take(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return an uninitialised buffer of at least `numel` elements: the smallest that fits, else a new
@@ -38,9 +43,14 @@ class ScratchPool:
         """
         fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
         if not fitting:
-            buffer = self._made(numel, dtype)
-            self.bytes += self._occupied(buffer)
-            return buffer
+            where = self.memory
+            new = (
+                torch.empty(numel, dtype=dtype, device=self.device)
+                if where is None
+                else where.empty(numel, dtype)
+            )
+            self.bytes += self._occupied(new)
+            return new
         best = min(fitting, key=Tensor.numel)
         self._free = [t for t in self._free if t is not best]
         return best
@@ -54,23 +64,6 @@ class ScratchPool:
         self.bytes -= sum(map(self._occupied, self._free))
         self._free.clear()
 
-    def _made(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(numel, dtype=dtype, device=self.device)
-
     def _occupied(self, buffer: Tensor) -> int:
         """Return the bytes that the allocator holds for a buffer."""
-        return buffer.nbytes
-
-
-class StagingPool(ScratchPool):
-    """Uninitialised buffers of one memory."""
-
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(memory.device, memory.prefix)
-        self._memory = memory
-
-    def _made(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return self._memory.empty(numel, dtype)
-
-    def _occupied(self, buffer: Tensor) -> int:
-        return self._memory.occupied(buffer.nbytes)
+        return buffer.nbytes if self.memory is None else self.memory.occupied(buffer.nbytes)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import StagingPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.hybrid import HybridCollectives
 from zbench.engine.transport.works import Done, Then, WorkerThread
 
@@ -22,7 +22,7 @@ class HostStagedCollectives:
         self.rank, self.world_size, self.agreement = inner.rank, inner.world_size, inner.agreement
         self.shard, self.shards = inner.shard, inner.shards
         self._inner, self._host = inner, host
-        self._staging = StagingPool(host)
+        self._staging = ScratchPool(host.device, host)
         self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
