@@ -220,10 +220,8 @@ class GatherHooks(GradientHooks):
 
 
 def _state_hooks(modules: Iterable[nn.Module], gatherer: Gatherer | None) -> Iterator[Any]:
-    """Yield hooks on every module of a model; with a `gatherer`, a module's parameters are gathered meanwhile.
-
-    `state_dict` and `load_state_dict` are then collective. A loaded value reaches the master weights like any
-    edit between steps.
+    """Yield hooks on `state_dict` and `load_state_dict` of every module. With a `gatherer` these gather the
+    module's parameters meanwhile, and are collective. A loaded value is an edit between steps like any other.
     """
     refuse = _Hook(_refuse_assignment)
     for module in modules:

@@ -43,14 +43,12 @@ class ScratchPool:
         """
         fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
         if not fitting:
-            where = self.memory
-            new = (
-                torch.empty(numel, dtype=dtype, device=self.device)
-                if where is None
-                else where.empty(numel, dtype)
-            )
-            self.bytes += self._occupied(new)
-            return new
+            if self.memory is None:
+                buffer = torch.empty(numel, dtype=dtype, device=self.device)
+            else:
+                buffer = self.memory.empty(numel, dtype)
+            self.bytes += self._occupied(buffer)
+            return buffer
         best = min(fitting, key=Tensor.numel)
         self._free = [t for t in self._free if t is not best]
         return best
