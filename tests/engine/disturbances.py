@@ -62,7 +62,7 @@ def read(engine: Engine, data: models.Batch, last: bool | None) -> None:
     with torch.no_grad():
         assert all(bool(p.isfinite().all()) for m in engine.model.modules() for p in _own(m))
     assert engine.full_parameters().keys() == dict(engine.model.named_parameters()).keys()
-    engine.state_dict(), engine.local_state(), engine.memory_by_category()
+    engine.state_dict(), engine.optimizer_parts(), engine.memory_by_category()
 
 
 def write(engine: Engine, data: models.Batch, last: bool | None) -> None:

@@ -50,7 +50,7 @@ def test_stochastic_rounding_on_a_gpu_needs_zbenchs_kernels() -> None:
     spec = EngineSpec.model_validate({"zero_stage": 1, "optimizer": moments})
     settings.check(spec, torch.device("cpu"))
     settings.check(spec.model_copy(update={"offload_optimizer": "cpu"}), torch.device("cuda"))
-    with pytest.raises(UsageError, match=r"nvcc.*set moments_rounding: nearest"):
+    with pytest.raises(UsageError, match="set moments_rounding: nearest"):
         settings.check(spec, torch.device("cuda"))
 
 
