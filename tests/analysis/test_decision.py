@@ -209,26 +209,6 @@ def estimated(log_ratio: float) -> RatioEstimate:
     return RatioEstimate(log_ratio, 0.01, 20, 12, 12, paired=True)
 
 
-@pytest.mark.parametrize("share", [1.0, LESS])
-def test_what_lies_exactly_at_its_level_is_claimed(share: float) -> None:
-    def answer(log_ratio: float, level: float, margin: float = MARGIN) -> Decision:
-        return one(Estimated(estimated(log_ratio)), Levels(level, 0.01, 0.01), margin)
-
-    slower, same, exactly = estimated(0.05), estimated(0.0), share == 1.0
-    alarm = answer(0.05, share * slower.p_above(MARGIN))
-    assert alarm.answer == ("regression" if exactly else "suspected")
-    assert answer(0.05, share * slower.p_any()).answer == ("suspected" if exactly else "inconclusive")
-    passed = answer(0.0, 0.01, share * same.interval(0.01)[1])
-    assert passed.answer == ("pass" if exactly else "inconclusive")
-    faster = answer(-0.05, share * slower.p_above(MARGIN))
-    assert (faster.answer, faster.faster) == ("pass", exactly)
-
-
-def test_a_difference_of_exactly_the_margin_is_not_suspected() -> None:
-    assert one(Estimated(estimated(0.05)), LEVELS, margin=0.05).answer == "inconclusive"
-    assert one(Estimated(estimated(0.051)), LEVELS, margin=0.05).answer == "suspected"
-
-
 def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:
     alarm, quiet, other = Estimated(estimated(0.2)), Estimated(estimated(0.0)), Estimated(estimated(0.05))
     levels = Levels(1.5 * estimated(0.05).p_above(MARGIN), 0.01, 0.01)

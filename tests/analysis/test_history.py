@@ -84,17 +84,6 @@ def test_energy_distance_is_that_of_the_definition() -> None:
     assert split == max(candidates, key=lambda at: candidates[at])
 
 
-def test_how_few_runs_can_tell_follows_from_alpha() -> None:
-    """A clean step is as extreme as 2 of the comb(n, n/2) ways to halve n runs: 2 of 20 for 6 runs."""
-    step = series([0.0, 1.0], 3, 0.001)
-    assert change_points(step, alpha=0.2) == [3]
-    found = [change_points(step, alpha=0.1, seed=seed) for seed in range(10)]
-    assert [3] in found
-    assert [] in found, "a permutation into the same halves counts, too"
-    assert not any(change_points(step, alpha=0.0999, seed=seed) for seed in range(20))
-    assert change_points(series([0.0, 1.0], 2, 0.001), alpha=0.5) == [], "a level has at least three runs"
-
-
 FAST, SLOW = 0.1, 0.12
 
 

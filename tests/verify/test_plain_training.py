@@ -138,27 +138,6 @@ def test_progress_counts_every_step_of_every_run_to_the_total(truth: bool) -> No
     assert told == [(done, total) for done in range(1, total + 1)]
 
 
-def test_a_module_is_cast_where_it_is_float32_and_for_the_truth_where_it_is_floating() -> None:
-    def module() -> nn.Module:
-        made = nn.Linear(2, 2)
-        made.bias.data = made.bias.data.half()
-        for name, dtype in (("single", torch.float32), ("halves", torch.float16), ("index", torch.int64)):
-            made.register_buffer(name, torch.ones(2, dtype=dtype))
-        return made
-
-    names = ("weight", "bias", "single", "halves", "index")
-    low = plain_training.cast_module(module(), torch.bfloat16, torch.float64)
-    assert [getattr(low, name).dtype for name in names] == [
-        torch.bfloat16, torch.float16, torch.float64, torch.float64, torch.int64
-    ]  # fmt: skip
-    low = plain_training.cast_module(module(), torch.bfloat16, torch.bfloat16)
-    assert [getattr(low, name).dtype for name in names] == [
-        torch.bfloat16, torch.float16, torch.bfloat16, torch.float16, torch.int64
-    ]  # fmt: skip
-    exact = plain_training.cast_module(module(), torch.float64, torch.float64)
-    assert [getattr(exact, name).dtype for name in names] == [*[torch.float64] * 4, torch.int64]
-
-
 def test_float16_skips_overflowing_steps_and_the_truth_skips_the_same() -> None:
     made = reference(task(MLP, dtype="float16", initial_loss_scale=2.0**24, steps=14))
     skipped = len(made.plain.skipped)
@@ -199,11 +178,6 @@ class LateNoise(Changed):
         return loss + (noise - noise.detach()).sum()
 
 
-class NotANumber(Changed):
-    def change(self, loss: Tensor) -> Tensor:
-        return loss * math.nan
-
-
 class Dropping(Changed):
     def change(self, loss: Tensor) -> Tensor:
         return nn.functional.dropout(loss.expand(64)).mean()
@@ -222,10 +196,6 @@ def test_noise_of_any_size_is_refused_on_a_cpu(model: type[nn.Module], what: str
     differ = rf"seed differ \({what} \d\.\d+ and \d\.\d+\), so nothing can be verified"
     with pytest.raises(UsageError, match=differ):
         reference(training(model))
-
-
-def test_what_is_never_a_number_repeats() -> None:
-    assert reference(training(NotANumber)).plain.losses.isnan().all()
 
 
 @pytest.mark.parametrize(("dtype", "allowed"), [("float32", 1e-5), ("bfloat16", 2e-2), ("float16", 2e-3)])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import pytest
 import torch
@@ -102,15 +101,6 @@ def test_of_parameters_that_stand_out_the_first_to_differ_is_named() -> None:
     assert harmless.worst_parameter == "second"
 
 
-def test_the_worst_of_parameters_that_are_all_nearer_the_truth_than_the_references_is_named() -> None:
-    parameters = final(1e-6, 1)
-    parameters["second"] = final(5e-6, 1)["second"]
-    found = verdict_of(trajectory(parameters), reference())
-    assert found.error_ratio is not None
-    assert found.error_ratio < 1
-    assert found.worst_parameter == "second"
-
-
 def test_moments_show_what_adam_hides() -> None:
     exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES}
     plain = dataclasses.replace(trajectory(final(1e-5, 0)), moments=final(1e-6, 5))
@@ -167,18 +157,6 @@ def test_without_the_truth_only_gross_differences_are_condemned() -> None:
     parameters["second"] = parameters["second"] + 0.02
     far = verdict_of(trajectory(parameters), reference(truth=False))
     assert (far.verdict, far.worst_parameter) == ("drifted", "second")
-
-
-@pytest.mark.parametrize(
-    ("travelled", "said"),
-    [(0.0, "more than 100 times the way"), (0.01, "more than 100"), (0.02, "5[0-9]{3}%")],
-)
-def test_a_distance_beyond_comparison_is_told_in_few_digits(travelled: float, said: str) -> None:
-    parameters = final(1e-5, 0)
-    parameters["second"] = parameters["second"] + 0.04
-    against = dataclasses.replace(reference(truth=False), travelled=torch.full((3,), travelled).double())
-    (warning,) = judge(trajectory(parameters), against).warnings
-    assert re.search(f"it ended {said}", warning), warning
 
 
 @pytest.mark.parametrize(("distance", "verdict"), [(1.25, "unchecked"), (1.5, "drifted")])

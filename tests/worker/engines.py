@@ -131,20 +131,6 @@ class OtherOrder:
         return
 
 
-class OtherOrderInTheOpen(OtherOrder):
-    """The same, and its optimizer can be read."""
-
-    def first_moments(self) -> dict[str, Tensor]:
-        return {name: self._adam.state[m]["exp_avg"] for name, m in self._masters.items()}
-
-    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
-        return {
-            f"{name}@": {"param": master.reshape(-1)}
-            | {k: v.reshape(-1) for k, v in self._adam.state[master].items() if k.startswith("exp")}
-            for name, master in self._masters.items()
-        }
-
-
 class EveryFourthStepLate(OtherOrder):
     """Sleeps in every fourth step."""
 

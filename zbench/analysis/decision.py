@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from zbench.analysis import statistics
 from zbench.analysis.statistics import RatioEstimate
@@ -318,8 +318,8 @@ def _agreed(parts: Mapping[str, Decision]) -> Decision:
 def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float | None:
     if not estimate.has_spread:
         return None
-    quantiles = -float(stdtrit(estimate.degrees, level)) + float(stdtrit(estimate.degrees, DETECTED))
-    return margin + estimate.allowance + quantiles * estimate.standard_error
+    errors = statistics.reach(estimate.degrees, level, DETECTED)
+    return margin + estimate.allowance + errors * estimate.standard_error
 
 
 def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
@@ -361,9 +361,8 @@ def needed_n(estimate: RatioEstimate, margin: float, levels: Levels, comparisons
     spread = (estimate.standard_error**2 - estimate.floor**2) * n
 
     def decides(wanted: int) -> bool:
-        degrees = groups * (wanted - 1)
-        quantiles = -float(stdtrit(degrees, level)) + float(stdtrit(degrees, POWER))
-        return distance >= quantiles * math.sqrt(spread / wanted + estimate.floor**2)
+        errors = statistics.reach(groups * (wanted - 1), level, POWER)
+        return distance >= errors * math.sqrt(spread / wanted + estimate.floor**2)
 
     counts = range(least, _MOST_NEEDED + 1)
     index = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval

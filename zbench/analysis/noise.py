@@ -1,13 +1,12 @@
 """What the machine's own noise is: of a version against itself, and between earlier runs of one sweep."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 
-from scipy.special import stdtrit
-
+from zbench.analysis import statistics
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import LEAST_HISTORY, RunNoise, noise_of_runs
 from zbench.analysis.history import Series, history
@@ -43,7 +42,7 @@ def noise_report(comparison: Comparison) -> NoiseReport:
     assert data is not None, "noise is read from a paired measurement"
     measured = [values for values in data.blocks.values() if len(values) > 1]
     blocks = min((len(values) for values in measured), default=0)
-    noise = max((statistics.stdev(values) for values in measured), default=math.nan)
+    noise = max((stdev(values) for values in measured), default=math.nan)
     alpha = comparison.settings.alpha
     margin = math.expm1(reach(noise, blocks, alpha, 0.95))
     margin = margin if math.isnan(margin) else math.ceil(margin / _STEP) * _STEP
@@ -63,8 +62,7 @@ def reach(noise: float, blocks: int, alpha: float, power: float) -> float:
     """Return how far beyond a bound (a logarithm) the t test of some blocks sees a change with this power."""
     if blocks < 2:
         return math.nan
-    quantiles = -float(stdtrit(blocks - 1, alpha)) + float(stdtrit(blocks - 1, power))
-    return quantiles * noise / math.sqrt(blocks)
+    return statistics.reach(blocks - 1, alpha, power) * noise / math.sqrt(blocks)
 
 
 def noise_between_runs(base: RunResults, head: RunResults, output_dir: Path) -> dict[str, RunNoise]:
@@ -88,7 +86,7 @@ def noise_of_history(runs: Sequence[RunResults]) -> dict[str, RunNoise]:
     are slow varies less than their mean. Runs that were disturbed say nothing of the machine's own noise.
     """
     means = {
-        (run.source.run_ids[0], trial.trial_id): statistics.fmean(logs)
+        (run.source.run_ids[0], trial.trial_id): fmean(logs)
         for run in runs
         for trial in run.trials
         if (logs := step_logs(trial, usable(trial)))

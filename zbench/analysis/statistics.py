@@ -196,6 +196,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def reach(degrees: float, alpha: float, power: float) -> float:
+    """Return how many standard errors beyond a bound a change is seen at `alpha` with this power."""
+    return -float(stdtrit(degrees, alpha)) + float(stdtrit(degrees, power))
+
+
 def minimal_pairs(alpha: float) -> int:
     """Return the fewest pairs with which a sign-flip test can reach `alpha`."""
     return math.ceil(math.log2(1 / alpha) - _ROUNDING)
