@@ -19,6 +19,13 @@ def build(model, spec, process_group=None, *, instruments=None):
 '''
 
 
+def setting(*texts: str) -> list[str]:
+    return [word for text in texts for word in ("--set", text)]
+
+
+ALONE = setting("yardstick=none")  # a heat with yardsticks takes seconds
+
+
 @pytest.fixture
 def real(zbench, monkeypatch, tmp_path):
     """Return the command line with the real workers; the sweep's text and a broken engine lie beside it."""
@@ -47,8 +54,8 @@ def test_every_configuration_is_identical_to_plain_pytorch(real):
 
 
 def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
-    axes = "axes={engine: [builtin, 'broken:build']}"
-    document = real("sweep", "sweep.yaml", "--set", axes, "--json", "-q").document
+    axes = setting("axes={engine: [builtin, 'broken:build']}")
+    document = real("sweep", "sweep.yaml", *axes, *ALONE, "--json", "-q").document
     assert document["exit_code"] == 4
     found = {r["axes"]["engine"]: r for r in document["trials"]}
     assert found["builtin"]["correctness"]["verdict"] == "identical"
@@ -61,9 +68,8 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
 
 
 def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):
-    settings = ("run.memory_limit=200Mi", "verify.mode=off", "axes={micro_batch_size: [1, 512]}")
-    flags = [word for setting in settings for word in ("--set", setting)]
-    document = real("sweep", "sweep.yaml", "--json", "-q", *flags).document
+    settings = ("memory_limit=200Mi", "verify.mode=off", "axes={micro_batch_size: [1, 512]}")
+    document = real("sweep", "sweep.yaml", "--json", "-q", *ALONE, *setting(*settings)).document
     assert document["exit_code"] == 6
     assert [(r["axes"]["micro_batch_size"], r["outcome"]) for r in document["trials"]] == [
         (1, "ok"), (512, "oom"),
@@ -72,8 +78,8 @@ def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real)
 
 def test_a_file_that_is_edited_before_the_run_goes_on_ends_it(real, refusal):
     """Else one ranking would be of two models: the repeats before the edit, and those after it."""
-    axes = "axes={zero_stage: [1]}"
-    assert real("sweep", "sweep.yaml", "--set", "engine.engine=broken:build", "--set", axes).code == 4
+    settings = setting("engine.engine=broken:build", "axes={zero_stage: [1]}")
+    assert real("sweep", "sweep.yaml", *ALONE, *settings).code == 4
     run = only_run()
     kept = (run / "trials.jsonl").read_bytes()
     (record,) = load_records(run)

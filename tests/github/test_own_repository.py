@@ -54,8 +54,10 @@ CHANGES = {
 AT_ONCE = {"Net": "equal", "Larger": "slower-and-bigger", "Broken": "wrong"}
 """Three models of the user's one module, and what one commit changes of each."""
 MODELS = {name: MODEL.replace("class Net", f"class {name}") for name in AT_ONCE}
-THREE = SWEEP.replace('model: "their_model:Net", ', "").replace(
-    "axes: {", f"axes: {{model: {[f'their_model:{name}' for name in AT_ONCE]}, "
+THREE = (
+    SWEEP.replace('model: "their_model:Net", ', "")
+    .replace("steps: 4}", "steps: 3}")
+    .replace("axes: {", f"axes: {{model: {[f'their_model:{name}' for name in AT_ONCE]}, ")
 )
 
 

@@ -23,7 +23,7 @@ from .repositories import sweep_document
 SWEEP = """
 name: turns
 workload: {model: "logging_model:Net", data: {synthetic: true}, sequence_length: 8, micro_batch_size: 2}
-run: {world_size: 1, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 16}
+run: {world_size: 1, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 16, yardstick: none}
 verify: {mode: "off"}
 axes: {zero_stage: [1]}
 """

@@ -42,7 +42,8 @@ def sweep(
     """
     runs = place.out / "runs" / name
     arguments = ["sweep", str(file), "-o", str(runs), "--repeats", "1", "-q"]
-    for assignment in (f"run.device={place.device}", *sets):
+    tiny = ["run.yardstick=none"] if place.tiny else []
+    for assignment in (f"run.device={place.device}", *tiny, *sets):
         arguments += ["--set", assignment]
     begun = sorted(runs.glob("*/*/trials.jsonl"))
     if begun:
