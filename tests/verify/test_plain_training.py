@@ -108,6 +108,15 @@ def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None
         torch.testing.assert_close(moment, free.moments[name] / 10, rtol=1e-4, atol=1e-12)
 
 
+@pytest.mark.parametrize(("most", "clips"), [(0.0, False), (1e6, False), (1e-3, True)])
+def test_the_error_of_torchs_norm_is_known_where_it_clips(most: float, clips: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain_training, "torch_norm", lambda gradients: 1.0)
+        made = reference(task(MLP, steps=2, gradient_clipping=most), truth=False)
+    largest = max(abs(1 / norm - 1) for norm in (made.plain.grad_norms * 2).tolist())
+    assert made.clipping_error.item() == (pytest.approx(largest) if clips else 0.0)
+
+
 @pytest.mark.parametrize("engine", [{"gradient_clipping": 0.5}, {"dtype": "float16"}])
 def test_a_norm_that_decides_is_the_canonical_one(engine: dict[str, object]) -> None:
     """Where it clips or skips, its last bits decide: they are those of the engine's own sum."""

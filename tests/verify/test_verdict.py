@@ -69,6 +69,14 @@ def test_the_error_ratio_decides(size: float, verdict: VerdictName) -> None:
     assert found.max_abs_diff > 0
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(3e-4, "equivalent"), (1e-2, "drifted")])
+def test_the_error_of_torchs_own_norm_is_healthy_where_gradients_are_clipped(
+    size: float, verdict: VerdictName
+) -> None:
+    clipped = dataclasses.replace(reference(), clipping_error=torch.tensor(2e-2))
+    assert verdict_of(trajectory(final(size, 1)), clipped).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("ratio", "verdict"),
     [

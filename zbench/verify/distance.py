@@ -90,9 +90,14 @@ class Errors:
 
 
 def errors_of(
-    values: Mapping[str, Tensor], yardstick: Mapping[str, Tensor], truth: Mapping[str, Tensor]
+    values: Mapping[str, Tensor],
+    yardstick: Mapping[str, Tensor],
+    truth: Mapping[str, Tensor],
+    allowed: Mapping[str, float] | None = None,
 ) -> Errors:
     """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
+
+    allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
@@ -105,7 +110,8 @@ def errors_of(
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
     ours = {name: _sizes_of(values[name].double() - truth[name]) for name in sizes}
     yard = {name: _sizes_of(yardstick[name].double() - truth[name]) for name in sizes}
-    floor = {name: _sizes_of((truth[name] * UNIT_ROUNDOFF).abs() + _SMALLEST) for name in sizes}
+    least = {name: max(_SMALLEST, (allowed or {}).get(name, 0.0)) for name in sizes}
+    floor = {name: _sizes_of((truth[name] * UNIT_ROUNDOFF).abs() + least[name]) for name in sizes}
     sums = [math.fsum(of[name][0] for name in sizes) for of in (ours, yard, floor)]
     overall = sums[0] / max(sums[1], sums[2])
     median = statistics.median(root for _, root in yard.values())

@@ -27,6 +27,7 @@ from zbench.verify.plain_numerics import (
     group_named,
     square_sum,
     torch_dtype,
+    torch_norm,
 )
 from zbench.verify.slope import SKETCH, sketch
 from zbench.verify.trajectory import Reference, Trajectory, digest
@@ -66,6 +67,7 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
         contributions=plain.contributions(),
         buffers=plain.buffers(),
         frozen=plain.frozen,
+        clipping_error=torch.tensor(plain.clipping_error, dtype=torch.float64),
     )
     if not truth:
         return reference
@@ -135,6 +137,7 @@ class _PlainRun:
         self.active: list[list[bool]] = []
         self._sketches: dict[str, Tensor] = {}
         self._factor = 1.0
+        self.clipping_error = 0.0
         self._parameters = {n: p for n, p in first.named_parameters() if n in trained}
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
@@ -264,7 +267,11 @@ class _PlainRun:
         norm, summed = self._averaged_norm(squares), self._summed
         take = step not in self._skips if self._skips is not None else self._scaling.accepts(squares)
         if take:
-            factor = clipping_factor(norm, self._task.spec.gradient_clipping) / summed
+            most = self._task.spec.gradient_clipping
+            factor = clipping_factor(norm, most) / summed
+            if not self._exact and 0 < most < norm:
+                error = abs(torch_norm(gradients) / math.sqrt(squares) - 1)
+                self.clipping_error = max(self.clipping_error, error)
             self._factor = self._factor if self.gradients else factor
             self.adam.step(gradients, factor)
             with torch.no_grad():

@@ -21,7 +21,7 @@ from zbench.errors import DamagedReferenceError, UsageError, undamaged
 
 _BLOCK = 1 << 16
 _BASE = 0x9E3779B97F4A7C15
-_FORMAT = "4"
+_FORMAT = "5"
 _TEXTS = ("names", "skipped", "inputs")  # fields that are no tensors, kept as JSON
 
 
@@ -48,12 +48,13 @@ class Trajectory:
 class Reference:
     """The plain run and, if `truth` is not empty, the final values of the float64 run (float64, by name).
 
-    travelled [P] float64: how far (L2) each parameter moved from its first value. inputs: the user's files
-    that it was computed from, each with a digest (`record.inputs`). gradients, true_gradients: what both runs
-    took as the gradient in the first step that was not skipped, by name; contributions: sketches
-    (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to it. active [S, P] bool:
-    which parameters had a gradient. buffers, true_buffers: final ones by `RANK/NAME`. frozen: digests [2]
-    int64 of what is not trained, in float32 and in the model's dtype.
+    travelled [P] float64: how far (L2) each parameter moved from its first value. clipping_error []
+    float64: the largest relative error, over the clipped steps, of the norm that `clip_grad_norm_` takes.
+    inputs: the user's files that it was computed from, each with a digest (`record.inputs`). gradients,
+    true_gradients: what both runs took as the gradient in the first step that was not skipped, by name;
+    contributions: sketches (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to
+    it. active [S, P] bool: which parameters had a gradient. buffers, true_buffers: final ones by
+    `RANK/NAME`. frozen: digests [2] int64 of what is not trained, in float32 and in the model's dtype.
     """
 
     plain: Trajectory
@@ -68,6 +69,7 @@ class Reference:
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
     true_buffers: Mapping[str, Tensor] = field(default_factory=dict)
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
+    clipping_error: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
 
 
 def save_reference(reference: Reference, path: Path) -> None:
