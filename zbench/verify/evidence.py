@@ -14,7 +14,7 @@ from zbench.verify.diagnosis import Finding, judge_update
 from zbench.verify.distance import errors_of
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Remainder
-from zbench.verify.slope import ALL_UP_TO, factor_in_words, judge_gradient, shares, slopes
+from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
 from zbench.verify.trajectory import Reference, Trajectory
 
 _BUFFERS_UP_TO = 10.0
@@ -89,11 +89,12 @@ def _judge_scale(
     if evidence.gradients and reference.gradients:
         of_each = slopes(evidence.gradients, reference.gradients, reference.true_gradients)
         parts = shares(evidence.gradients, reference.contributions) if reference.contributions else None
-        return *judge_gradient(of_each, parts, evidence.dtype, evidence.adams), True
+        clipping = float(reference.clipping_error)
+        return *judge_gradient(of_each, parts, evidence.dtype, evidence.adams, clipping), True
     norm, own = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
     if not math.isfinite(norm) or not own > 0:
         return [], [], False
-    factor, limit = norm / own, ALL_UP_TO[evidence.dtype]
+    factor, limit = norm / own, common_limit(evidence.dtype, float(reference.clipping_error))
     coefficient = Coefficient("gradient", factor, limit)
     if abs(factor - 1) <= limit:
         return [], [coefficient], True

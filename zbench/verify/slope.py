@@ -102,12 +102,18 @@ def shares(gradients: Mapping[str, Tensor], contributions: Mapping[str, Tensor])
 
 
 def judge_gradient(
-    of_each: Mapping[str, Slope], parts: Tensor | None, dtype: str, adams: Mapping[str, Adam]
+    of_each: Mapping[str, Slope],
+    parts: Tensor | None,
+    dtype: str,
+    adams: Mapping[str, Adam],
+    clipping_error: float = 0.0,
 ) -> tuple[list[Finding], list[Coefficient]]:
-    """Return the faults of the first step's gradient. parts [W, B]: `shares`."""
+    """Return the faults of the first step's gradient. parts [W, B]: `shares`. clipping_error: as a Reference
+    has it.
+    """
     if not of_each:
         return [], []
-    limits = _Limits.of(list(of_each.values()), dtype)
+    limits = _Limits.of(list(of_each.values()), dtype, clipping_error)
     coefficients = [Coefficient("gradient", limits.common, CERTAIN * limits.coherent)]
     bad = {name: one for name, one in of_each.items() if limits.exceeded(one)}
     if not bad:
@@ -130,31 +136,41 @@ def judge_gradient(
 class _Limits:
     """What rounding explains in one run.
 
-    common: the factor that most parameters have. typical: how far elements are from their slope. coherent:
-    what elements of a parameter have in common of that, as far as the reference's own rounding shows.
+    alone, whole: how far from 1 the factor of one parameter, and of all, may be. common: the factor that most
+    parameters have. typical: how far elements are from their slope. coherent: what elements of a parameter
+    have in common of that, as far as the reference's own rounding shows.
     """
 
-    dtype: str
+    alone: float
+    whole: float
     common: float
     typical: float
     coherent: float
 
     @classmethod
-    def of(cls, all_slopes: Sequence[Slope], dtype: str) -> "_Limits":
+    def of(cls, all_slopes: Sequence[Slope], dtype: str, clipping_error: float) -> "_Limits":
         factors = [one.factor for one in all_slopes]
         middle = (statistics.median_low(factors), statistics.median_high(factors))
         typical = statistics.median(one.rest for one in all_slopes)
         own_rest = statistics.median(one.own_rest for one in all_slopes)
         own_error = statistics.median(one.own_error for one in all_slopes)
         coherent = own_error * typical / own_rest if own_rest > 0 else 0.0
-        return cls(dtype, min(middle, key=lambda factor: abs(factor - 1)), typical, coherent)
+        common = min(middle, key=lambda factor: abs(factor - 1))
+        return cls(ALONE_UP_TO[dtype], common_limit(dtype, clipping_error), common, typical, coherent)
 
     def exceeded(self, one: Slope) -> bool:
         """Whether a gradient is beyond what rounding explains."""
-        whole, alone = ALL_UP_TO[self.dtype], ALONE_UP_TO[self.dtype]
-        off = one.factor - 1 - within(one.factor - 1, (min(max(self.common - 1, -whole), whole),))
+        common = min(max(self.common - 1, -self.whole), self.whole)
+        off = one.factor - 1 - within(one.factor - 1, (common,))
         spread = CERTAIN * max(one.error, self.typical / one.elements**0.5, self.coherent)
-        return not (abs(off) <= alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, whole))
+        return not (
+            abs(off) <= self.alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, self.whole)
+        )
+
+
+def common_limit(dtype: str, clipping_error: float) -> float:
+    """Return how far from 1 a factor of all gradients may be: torch's own clipping may be that far off."""
+    return ALL_UP_TO[dtype] + 2 * clipping_error
 
 
 def factor_in_words(factor: float, where: str, ranks: int, backwards: int) -> str:
