@@ -12,7 +12,7 @@ from zbench.launch.sampling import Sampler
 SWEEP = """
 name: injected
 workload: {model: mlp, options: {layers: 2, hidden: 32}, data: {synthetic: true}, sequence_length: 16}
-run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 3}
+run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 4, yardstick: none}
 axes: {zero_stage: [2], gradient_accumulation_steps: [1, 2]}
 """
 HONEST, BUG = "first=boundary.first", "first=True"

@@ -56,7 +56,7 @@ AT_ONCE = {"Net": "equal", "Larger": "slower-and-bigger", "Broken": "wrong"}
 MODELS = {name: MODEL.replace("class Net", f"class {name}") for name in AT_ONCE}
 THREE = (
     SWEEP.replace('model: "their_model:Net", ', "")
-    .replace("steps: 4}", "steps: 3}")
+    .replace("steps: 4}", "steps: 4, yardstick: none}")
     .replace("axes: {", f"axes: {{model: {[f'their_model:{name}' for name in AT_ONCE]}, ")
 )
 

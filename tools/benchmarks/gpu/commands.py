@@ -42,7 +42,7 @@ def sweep(
     """
     runs = place.out / "runs" / name
     arguments = ["sweep", str(file), "-o", str(runs), "--repeats", "1", "-q"]
-    tiny = ["run.yardstick=none"] if place.tiny else []
+    tiny = ["run.yardstick=none", "run.threads_per_rank=1"] if place.tiny else []
     for assignment in (f"run.device={place.device}", *tiny, *sets):
         arguments += ["--set", assignment]
     begun = sorted(runs.glob("*/*/trials.jsonl"))

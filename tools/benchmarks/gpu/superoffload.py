@@ -153,5 +153,5 @@ def _beside(place: Place) -> PartOutcome:
     sets = [f"engine.engine_python={python}"] if python is not None else []
     if place.tiny:
         sizes = {"layers": 1, "width": 64, "heads": 1, "vocabulary": VOCABULARY}
-        sets += [f"workload.options={sizes}".replace("'", '"'), "workload.sequence_length=32", "run.steps=1"]
+        sets += [f"workload.options={sizes}".replace("'", '"'), "workload.sequence_length=32", "run.steps=4"]
     return sweep(Path(__file__).with_name("superoffload.yaml"), place, "superoffload-peers", sets=sets)
