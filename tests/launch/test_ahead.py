@@ -8,12 +8,12 @@ import pytest
 
 from zbench.errors import OutOfTimeError
 from zbench.launch import sweep as sweeps
-from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, RepeatTask, Task
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion
+from zbench.worker.progress import Watch
 
 from .conftest import make_trial
 from .mock_executor import MockExecutor
@@ -33,7 +33,7 @@ class Ahead(MockExecutor):
         self.traced: list[bool] = []
         self._rng, self._room = random.Random(seed), under_way
 
-    def expect(self, tasks: Sequence[Task]) -> None:
+    def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
         self.expected.append([task.name for task in tasks])
         self.traced += [task.trace for task in tasks if isinstance(task, RepeatTask)]
         self.begun += [task.name for task in tasks]

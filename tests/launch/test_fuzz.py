@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from zbench.errors import ZbenchError
-from zbench.launch.events import ProgressTail
 from zbench.launch.executor import Attempt
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.trial import TrialRunner
@@ -23,6 +22,7 @@ from zbench.record.summary import summarize
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
 from zbench.worker.job import error_path, first_failure
+from zbench.worker.progress import ProgressTail
 
 from .conftest import make_trial
 from .fake_worker import result_of

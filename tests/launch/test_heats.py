@@ -14,7 +14,6 @@ from tests.making import make_record
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from zbench.launch import room
-from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
 from zbench.launch.sweep import SweepPlan, SweepRun
@@ -24,6 +23,7 @@ from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
+from zbench.worker.progress import Watch
 
 from .conftest import make_trial
 from .fake_worker import TIMING

@@ -15,6 +15,7 @@ from zbench.launch.slurm import SlurmExecutor
 from zbench.launch.slurm_jobs import GONE, Cluster, SlurmOptions
 from zbench.launch.trial import TrialRunner
 from zbench.spec.run import RunSpec
+from zbench.spec.trial import TrialSpec
 
 from .conftest import FAKES, make_trial
 
@@ -72,18 +73,22 @@ def test_options_are_submitits_and_nodes_are_shared_on_request(
     assert SlurmOptions.parse(texts) == options
 
 
+def spread(world_size: int) -> TrialSpec:
+    return make_trial().model_copy(update={"run": RunSpec(world_size=world_size, nodes=2)})
+
+
 def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly() -> None:
     assert SlurmOptions(nodes=4).nodes_for(RunSpec(world_size=4, nodes=2)) == {
         "nodes": 2,
         "tasks_per_node": 2,
     }
     with pytest.raises(UsageError, match="3 ranks cannot be shared out evenly among 2 nodes"):
-        require_room([RunSpec(world_size=3, nodes=2)], SlurmOptions(cluster="local"))
+        require_room([spread(3)], Path(), SlurmOptions(cluster="local"))
 
 
 def test_this_machine_is_one_node() -> None:
-    with pytest.raises(UsageError, match=r"run\.nodes: 2: .* --slurm"):
-        require_room([RunSpec(world_size=2, nodes=2)], None)
+    with pytest.raises(UsageError, match=r"run\.nodes: 2: .* --ray or --slurm"):
+        require_room([spread(2)], Path(), None)
 
 
 def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial
 
+from tests.launch.mock_executor import MockExecutor
 from tests.making import make_record
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.launch.events import Watch
+from zbench.launch.trial import Repeat
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.load import sweep_from_mapping
@@ -29,6 +30,7 @@ from zbench.tune.ledger import trial_at
 from zbench.tune.objective import Score
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
+from zbench.worker.progress import Watch
 
 PARAMETERS = 3_000_000
 SMALL_AXES: dict[str, Any] = {
@@ -83,6 +85,7 @@ class FakeRunner:
         outcomes: Sequence[tuple[dict[str, Any], str]] = (),
     ) -> None:
         self.began: list[tuple[str, int]] = []
+        self.executor = MockExecutor()
         self.takes_turns, self.heats = False, []  # type: ignore[var-annotated]
         self._seconds, self._log, self._outcomes = seconds, log, outcomes
 
@@ -97,6 +100,9 @@ class FakeRunner:
     def most_bytes(self, trial: TrialSpec) -> float:
         """Need nothing."""
         return 0
+
+    def expect(self, repeats: Sequence[Repeat], *, watch: Watch | None = None) -> None:
+        """One trial runs after the other."""
 
     def run_heat(
         self, trials: Sequence[TrialSpec], repeat: int, watch: Callable[[TrialSpec], Watch], lot: object

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import sqlalchemy.exc
 
-from zbench.launch.events import Notice, TrialFinished, Watch
+from zbench.launch.events import Notice, TrialFinished
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune import session
 from zbench.tune.objective import History
 from zbench.tune.space import Point
 from zbench.tune.storage import StudyStorageError, relational_storage
+from zbench.worker.progress import Watch
 
 from .fakes import FakeRunner, searched
 from .studies import POINTS, begun, ledger, result

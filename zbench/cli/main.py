@@ -10,6 +10,7 @@ document on stdout too.
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,7 @@ REMOVED = {  # a command or a command's option -> the remedy
     "plan --memory": "`zbench estimate FILE` says what each trial needs",
     "tune --warm-start": "list what to try first under `include:` in the file, or use --resume RUN",
 }
+_ADDRESS = re.compile(r"auto|[^:/]+:\d+|\[.*\]:\d+")
 _WITHOUT_DOCUMENT = {"export", "schema"}
 
 
@@ -106,6 +108,10 @@ class LazyGroup(TyperGroup):
         for words in (args[0], *(f"{args[0]} {word.partition('=')[0]}" for word in args[1:])):
             if words in REMOVED:
                 raise UsageError(f"there is no `zbench {words}` any more; {REMOVED[words]}")
+        if "--ray" in args:  # alone, too, for which Typer has no way
+            after = args.index("--ray") + 1
+            has_address = after < len(args) and _ADDRESS.fullmatch(args[after])
+            args = args if has_address else [*args[:after], "auto", *args[after:]]
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = self.commands[name] = load_command(name)

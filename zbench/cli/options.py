@@ -11,7 +11,7 @@ from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
-    from zbench.launch.slurm_jobs import SlurmOptions
+    from zbench.launch.executors import Backend
 
 
 _FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
@@ -61,6 +61,13 @@ Slurm = Annotated[
         help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Run trials on the nodes of a Ray cluster: this machine's, or HOST:PORT (extra: `ray`).",
+    ),
+]
 Storage = Annotated[
     str | None,
     typer.Option(
@@ -103,13 +110,17 @@ def run_settings(overrides: list[str], **flags: object) -> list[str]:
     return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
 
 
-def slurm_options(texts: list[str]) -> "SlurmOptions | None":
-    """Return how jobs are submitted, None where trials run on this machine."""
-    if not texts:
-        return None
+def backend_of(slurm: list[str], ray: str | None) -> "Backend":
+    """Return what runs the trials, None for this machine; UsageError where both are asked for."""
+    if slurm and ray is not None:
+        raise UsageError("--slurm and --ray: trials run by one of them; leave one out")
+    if ray is not None:
+        from zbench.launch.ray_cluster import RayCluster
+
+        return RayCluster(ray, console.warn)
     from zbench.launch.slurm_jobs import SlurmOptions
 
-    return SlurmOptions.parse(texts)
+    return SlurmOptions.parse(slurm) if slurm else None
 
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; a smaller number meant gigabytes

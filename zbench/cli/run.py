@@ -12,9 +12,11 @@ from zbench.cli.options import (
     Log,
     OutputDir,
     Overrides,
+    Ray,
     Repeats,
     Seed,
     Timeout,
+    backend_of,
     run_settings,
 )
 from zbench.cli.plan import starting_nothing
@@ -36,6 +38,7 @@ def command(
         bool,
         typer.Option("--trace", help="Also look inside a step: profiler trace, memory timeline, bounds."),
     ] = False,
+    ray: Ray = None,
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
@@ -54,4 +57,4 @@ def command(
         else:
             console.result(dump_sweep(request.sweep).rstrip())
         return
-    raise typer.Exit(perform(tracked(request, log), detailed=True, trace=trace))
+    raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend_of([], ray), trace=trace))

@@ -32,21 +32,21 @@ from zbench.cli.options import (
     OptionalSweepFile,
     OutputDir,
     Overrides,
+    Ray,
     Repeats,
     Resume,
     RunImpliedOom,
     Seed,
     Slurm,
     Timeout,
+    backend_of,
     run_settings,
     seconds,
-    slurm_options,
 )
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
-from zbench.launch.executors import make_executor, require_room
-from zbench.launch.slurm_jobs import SlurmOptions
+from zbench.launch.executors import Backend, make_executor, require_room
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.secrets import MASK, masked
@@ -68,6 +68,7 @@ def command(
     resume: Resume = None,
     run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: Ray = None,
     dry_run: DryRun = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
@@ -95,14 +96,14 @@ def command(
             print_plan(request.sweep, output_dir)
             return
     request = tracked(request, log)
-    jobs = slurm_options(slurm)
+    backend = backend_of(slurm, ray)
     if request.sweep.search.is_listed:
-        raise typer.Exit(perform(request, slurm=jobs, max_seconds=most))
+        raise typer.Exit(perform(request, backend=backend, max_seconds=most))
     if max_time is not None:
         raise UsageError("--max-time is for a whole sweep; a search takes `--set search.budget=TIME`")
     from zbench.cli.tune import perform_search
 
-    raise typer.Exit(perform_search(request, slurm=jobs))
+    raise typer.Exit(perform_search(request, backend=backend))
 
 
 def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
@@ -181,14 +182,14 @@ def perform(request: Request, *, detailed: bool = False, **how: Any) -> ExitCode
 def measured(
     request: Request,
     *,
-    slurm: SlurmOptions | None = None,
+    backend: Backend = None,
     max_seconds: float = math.inf,
     trace: bool = False,
 ) -> tuple[Path, Sequence[Record], Interruption | None]:
     """Run the sweep; return the run directory, its records, and what cut the run short."""
     expansion = expand(request.sweep)
     warn_before(request.sweep, expansion)
-    require_room((trial.run for trial in expansion.trials), slurm)
+    require_room(expansion.trials, request.base_dir, backend)
     sweep = request.sweep
     plan = SweepPlan(
         expansion,
@@ -201,8 +202,8 @@ def measured(
     failure: Interruption | None = None
     targets = targets_for(expansion.trials)
     about = facts(request, sys.argv[1:])
-    with open_directory(request, about, measured_here=slurm is None) as directory:
-        executor = partial(make_executor, directory.path, request.base_dir, slurm, targets=targets)
+    with open_directory(request, about, measured_here=backend is None) as directory:
+        executor = partial(make_executor, directory.path, request.base_dir, backend, targets=targets)
         with shown_and_tracked(request, directory) as tell:
             try:
                 SweepRun(plan, directory, executor, on_event=tell).run()

@@ -27,6 +27,7 @@ from zbench.cli.options import (
     OptionalSweepFile,
     OutputDir,
     Overrides,
+    Ray,
     Repeats,
     Resume,
     RunImpliedOom,
@@ -34,15 +35,15 @@ from zbench.cli.options import (
     Slurm,
     Storage,
     Timeout,
+    backend_of,
     memory_size,
     run_settings,
-    slurm_options,
 )
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import from_file, resumed
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
-from zbench.launch.executors import make_executor, require_room
+from zbench.launch.executors import Backend, make_executor, require_room
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
@@ -53,7 +54,6 @@ from zbench.spec.metrics import METRICS
 from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
-    from zbench.launch.slurm_jobs import SlurmOptions
     from zbench.tune.findings import SearchOutcome
 
 _UNLIMITED_TRIALS = 1_000_000
@@ -83,6 +83,7 @@ def command(
     ] = None,
     run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: Ray = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: Resume = None,
@@ -107,8 +108,8 @@ def command(
         if dry_run:
             print_plan(request.sweep, output_dir)
             return
-    jobs = slurm_options(slurm)
-    raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, slurm=jobs))
+    backend = backend_of(slurm, ray)
+    raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, backend=backend))
 
 
 def _search_settings(
@@ -162,12 +163,12 @@ def perform_search(
     *,
     storage: str | None = None,
     study: str | None = None,
-    slurm: "SlurmOptions | None" = None,
+    backend: Backend = None,
 ) -> ExitCode:
     """Search, print the table and what was found (or the document), and return the exit code."""
     from zbench.tune.findings import search_document
 
-    directory, outcome, failure = _searched(request, storage, study, slurm)
+    directory, outcome, failure = _searched(request, storage, study, backend)
     records = directory.records()
     code = _code(outcome, failure, records)
     document = None if outcome is None else search_document(outcome, request.sweep.objective, records)
@@ -176,9 +177,7 @@ def perform_search(
     return Conclusion(request, directory.path, records, code, failure, "tune").show(search=document)
 
 
-def work(
-    storage: str, study: str, base_dir: Path, output_dir: Path, slurm: "SlurmOptions | None" = None
-) -> ExitCode:
+def work(storage: str, study: str, base_dir: Path, output_dir: Path, backend: Backend = None) -> ExitCode:
     """Pull trials of a study until there are none left; return the exit code."""
     from zbench.tune.ledger import load_sweep
     from zbench.tune.storage import reaching, relational_storage, require_existing
@@ -189,7 +188,7 @@ def work(
         sweep = load_sweep(opened, study)
     opened.engine.dispose()
     request = Request(sweep.placed(base_dir), base_dir, output_dir)
-    directory, outcome, failure = _searched(request, storage, study, slurm, is_worker=True)
+    directory, outcome, failure = _searched(request, storage, study, backend, is_worker=True)
     records = directory.records()
     code = failure_code(failure) if failure is not None else ExitCode.PASS
     if console.state.json:
@@ -207,7 +206,7 @@ def _searched(
     request: Request,
     storage: str | None,
     study: str | None,
-    slurm: "SlurmOptions | None",
+    backend: Backend,
     *,
     is_worker: bool = False,
 ) -> tuple[RunDirectory, "SearchOutcome | None", Interruption | None]:
@@ -222,14 +221,15 @@ def _searched(
         raise UsageError("a best needs a verdict: set verify.mode to reference or full to search this sweep")
     sizes = sweep.axes.get("world_size")
     known = sizes if isinstance(sizes, list) else [sweep.run.world_size]
-    require_room([sweep.run.model_copy(update={"world_size": size}) for size in known], slurm)
+    base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
+    runs = [sweep.run.model_copy(update={"world_size": size}) for size in known]
+    require_room([base.model_copy(update={"run": run}) for run in runs], request.base_dir, backend)
     if storage is not None:
         relational_storage(storage).engine.dispose()  # reached once before anything is made on disk
     about = facts(request, redacted_arguments(sys.argv[1:]))
-    directory = open_directory(request, about, measured_here=slurm is None)
+    directory = open_directory(request, about, measured_here=backend is None)
     task = SearchTask(sweep, request.base_dir, about, storage, study, is_worker=is_worker)
-    base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
-    executor = make_executor(directory.path, request.base_dir, slurm, targets=targets_for([base]))
+    executor = make_executor(directory.path, request.base_dir, backend, targets=targets_for([base]))
     try:
         with (
             directory,

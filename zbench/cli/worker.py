@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, Storage, slurm_options
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Ray, Slurm, Storage, backend_of
 from zbench.cli.tune import work
 from zbench.errors import UsageError
 
@@ -18,6 +18,7 @@ def command(
         typer.Option(metavar="DIR", help="Where relative paths of the sweep begin (default: here)."),
     ] = None,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: Ray = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Pull trials of a study that `zbench tune FILE --storage URL` began, until there are none left.
@@ -30,4 +31,4 @@ def command(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME, as `zbench tune` got them"
         )
     here = base_dir or Path.cwd()
-    raise typer.Exit(work(storage, study, here, output_dir, slurm_options(slurm)))
+    raise typer.Exit(work(storage, study, here, output_dir, backend_of(slurm, ray)))

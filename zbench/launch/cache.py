@@ -13,8 +13,7 @@ from pathlib import Path
 from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
 from zbench.launch.revisions import cache_directory
-from zbench.launch.trial import REFERENCES
-from zbench.record.store import LOGS, TRACES, DirectoryLock, find_runs, is_inside, load_records
+from zbench.record.store import LOGS, REFERENCES, TRACES, DirectoryLock, find_runs, is_inside, load_records
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.launch.disturbance import Disturbance
-from zbench.launch.events import Watch
-from zbench.record.record import Failure, Outcome
+from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob
+from zbench.worker.progress import Watch
 
 MODULES = ("zbench.measure.shim", "zbench.worker.rank")
 """What every trial server imports: the memory shim before torch, and all that every rank needs."""
@@ -120,6 +120,7 @@ class Attempt:
     environment: path and versions of another Python environment that the ranks ran in. seconds: how long it
     ran, where that is not how long `Executor.run` took. peak_rss_bytes: the most memory that one of its
     processes held, where that is known.
+    placement: where and when it ran, where a scheduler chose that.
     """
 
     outcome: Outcome
@@ -129,6 +130,7 @@ class Attempt:
     environment: dict[str, str] = field(default_factory=dict)
     seconds: float | None = None
     peak_rss_bytes: int | None = None
+    placement: Placement | None = None
 
     @property
     def was_killed(self) -> bool:
@@ -183,8 +185,15 @@ class Executor(ABC):
     def close(self) -> None:
         """End everything that was started."""
 
-    def expect(self, tasks: Sequence[Task]) -> None:
-        """Begin tasks that `run` will be called for, in any order, where several can run at once."""
+    def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
+        """Begin tasks that `run` will be called for, in any order, where several can run at once.
+
+        watch: as of `run`, for an executor that can watch them before that.
+        """
+
+    def room(self, nodes: int) -> int:
+        """Return how many tasks of so many nodes a search may have under way at once."""
+        return 1
 
     def first(self, names: Sequence[str]) -> str:
         """Wait until one of these tasks has ended and return its name; one that was not begun goes first."""

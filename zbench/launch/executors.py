@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -10,9 +10,11 @@ import psutil
 from zbench.errors import UsageError
 from zbench.launch.executor import Executor, Targets
 from zbench.launch.local import LocalExecutor
+from zbench.launch.ray_cluster import RayCluster
+from zbench.launch.ray_executor import RayExecutor
 from zbench.launch.slurm import SlurmExecutor
 from zbench.launch.slurm_jobs import SlurmOptions, require_slurm
-from zbench.spec.run import RunSpec
+from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 RANK_BYTES = 64 << 20
@@ -24,23 +26,32 @@ MAX_RANKS = 64
 _SPARE_PROCESSES = 64
 
 
+Backend = SlurmOptions | RayCluster | None
+"""What runs trials: jobs of SLURM, a cluster of Ray's, or this machine."""
+
+
 def make_executor(
-    run_dir: Path, base_dir: Path, slurm: SlurmOptions | None, *, targets: Targets | None = None
+    run_dir: Path, base_dir: Path, backend: Backend, *, targets: Targets | None = None
 ) -> Executor:
-    """Return the executor: processes on this machine, or jobs by `slurm`."""
-    if slurm is None:
+    """Return the executor of this machine, or of a cluster that `require_room` found fit."""
+    if backend is None:
         return LocalExecutor(run_dir, base_dir, targets=targets)
-    return SlurmExecutor(run_dir, base_dir, slurm, targets=targets)
+    if isinstance(backend, SlurmOptions):
+        return SlurmExecutor(run_dir, base_dir, backend, targets=targets)
+    return RayExecutor(run_dir, base_dir, backend, targets=targets)
 
 
-def require_room(runs: Iterable[RunSpec], slurm: SlurmOptions | None) -> None:
-    """Raise UsageError before anything is made on disk if the ranks of some trial cannot run here."""
-    if slurm is not None:
-        require_slurm(slurm)
-        for run in runs:
-            slurm.nodes_for(run)
+def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) -> None:
+    """Raise UsageError before anything is made on disk if the ranks of some trial cannot run there."""
+    if isinstance(backend, RayCluster):
+        backend.require(trials, base_dir)
         return
-    for run in runs:
+    if backend is not None:
+        require_slurm(backend)
+    for run in (trial.run for trial in trials):
+        if backend is not None:
+            backend.nodes_for(run)
+            continue
         if run.nodes > 1:
             raise UsageError(
                 f"run.nodes: {run.nodes}: this machine is one node; start the trials with --slurm,"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from zbench.errors import ZbenchError
 from zbench.launch import executor, turns
 from zbench.launch.client import RankGroup, RankStart, Ready, ServerLostError, WarmServer
 from zbench.launch.disturbance import DisturbanceMeter
-from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     MODULES,
     Attempt,
@@ -37,6 +37,7 @@ from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
+from zbench.worker.progress import ProgressTail, Watch
 from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -47,6 +48,7 @@ class ProcessPlan:
     """What the processes of a task do.
 
     target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
+    first: the first one's rank.
     """
 
     target: str
@@ -56,6 +58,11 @@ class ProcessPlan:
     deadline: float
     watch: Watch | None = None
     memory_limit: int | None = None
+    first: int = 0
+
+
+Share = tuple[int, int, str]
+"""One machine's share of ranks that span several: its number, of how many, and where all ranks meet."""
 
 
 class Launcher(AbstractContextManager["Launcher"]):
@@ -160,9 +167,9 @@ class Processes(Contender):
         if self._is_lost or self._group is None:
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
-        logs = self.plan.files.logs
+        logs, end, first = self.plan.files.logs, self._group.end, self.plan.first
         outcome, error = classify(
-            self._group.end,
+            replace(end, ranks=first + end.ranks, exits={first + r: code for r, code in end.exits.items()}),
             result_path=str(self.plan.files.result),
             deadline=self.plan.deadline,
             kernel_oom_kills=self._oom_kills,
@@ -171,8 +178,8 @@ class Processes(Contender):
         )
         if error is None and not any(log.stat().st_size for log in logs.iterdir()):
             shutil.rmtree(logs)
-        what = self._meter.disturbance(self._group.end.cpu_seconds + self._own_seconds)
-        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=self._group.end.peak_rss_bytes)
+        what = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
+        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=end.peak_rss_bytes)
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing of them."""
@@ -189,11 +196,21 @@ class LocalExecutor(Executor):
 
     takes_turns = True
 
-    def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
+    def __init__(
+        self, run_dir: Path | None, base_dir: Path, *, targets: Targets | None = None, cpus: int = 0
+    ) -> None:
+        """run_dir: None for one that goes with the server. cpus: how many may be used, 0 for all.
+
+        Where they are a part of the cores no rank is pinned: somebody else's may be pinned to the same.
+        """
         chosen = targets or executor.DEFAULT_TARGETS
-        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, resolved)
-        self.launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
-        self._cores = usable_cores()
+        launcher = Launcher(chosen.modules)
+        self.launchers: dict[Path | None, Launcher] = {None: launcher}
+        self.run_dir = (run_dir or launcher.scratch / "run").absolute()
+        values = partial(resolved, cpus=cpus)
+        self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, values)
+        self._cores = [] if 0 < cpus < len(os.sched_getaffinity(0)) else usable_cores()
+        self.share: Share | None = None
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
@@ -243,12 +260,11 @@ class LocalExecutor(Executor):
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
         seat = stack.enter_context(Seat(scratch / "seat")) if takes_turns else None
-        job = self._jobs.job(
-            task,
-            files,
-            init_method=f"file://{scratch}/rendezvous",
-            turns=None if seat is None else str(seat.path),
-        )
+        number, nodes, meeting = self.share or (0, 1, f"file://{scratch}/rendezvous")
+        job = self._jobs.job(task, files, init_method=meeting, turns=None if seat is None else str(seat.path))
+        if nodes > 1 and isinstance(job, RankJob):
+            each = job.world_size // nodes
+            job = replace(job, rank=number * each, local_world_size=each)
         plan = ProcessPlan(
             self._jobs.target(task),
             process_starts(job, files.logs, self._cores),
@@ -257,11 +273,14 @@ class LocalExecutor(Executor):
             deadline=patience(task),
             watch=watch,
             memory_limit=task.trial.run.memory_limit,
+            first=job.rank if isinstance(job, RankJob) else 0,
         )
         return stack.enter_context(Processes(launcher, plan, seat))
 
     def _collected(self, task: Task, processes: Processes) -> Attempt:
         attempt = replace(processes.attempt(), environment=environment_facts(task.trial, self._jobs.base_dir))
+        if self.share is not None and self.share[0] > 0:
+            return attempt
         return collected(task, processes.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
     def close(self) -> None:
@@ -308,16 +327,16 @@ def environment_facts(trial: TrialSpec, base_dir: Path) -> dict[str, str]:
     return environment.facts() if isinstance(environment, Environment) else {}
 
 
-def resolved(trial: TrialSpec) -> dict[str, Any]:
+def resolved(trial: TrialSpec, cpus: int = 0) -> dict[str, Any]:
     """Return the trial as JSON values with its thread count fixed: a pinned rank cannot see all cores."""
-    run = trial.run.model_copy(update={"threads_per_rank": threads_per_rank(trial)})
+    run = trial.run.model_copy(update={"threads_per_rank": threads_per_rank(trial, cpus=cpus)})
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
 
 
 def process_starts(
     job: RankJob | ReferenceJob, logs: Path, cores: Sequence[Sequence[int]]
 ) -> list[RankStart]:
-    """Return how each process of a job starts; `job` is rank 0's. A reference may use all cores.
+    """Return how each process of a job starts; `job` is the first rank's here. A reference may use all cores.
 
     cores: the logical CPUs of each usable core.
     """
@@ -326,9 +345,12 @@ def process_starts(
     # a command starts its ranks by its own launcher
     has_command = job.trial.get("workload", {}).get("command") is not None
     starts = []
-    for rank, cpus in enumerate([None] if has_command else assign(job.world_size, cores)):
+    here = job.local_world_size or job.world_size
+    for number, cpus in enumerate([None] if has_command else assign(here, cores)):
+        rank = job.rank + number
+        own = replace(job, rank=rank, local_rank=number)
         log, error = str(logs / f"rank{rank}.log"), (job.result_path, rank)
-        starts.append(RankStart(pickle.dumps(replace(job, rank=rank)), log, error, cpus))
+        starts.append(RankStart(pickle.dumps(own), log, error, cpus))
     return starts
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch import executor
-from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     Attempt,
     Executor,
@@ -33,11 +32,12 @@ from zbench.launch.executor import (
 )
 from zbench.launch.outcome import outcome_of
 from zbench.launch.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
-from zbench.launch.slurm_task import run_job
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import first_failure
+from zbench.worker.progress import ProgressTail, Watch
+from zbench.worker.slurm_task import run_job
 
 _POLL_SECONDS = 1.0
 _CANCEL_SECONDS = 60.0
@@ -77,7 +77,7 @@ class SlurmExecutor(Executor):
         self._cluster = Cluster(options, f"zbench-{run_dir.absolute().name}", folder)
         self._ahead: dict[str, _Begun] = {}
 
-    def expect(self, tasks: Sequence[Task]) -> None:
+    def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
         """Submit tasks; those that need the same resources as one array."""
         groups: dict[str, list[Task]] = {}
         for task in tasks:

@@ -18,18 +18,18 @@ from zbench.launch.events import (
     SweepStarted,
     TrialFinished,
     TrialStarted,
-    Watch,
 )
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room, uses_cpu
-from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
+from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial, wants
 from zbench.record.record import Failure, Record
-from zbench.record.store import RunDirectory, storage_errors
+from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
+from zbench.worker.progress import Watch
 from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")

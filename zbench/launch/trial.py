@@ -13,7 +13,6 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch import turns
-from zbench.launch.events import Watch
 from zbench.launch.executor import (
     Attempt,
     Executor,
@@ -27,11 +26,10 @@ from zbench.launch.local import LocalExecutor
 from zbench.launch.yardsticks import Yardsticks
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
-from zbench.record.store import StorageError
+from zbench.record.store import REFERENCES, StorageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import reference_key
-
-REFERENCES = "references"
+from zbench.worker.progress import Watch
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
@@ -143,7 +141,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         warnings = [*record.warnings, *stalls, *attempt.warnings]
         if isinstance(reference := self.reference(task.trial), Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
-        return replace(record, warnings=warnings, elapsed_s=attempt.seconds)
+        return replace(record, warnings=warnings, elapsed_s=attempt.seconds, placement=attempt.placement)
 
     @property
     def takes_turns(self) -> bool:
@@ -155,10 +153,10 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
         self.executor.expect([task for task in missing.values() if not task.path.exists()])
 
-    def expect(self, repeats: Iterable[Repeat], *, trace: bool = False) -> None:
+    def expect(self, repeats: Iterable[Repeat], *, trace: bool = False, watch: Watch | None = None) -> None:
         """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
         tasks = [self._task(trial, repeat, trace) for trial, repeat in repeats]
-        self.executor.expect([task for task in tasks if isinstance(task, RepeatTask)])
+        self.executor.expect([task for task in tasks if isinstance(task, RepeatTask)], watch)
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.

@@ -151,6 +151,15 @@ class Correctness:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that a scheduler gave to a repeat, and from when to when, in seconds since 1970."""
+
+    nodes: list[str]
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """One repeat of one trial, finished or failed.
 
@@ -164,6 +173,7 @@ class Record:
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
     heat: what it shares with those that it took turns with; None of a repeat that ran alone.
     losses: rank 0's mean loss of each step, warm-up included.
+    placement: where and when it ran, if a scheduler chose that.
     """
 
     run_id: str
@@ -186,6 +196,7 @@ class Record:
     inputs: dict[str, str] = field(default_factory=dict)
     heat: Heat | None = None
     losses: list[float] = field(default_factory=list)
+    placement: Placement | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

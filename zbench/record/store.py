@@ -31,6 +31,7 @@ from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
 TRACES = "traces"
+REFERENCES = "references"
 TAGS = "tags.json"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}[0-9a-f]{2}", re.ASCII)
 _STAMP = len("20260131-235959-042")
@@ -89,7 +90,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Lock an existing directory and set damaged lines aside; `damaged` names them."""
+        """Lock an existing directory and set damaged lines aside; `damaged` names them.
+
+        A repeat that something outside killed counts as not run: another record takes its place.
+        """
         self.path = path
         self._lock = DirectoryLock(path)
         self.damaged = lines.set_damage_aside(path / TRIALS)
@@ -189,7 +193,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def _read(self) -> None:
         records = lines.read(self.path / TRIALS)
-        self._records = {(record.trial_id, record.repeat): record for record in records}
+        finished = [one for one in records if one.error is None or one.error.kind != "killed"]
+        self._records = {(one.trial_id, one.repeat): one for one in finished}
         self._file = _identity(self.path / TRIALS)
 
     def _require_unchanged(self) -> None:

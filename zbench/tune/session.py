@@ -6,6 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -24,9 +25,8 @@ from zbench.launch.events import (
     SweepStarted,
     TrialFinished,
     TrialStarted,
-    Watch,
 )
-from zbench.launch.executor import REFERENCE_PATIENCE
+from zbench.launch.executor import REFERENCE_PATIENCE, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room
 from zbench.launch.sweep import can_take_turns
@@ -60,6 +60,7 @@ from zbench.tune.storage import (
     reaching,
     relational_storage,
 )
+from zbench.worker.progress import Watch
 
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200
@@ -100,18 +101,18 @@ class Session:
         self._space = Space(task.sweep)
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
         self._limit = _memory_limit(task.sweep)
-        self._is_grid = self._spec.method == "grid"
         self._implied, self._best_rate, self._room = ImpliedOom(), 0.0, Room()
-        self._learnt: set[int] = set()
-        self._refused: set[str] = set()
+        self._learnt, self._refused = set[int](), set[str]()
         self._predicted_oom: dict[str, str] = {}
+        self._held = ExitStack()
+        self._under_way = dict[str, tuple[TrialSpec, Trial, Watch, ExitStack]]()
         with reaching(task.storage or ""):
             self._ledger = self._open()
 
     def run(self) -> SearchOutcome:
         """Search, collect, measure the leaders again, and say what was found."""
-        sweep, directory, ledger = self._sweep, self._directory, self._ledger
-        with reaching(self._task.storage or ""), Simulator(self._task.base_dir, jobs=1) as simulator:
+        sweep, directory, ledger, task = self._sweep, self._directory, self._ledger, self._task
+        with reaching(task.storage or ""), Simulator(task.base_dir, jobs=1) as simulator, self._held:
             if self._task.storage is None:
                 adopt(ledger, directory, self._space)
             gather(ledger.of_this_kind(ledger.trials()), directory)
@@ -123,8 +124,7 @@ class Session:
             record_invalid(self._space, directory)
             if self._task.is_worker:
                 return SearchOutcome(Final(None), stopped, ledger.name)
-        unlike = len(everywhere) - len(trials)
-        if unlike:
+        if unlike := len(everywhere) - len(trials):
             self._tell(Notice(f"{unlike} {_UNLIKE}"))
         for record in directory.records():
             self._room.observe(record)
@@ -167,9 +167,12 @@ class Session:
             own = self._ledger.of_this_kind(trials)
             self._learn(own)
             stopped = self._stopper.spent(sum(map(costs, trials))) or self._stopper.flattened(own)
-            point = None if stopped else self._propose(trials, own)
+            full = len(self._under_way) >= self._runner.executor.room(self._sweep.run.nodes)
+            point = None if stopped or full else self._propose(trials, own)
             if point is not None:
-                self._try(point)
+                self._begin(point)
+            elif self._under_way:
+                self._finish(self._runner.executor.first(list(self._under_way)))
             elif not any(trial.state == TrialState.RUNNING for trial in trials):
                 return stopped or self._exhausted()
             else:
@@ -215,7 +218,8 @@ class Session:
             return "every point that can run was tried"
         return f"every point was tried but {count} that cannot fit by the simulation"
 
-    def _try(self, point: Point) -> None:
+    def _begin(self, point: Point) -> None:
+        """Take a point and begin its trial, or record it where it must run out of memory."""
         trial = self._space.trial(point)
         assert isinstance(trial, TrialSpec)
         lease = self._ledger.begin(point, trial.trial_id)
@@ -226,33 +230,38 @@ class Session:
         if self._stopper.trials is not None and before >= self._stopper.trials:
             self._ledger.drop(lease, "the budget was spent by other workers meanwhile")
             return
-        began = time.monotonic()
-        try:
-            record = self._outcome(trial, lease)
-        except BaseException:
-            self._ledger.drop(lease, "interrupted")
-            raise
-        if self._ledger.finish(lease, record):
-            self._collect(trial, time.monotonic() - began)
-
-    def _outcome(self, trial: TrialSpec, lease: Trial) -> Record:
-        """Return the record of a trial's first repeat; it is not run where it must run out of memory."""
         failure = self._implied.failure(trial) if self._spec.imply_oom else None
         if failure is not None:
-            return Record("", trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
+            config = trial.config()
+            self._collect(trial, lease, Record("", trial.trial_id, 0, trial.axes, config, "oom", failure))
+            return
+        factor = self._spec.prune_slower_than or (None if self._spec.method == "grid" else PRUNE_FACTOR)
+        watch = self._watching(trial, pruner(trial, self._goals, self._best_rate, factor))
+        hold = self._held.enter_context(ExitStack())
+        hold.callback(self._ledger.drop, lease, "interrupted")  # nothing happens where it has ended
+        hold.enter_context(self._ledger.held(lease))
+        self._under_way[repeat_name(trial.trial_id, 0)] = trial, lease, watch, hold
         self._tell(TrialStarted(trial, 0))
-        factor = self._spec.prune_slower_than or (None if self._is_grid else PRUNE_FACTOR)
-        with self._ledger.held(lease):
-            record = self._run(trial, 0, pruner(trial, self._goals, self._best_rate, factor))
-        return record if self._limit is None else with_simulated(record, self._ask, trial)
+        self._prepare(trial)
+        self._runner.expect([(trial, 0)], watch=watch)
 
-    def _collect(self, trial: TrialSpec, seconds: float) -> None:
-        """Bring what this and other workers finished to the run directory, and tell it."""
+    def _finish(self, name: str) -> None:
+        """Keep what became of a trial, as soon as it has ended."""
+        trial, lease, watch, hold = self._under_way.pop(name)
+        with hold:
+            record = self._runner.run(trial, watch=watch)
+            record = record if self._limit is None else with_simulated(record, self._ask, trial)
+            self._collect(trial, lease, record)
+
+    def _collect(self, trial: TrialSpec, lease: Trial, record: Record) -> None:
+        """Store what became of a trial; bring what others finished to the run directory, too, and tell it."""
+        if not self._ledger.finish(lease, record):
+            return
         trials, budget = self._ledger.trials(), self._stopper.trials
         left = max(0, budget - sum(map(costs, trials))) if budget is not None else 0
         for record in gather(self._ledger.of_this_kind(trials), self._directory):
-            is_own = record.trial_id == trial.trial_id
-            self._tell(TrialFinished(trial if is_own else None, record, seconds if is_own else 0.0, left))
+            own = trial if record.trial_id == trial.trial_id else None
+            self._tell(TrialFinished(own, record, (own and record.elapsed_s) or 0.0, left))
 
     def _measure_again(self, trials: Sequence[TrialSpec], repeat: int) -> None:
         """Run a fresh repeat of each finalist, in turns where that can be; keep each before it counts."""
@@ -263,34 +272,34 @@ class Session:
             self._tell(TrialStarted(trial, repeat))
         able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
         heat = fit if len(fit := self._room.share(able, self._runner.most_bytes)) > 1 else []
-        in_turns = self._runner.run_heat(heat, repeat, self._shown, lot) if heat else ()
+        in_turns = self._runner.run_heat(heat, repeat, self._watching, lot) if heat else ()
         alone = ((trial, self._run(trial, repeat)) for trial in trials if trial not in heat)
         for trial, record in chain(in_turns, alone):
             record = replace(record, run_id=self._directory.run_id)
             self._directory.append(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, 0))
 
-    def _shown(self, trial: TrialSpec, watch: Watch | None = None) -> Watch:
-        """Return what tells each progress line of a trial, and returns what `watch` does of it."""
-
-        def on_line(line: dict[str, Any]) -> str | None:
-            self._tell(StepDone(trial, line))
-            return watch(line) if watch is not None else None
-
-        return on_line
-
-    def _run(self, trial: TrialSpec, repeat: int, watch: Watch | None = None) -> Record:
-        """Run a repeat, its reference first; UsageError for bad input, if nothing has run yet at all."""
-        self._prepare(trial)
-        return self._runner.run(trial, repeat=repeat, watch=self._shown(trial, watch))
-
     def _prepare(self, trial: TrialSpec) -> None:
         """Have the reference of a trial; UsageError for bad input, if nothing has run yet at all."""
         if not self._runner.has_reference(trial):
             self._tell(ReferenceStarted(trial))
-            reference = self._runner.reference(trial, self._shown(trial))
+            reference = self._runner.reference(trial, self._watching(trial))
             if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
                 raise UsageError(reference.message)
+
+    def _watching(self, trial: TrialSpec, judge: Watch | None = None) -> Watch:
+        """Return what tells each step of a trial, and ends it for the reason that `judge` gives."""
+
+        def on_line(line: dict[str, Any]) -> str | None:
+            self._tell(StepDone(trial, line))
+            return None if judge is None else judge(line)
+
+        return on_line
+
+    def _run(self, trial: TrialSpec, repeat: int) -> Record:
+        """Run a repeat, its reference first."""
+        self._prepare(trial)
+        return self._runner.run(trial, repeat=repeat, watch=self._watching(trial))
 
 
 def _memory_limit(sweep: SweepSpec) -> float | None:
@@ -298,5 +307,5 @@ def _memory_limit(sweep: SweepSpec) -> float | None:
     bounds = [
         c.bound for c in sweep.objective.constraints if c.metric == "peak_device_bytes" and "<" in c.operator
     ]
-    limits: list[Any] = [*bounds, sweep.run.memory_limit]
+    limits = [*bounds, sweep.run.memory_limit]
     return min((float(limit) for limit in limits if limit is not None), default=None)

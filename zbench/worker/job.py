@@ -111,15 +111,16 @@ class ReferenceJob:
         return self.errors or self.reference_path
 
 
-def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> int:
+def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None, cpus: int = 0) -> int:
     """Return the compute threads of one rank: as the trial says, or an equal share of the usable cores.
 
-    The reference runs with as many: the number of threads can change bits.
+    The reference runs with as many: the number of threads can change bits. cpus: how many this machine may
+    use, where that is not how many it has.
     """
     if trial.run.threads_per_rank != "auto":
         return trial.run.threads_per_rank
     local = local_world_size or max(1, trial.run.world_size // trial.run.nodes)
-    return max(1, len(os.sched_getaffinity(0)) // local)
+    return max(1, (cpus or len(os.sched_getaffinity(0))) // local)
 
 
 def reference_key(trial: TrialSpec) -> str:

@@ -1,0 +1,111 @@
+"""The files for Ray's own tools are what these tools take."""
+
+import json
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+FILES = Path(__file__).parents[2] / "examples" / "ray"
+POD = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["containers"],
+            "properties": {
+                "containers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"type": "object", "required": ["name", "image", "resources", "volumeMounts"]},
+                },
+                "volumes": {"type": "array", "items": {"type": "object", "required": ["name"]}},
+                "affinity": {"type": "object"},
+            },
+            "additionalProperties": False,
+        }
+    },
+    "additionalProperties": False,
+}
+PARAMETERS = {"type": "object", "additionalProperties": {"type": "string"}}
+GROUP = {"rayStartParams": PARAMETERS, "template": POD}
+SIZES = {name: {"type": "integer", "minimum": 0} for name in ("replicas", "minReplicas", "maxReplicas")}
+RAY_JOB = {  # the part of KubeRay's ray.io/v1 RayJob that the example uses
+    "type": "object",
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "properties": {
+        "apiVersion": {"const": "ray.io/v1"},
+        "kind": {"const": "RayJob"},
+        "metadata": {"type": "object", "required": ["name"]},
+        "spec": {
+            "type": "object",
+            "required": ["entrypoint", "rayClusterSpec"],
+            "properties": {
+                "entrypoint": {"type": "string"},
+                "shutdownAfterJobFinishes": {"type": "boolean"},
+                "ttlSecondsAfterFinished": {"type": "integer"},
+                "backoffLimit": {"type": "integer"},
+                "rayClusterSpec": {
+                    "type": "object",
+                    "required": ["rayVersion", "headGroupSpec", "workerGroupSpecs"],
+                    "properties": {
+                        "rayVersion": {"type": "string"},
+                        "headGroupSpec": {
+                            "type": "object",
+                            "required": ["rayStartParams", "template"],
+                            "properties": GROUP,
+                            "additionalProperties": False,
+                        },
+                        "workerGroupSpecs": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "required": ["groupName", "replicas", "rayStartParams", "template"],
+                                "properties": {"groupName": {"type": "string"}, **SIZES, **GROUP},
+                                "additionalProperties": False,
+                            },
+                        },
+                    },
+                    "additionalProperties": False,
+                },
+            },
+            "additionalProperties": False,
+        },
+    },
+    "additionalProperties": False,
+}
+
+
+def read(name: str) -> Any:
+    return YAML(typ="safe").load(FILES / name)
+
+
+def test_the_job_is_one_of_kuberay() -> None:
+    job = read("rayjob.yaml")
+    jsonschema.validate(job, RAY_JOB)
+    cluster = job["spec"]["rayClusterSpec"]
+    pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for spec in (pod["template"]["spec"] for pod in pods):
+        (container,) = spec["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= {
+            one["name"] for one in spec["volumes"]
+        }
+        assert container["resources"]["limits"] == container["resources"]["requests"], "whole, and no more"
+    assert job["spec"]["entrypoint"].startswith("zbench sweep ")
+    assert " --ray" in job["spec"]["entrypoint"]
+
+
+def test_the_cluster_file_is_one_that_ray_up_takes() -> None:
+    found = util.find_spec("ray")
+    if found is None or found.origin is None:
+        pytest.skip("its schema comes with Ray")
+    schema = json.loads((Path(found.origin).parent / "autoscaler" / "ray-schema.json").read_text())
+    cluster = read("cluster.yaml")
+    jsonschema.validate(cluster, schema)
+    kinds = cluster["available_node_types"]
+    assert cluster["head_node_type"] in kinds
+    assert len(kinds) == 2, "what is compared runs on one kind of machine"

@@ -1,0 +1,160 @@
+"""Trials on the nodes of a Ray cluster, with fake workers: one small cluster for the whole file."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.launch import ray_cluster
+from zbench.launch.executor import Executor, RepeatTask
+from zbench.launch.ray_cluster import Node, RayCluster
+from zbench.launch.ray_executor import RayExecutor
+from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.record.store import RunDirectory
+from zbench.spec.expand import Expansion
+from zbench.spec.trial import TrialSpec
+
+from . import ray_nodes
+from .conftest import FAKES, make_trial
+from .executor_suite import ExecutorSuite
+from .ray_nodes import RayNodes
+
+pytest.importorskip("ray")
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+        with ray_nodes.running(2) as running:
+            yield running
+
+
+@pytest.fixture
+def cluster(nodes: RayNodes, tmp_path: Path) -> RayCluster:
+    cluster = RayCluster(nodes.address)
+    cluster.require([make_trial(world_size=1)], tmp_path)
+    return cluster
+
+
+def changed(trial: TrialSpec, **run: object) -> TrialSpec:
+    return trial.model_copy(update={"run": trial.run.model_copy(update=run)})
+
+
+class TestRay(ExecutorSuite):
+    """Nodes of a Ray cluster."""
+
+    @pytest.fixture
+    def executor(self, cluster: RayCluster, run_dir: Path, tmp_path: Path) -> Iterator[Executor]:
+        made = RayExecutor(run_dir, tmp_path, cluster, targets=FAKES)
+        yield made
+        made.close()
+
+    @pytest.mark.parametrize(
+        ("rank", "do", "message"),
+        [
+            (0, "describe", ""),
+            (1, "crash", "rank 1: RuntimeError: the model fell over"),
+            (1, "die", "rank 1 was killed"),
+        ],
+    )
+    def test_ranks_on_two_nodes_are_one_trial(
+        self, executor: Executor, run_dir: Path, rank: int, do: str, message: str
+    ) -> None:
+        task = RepeatTask(changed(make_trial(do=do, rank=rank), nodes=2))
+        attempt = executor.run(task)
+        assert attempt.placement is not None
+        assert len(attempt.placement.nodes) == 2
+        assert (message in attempt.error.message) if attempt.error else attempt.result is not None
+        assert (attempt.error is None) == (do == "describe")
+        log = run_dir / "logs" / task.name / f"rank{rank}.log"
+        assert log.exists(), "what a rank wrote on its node is in the run directory"
+
+
+def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_record(
+    nodes: RayNodes, cluster: RayCluster, tmp_path: Path
+) -> None:
+    trials = [changed(make_trial(stage=stage, world_size=1, sleep=1.0), repeats=2) for stage in range(3)]
+    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+    killed = False
+
+    def kill(event: object) -> None:
+        nonlocal killed
+        if not killed and len(directory.records()) == 1:
+            killed = True
+            nodes.add()
+            nodes.kill(nodes.names()[0])
+
+    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
+    SweepRun(SweepPlan(Expansion(trials, [])), directory, make, on_event=kill).run()
+    records = directory.records()
+    assert sorted((one.trial_id, one.repeat) for one in records) == sorted(
+        (trial.trial_id, repeat) for trial in trials for repeat in (0, 1)
+    )
+    assert {one.outcome for one in records} == {"ok"}
+    spans = [one.placement for one in records if one.placement is not None]
+    assert len(spans) == len(records)
+    for a in spans:
+        for b in spans:
+            together = a is not b and a.began < b.ended and b.began < a.ended
+            assert not (together and set(a.nodes) & set(b.nodes)), "they were on one node at once"
+
+
+@pytest.mark.parametrize(
+    ("run", "model", "message"),
+    [
+        ({"world_size": 8, "nodes": 4}, "mlp", "the cluster has no room: 2 nodes of one kind with 1 CPUs"),
+        ({"world_size": 2, "threads_per_rank": 1}, "mlp", "lower run.world_size, run.nodes or"),
+        ({"world_size": 2, "device": "cuda"}, "mlp", "0 GPUs each"),
+        ({"world_size": 3, "nodes": 2}, "mlp", "3 ranks cannot be shared out evenly among 2 nodes"),
+        ({}, "not_there:model", "cannot import not_there; put it on a path that all nodes share"),
+    ],
+)
+def test_what_the_cluster_cannot_run_is_refused_before_anything_runs(
+    nodes: RayNodes, tmp_path: Path, run: dict[str, object], model: str, message: str
+) -> None:
+    trial = changed(make_trial(world_size=1), **run)
+    trial = trial.model_copy(update={"workload": trial.workload.model_copy(update={"model": model})})
+    with pytest.raises(UsageError, match=message):
+        RayCluster(nodes.address).require([trial], tmp_path)
+
+
+def test_other_versions_on_a_node_are_refused_by_name(
+    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "versions", lambda: {"zbench": "9.9", "torch": "2.13.0"})
+    with pytest.raises(
+        UsageError, match=r"node 127\.0\.0\.1 \(.*\): has \{'zbench': '.*'9\.9'.*; install the same"
+    ):
+        RayCluster(nodes.address).require([make_trial(world_size=1)], tmp_path)
+
+
+def test_unlike_nodes_are_named_and_left_alone(
+    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    cluster, seen = RayCluster(nodes.address, told.append), RayCluster._look
+
+    def look(self: RayCluster, seconds: float) -> list[Node]:
+        there = seen(self, seconds)
+        self._looks[there[0]] = ("other", "a faster machine", "")
+        return there
+
+    monkeypatch.setattr(RayCluster, "_look", look)
+    cluster.require([make_trial(world_size=1)], tmp_path)
+    assert len(cluster.nodes()) == 1
+    (text,) = told
+    assert text.startswith("left alone; node 127.0.0.1 (")
+    with pytest.raises(UsageError, match=r"1 nodes of one kind .*; node .* is another kind: "):
+        RayCluster(nodes.address).require([changed(make_trial(), nodes=2)], tmp_path)
+
+
+def test_an_address_where_nobody_answers_is_refused(nodes: RayNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: .*refused; start zbench on a node"):
+        RayCluster("127.0.0.1:1").require([], Path())

@@ -1,0 +1,122 @@
+"""The Ray executor's queue over places that are mocks in a time of their own, and are lost as Ray's are."""
+
+import random
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zbench.launch import ray_executor
+from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Task
+from zbench.launch.ray_cluster import Node
+from zbench.launch.ray_executor import RayExecutor
+from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.record.record import Failure
+from zbench.record.store import RunDirectory
+from zbench.spec.expand import Expansion
+
+from .conftest import make_trial
+from .mock_executor import MockExecutor
+
+
+class World:
+    """Nodes and time. Each task takes 1 to 3 s, and one in 30 loses its nodes; others come in their place."""
+
+    def __init__(self, count: int) -> None:
+        self.now, self.lot, self.made = 0.0, random.Random(1), 0
+        self.there = [self.node() for _ in range(count)]
+        self.busy: list[int] = []
+        self.places: list[FakePlace] = []
+        self.ends = MockExecutor()
+
+    def node(self) -> Node:
+        self.made += 1
+        return Node(f"{self.made:08}", f"10.0.0.{self.made}", 1, 0)
+
+    def nodes(self) -> list[Node]:
+        return list(self.there)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.busy.append(sum(place.task is not None for place in self.places))
+
+
+class FakePlace:
+    world: World
+
+    def __init__(self, nodes: list[Node], *_: object) -> None:
+        self.nodes, self.is_lost = tuple(nodes), False
+        self.task: Task | None = None
+        assert not {node for other in self.world.places for node in other.nodes} & set(nodes), "taken"
+        self.world.places.append(self)
+
+    def begin(self, task: Task, watch: object) -> None:
+        assert self.task is None, "a place runs one task at a time"
+        self.task, self.until = task, self.world.now + self.world.lot.uniform(1, 3)
+
+    def ended(self) -> Attempt | None:
+        assert self.task is not None
+        if self.world.now < self.until:
+            return None
+        task, self.task = self.task, None
+        if isinstance(task, RepeatTask) and self.world.lot.random() < 1 / 30:
+            self.is_lost = True
+            self.world.there = [node for node in self.world.there if node not in self.nodes]
+            self.world.there += [self.world.node() for _ in self.nodes]
+            return Attempt("crashed", Failure("killed", "a node was lost"))
+        return self.world.ends.run(task)
+
+    def close(self) -> None:
+        self.world.places.remove(self)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = FakePlace.world = World(64)
+    monkeypatch.setattr(ray_executor, "Place", FakePlace)
+    clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now, sleep=world.sleep)
+    monkeypatch.setattr(ray_executor, "time", clock)
+    return world
+
+
+def test_64_places_are_busy_and_of_640_trials_none_is_lost(world: World, tmp_path: Path) -> None:
+    base = make_trial(world_size=1)
+    once = base.run.model_copy(update={"repeats": 1})
+    workloads = [base.workload.model_copy(update={"options": {"n": n}}) for n in range(640)]
+    off = base.verify.model_copy(update={"mode": "off"})
+    trials = [base.model_copy(update={"run": once, "workload": one, "verify": off}) for one in workloads]
+    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+    cluster: Any = world
+    executor = lambda: RayExecutor(directory.path, tmp_path, cluster)  # noqa: E731
+    SweepRun(SweepPlan(Expansion(trials, [])), directory, executor).run()
+    assert statistics.median(world.busy) >= 60
+    assert world.places == [], "all nodes were given back"
+    directory.close()
+    resumed = RunDirectory.open(directory.path)  # what was lost twice counts as not run
+    SweepRun(
+        SweepPlan(Expansion(trials, [])), resumed, lambda: RayExecutor(resumed.path, tmp_path, cluster)
+    ).run()
+    records = resumed.records()
+    assert {one.trial_id for one in records if one.outcome == "ok"} == {trial.trial_id for trial in trials}
+    assert len(records) == 640
+
+
+def test_trials_of_two_nodes_have_two_and_references_one(world: World, tmp_path: Path) -> None:
+    cluster: Any = world
+    world.there = world.there[:3]
+    executor = RayExecutor(tmp_path, tmp_path, cluster)
+    wide = make_trial().model_copy(update={"run": make_trial().run.model_copy(update={"nodes": 2})})
+    assert executor.room(2) == 1
+    tasks = [RepeatTask(wide, repeat) for repeat in range(3)]
+    executor.expect([ReferenceTask(wide, tmp_path / "reference"), *tasks])
+    sizes: dict[str, int] = {}
+    for name in ("reference-reference", *(task.name for task in tasks)):
+        executor.first([name])
+        sizes |= {place.task.name: len(place.nodes) for place in world.places if place.task is not None}
+        sizes.setdefault(name, 0)
+    assert all(executor.has_begun(task.name) for task in tasks)
+    assert executor.withdraw([task.name for task in tasks]) == [task.name for task in tasks]
+    executor.close()
+    assert world.places == []

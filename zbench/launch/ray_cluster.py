@@ -1,0 +1,159 @@
+"""A Ray cluster: how it is reached, and which of its nodes trials may have.
+
+Timings of unlike machines are not comparable, so all trials of a command run on nodes of one kind.
+"""
+
+import importlib
+import signal
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zbench.errors import UsageError
+from zbench.launch.ray_node import look, versions
+from zbench.launch.slurm_jobs import ranks_per_node
+from zbench.spec.trial import TrialSpec
+
+_CONNECT_SECONDS = 10.0
+_LOOK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as Ray knows it."""
+
+    id: str
+    address: str
+    cpus: int
+    gpus: int
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.address} ({self.id[:8]})"
+
+
+class RayCluster:
+    """The nodes of a cluster that are alike, and which of them are there. tell: told of those left alone."""
+
+    def __init__(self, address: str, tell: Callable[[str], None] = lambda text: None) -> None:
+        """address: `HOST:PORT`, or `auto` for the cluster that this machine is a node of."""
+        self._address = address
+        self._pending: dict[Node, Any] = {}
+        self._looks: dict[Node, tuple[str, str, str]] = {}
+        self._kind: object = None
+        self._tell = tell
+
+    def require(self, trials: Sequence[TrialSpec], base_dir: Path) -> None:
+        """Connect, and look at every node; UsageError where some trial cannot run here.
+
+        base_dir: where relative paths of the trials begin.
+        """
+        self._arguments = str(base_dir.absolute()), sorted(set(map(_module, trials)) - {""}), versions()
+        self._ray = connect(self._address)
+        self._look(_LOOK_SECONDS)
+        for node, (_, _, problem) in self._looks.items():
+            if problem:
+                raise UsageError(f"node {node.name}: {problem}")
+        kinds = Counter(map(self._kind_of, self._looks))
+        self._kind = max(kinds, key=lambda kind: kinds[kind], default=None)
+        for trial in trials:
+            self._require_room(trial)
+        if self.unlike():
+            self._tell(f"left alone{self.unlike()}")
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes of the chosen kind that are there now; one that has come since is looked at."""
+        return [node for node in self._look(0.0) if self._kind_of(node) == self._kind]
+
+    def unlike(self) -> str:
+        """Return the nodes that are left alone, in words."""
+        others = [node for node in self._looks if self._kind_of(node) != self._kind]
+        return "".join(f"; node {node.name} is another kind: {self._looks[node][1]}" for node in others)
+
+    def _kind_of(self, node: Node) -> object:
+        kind, _, problem = self._looks.get(node, ("", "", "not seen"))
+        return None if problem else (kind, node.cpus, node.gpus)
+
+    def _look(self, seconds: float) -> list[Node]:
+        """Look at nodes that are new, for so long; return all that are there and have a CPU."""
+        there = [_node(about) for about in self._ray.nodes() if about["Alive"]]
+        there = [node for node in there if node.cpus > 0]
+        on = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        for node in there:
+            if node not in self._looks and node not in self._pending:
+                options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": on(node.id, soft=False)}
+                self._pending[node] = self._ray.remote(look).options(**options).remote(*self._arguments)
+        looks = {reference: node for node, reference in self._pending.items()}
+        for reference in (
+            self._ray.wait([*looks], num_returns=len(looks), timeout=seconds)[0] if looks else ()
+        ):
+            node = looks[reference]
+            del self._pending[node]
+            try:
+                self._looks[node] = self._ray.get(reference)
+            except (self._ray.exceptions.TaskUnschedulableError, self._ray.exceptions.NodeDiedError):
+                continue  # it has just gone
+            except self._ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[-1]
+                self._looks[node] = "", "", f"zbench does not start there ({reason}); install it as here"
+            if self._kind is not None and self._kind_of(node) != self._kind:
+                self._tell(f"node {node.name} has come and is left alone: {' '.join(self._looks[node][1:])}")
+        return there
+
+    def _require_room(self, trial: TrialSpec) -> None:
+        run, alike = trial.run, [node for node in self._looks if self._kind_of(node) == self._kind]
+        if run.nodes > 1 and (trial.workload.command or trial.engine.engine_python) is not None:
+            raise UsageError(
+                "run.nodes: workload.command and engine.engine_python start their ranks on one node; leave"
+                " run.nodes out"
+            )
+        each = ranks_per_node(run, run.nodes)
+        node = alike[0] if alike else Node("", "", 0, 0)
+        threads = each * (1 if run.threads_per_rank == "auto" else run.threads_per_rank)
+        by_gpu = run.device == "cuda" or (run.device == "auto" and node.gpus > 0)
+        if run.nodes > len(alike) or (each > node.gpus if by_gpu else threads > node.cpus):
+            raise UsageError(
+                f"run.world_size: {run.world_size} ranks on {run.nodes} nodes: the cluster has no room:"
+                f" {len(alike)} nodes of one kind with {node.cpus} CPUs and {node.gpus} GPUs each"
+                f"{self.unlike()}; lower run.world_size, run.nodes or run.threads_per_rank, or add nodes"
+            )
+
+
+def connect(address: str) -> Any:
+    """Return the module ray, connected; UsageError where it is not installed or no cluster answers."""
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise UsageError('--ray needs Ray; run: pip install "zbench[ray]"') from None
+    if ray.is_initialized():
+        return ray
+    ended = signal.getsignal(signal.SIGTERM)
+    try:
+        # what Ray makes of the address: Ray itself waits for minutes where nobody answers
+        known = importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address)
+        if known is not None:
+            host, _, port = known.rpartition(":")
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        remedy = "start zbench on a node of a Ray cluster, or give its head's HOST:PORT"
+        raise UsageError(f"--ray {address}: {reason}; {remedy}") from None
+    finally:
+        signal.signal(signal.SIGTERM, ended)  # Ray's own would end this process without a word
+    return ray
+
+
+def _node(about: dict[str, Any]) -> Node:
+    has = about["Resources"]
+    return Node(about["NodeID"], about["NodeManagerAddress"], int(has.get("CPU", 0)), int(has.get("GPU", 0)))
+
+
+def _module(trial: TrialSpec) -> str:
+    """Return the user's own module that a trial's model is in; empty for a model that zbench knows."""
+    model = trial.workload.model
+    return model.partition(":")[0] if ":" in model and not model.startswith("hf:") else ""

@@ -1,0 +1,107 @@
+"""What runs on the nodes of a Ray cluster: a look at each, and the worker that runs trials there."""
+
+import os
+import shutil
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Targets, Task
+from zbench.launch.local import LocalExecutor
+from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
+from zbench.record.store import LOGS, REFERENCES, TRACES
+from zbench.worker.slurm_task import free_port
+
+_SHIPPED = (
+    "put it on a path that all nodes share, or let Ray carry it:"
+    " `ray job submit --working-dir . -- zbench sweep FILE --ray`"
+)
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions that must be the same on every node."""
+    return {name: version for name, version in software_facts().items() if name in ("zbench", "torch")}
+
+
+def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]) -> tuple[str, str, str]:
+    """Look at this node: its kind, equal where timings may be compared; that in words; what is wrong, if any.
+
+    modules: the user's own, which trials import. wanted: the versions of the command.
+    """
+    places = [base_dir, str(Path.cwd()), *sys.path]
+    missing = [name for name in modules if PathFinder.find_spec(name.partition(".")[0], places) is None]
+    problem = f"cannot import {', '.join(missing)}; {_SHIPPED}" if missing else ""
+    if (here := versions()) != wanted:
+        problem = f"has {here}, the command {dict(wanted)}; install the same"
+    return fingerprint(machine_facts()), machine_name(), problem
+
+
+class NodeWorker:
+    """Runs tasks on its node, with a trial server that stays; an actor of Ray."""
+
+    def __init__(self, base_dir: str, targets: Targets, address: str, cpus: int) -> None:
+        """address, cpus: what Ray says of the node. Where the node has no `base_dir`, relative paths begin in
+        the job's own directory.
+        """
+        self._address = address
+        for interface, addresses in psutil.net_if_addrs().items():
+            if any(one.address == address for one in addresses):
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        base = Path(base_dir) if Path(base_dir).is_dir() else Path.cwd()
+        self._executor = LocalExecutor(None, base, targets=targets, cpus=cpus)
+        self._lines: deque[dict[str, Any]] = deque()
+        self._reason: str | None = None
+
+    def meeting_point(self) -> str:
+        """Return where the ranks of a trial can meet, this node's being the first."""
+        return f"tcp://{self._address}:{free_port(self._address)}"
+
+    def run(
+        self, task: Task, number: int, nodes: int, meeting: str | None, reference: bytes | None
+    ) -> tuple[Attempt, dict[str, bytes]]:
+        """Run a task; return how it ended, and its files by their paths in the run directory.
+
+        number: this node's among the `nodes` of the trial. meeting: where the ranks of several nodes meet.
+        reference: what a repeat is judged by, if it is.
+        """
+        self._reason = None
+        self._executor.share = None if meeting is None else (number, nodes, meeting)
+        task = self._placed(task, reference)
+        return self._executor.run(task, self._watch), self._files(task)
+
+    def progress(self, reason: str | None) -> list[dict[str, Any]]:
+        """Return the progress lines since the last call. reason: why the task is to be ended, if it is."""
+        self._reason = reason
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    def _watch(self, line: dict[str, Any]) -> str | None:
+        self._lines.append(line)
+        return self._reason
+
+    def _placed(self, task: Task, reference: bytes | None) -> Task:
+        """Return a task with its files on this node."""
+        references = self._executor.run_dir / REFERENCES
+        references.mkdir(parents=True, exist_ok=True)
+        if isinstance(task, ReferenceTask):
+            return replace(task, path=references / task.path.name)
+        if reference is None or not isinstance(task, RepeatTask):
+            return task
+        (references / "judge").write_bytes(reference)
+        return replace(task, reference=references / "judge")
+
+    def _files(self, task: Task) -> dict[str, bytes]:
+        """Return what a task left in this node's run directory, and remove it there."""
+        home = self._executor.run_dir
+        logs = (path for path in (home / LOGS / task.name).rglob("*") if path.is_file())
+        found = [*logs, *(home / TRACES).glob("*"), *(home / REFERENCES).glob("*.safetensors")]
+        files = {str(path.relative_to(home)): path.read_bytes() for path in found}
+        for folder in (LOGS, TRACES, REFERENCES):
+            shutil.rmtree(home / folder, ignore_errors=True)
+        return files
