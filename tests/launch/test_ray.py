@@ -1,6 +1,8 @@
 """Trials on the nodes of a Ray cluster, with fake workers: one small cluster for the whole file."""
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from .conftest import FAKES, make_trial
 from .executor_suite import ExecutorSuite
 from .ray_nodes import RayNodes
 
-pytest.importorskip("ray")
+pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 
 
@@ -152,9 +154,44 @@ def test_unlike_nodes_are_named_and_left_alone(
         RayCluster(nodes.address).require([changed(make_trial(), nodes=2)], tmp_path)
 
 
-def test_an_address_where_nobody_answers_is_refused(nodes: RayNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "refused; start zbench on a node"),
+        (b"", "timed out; start zbench on a node"),
+        (b"HTTP/1.1 400 Bad Request", "what answers there is not Ray's head; start zbench on a node"),
+    ],
+)
+def test_an_address_where_ray_does_not_answer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, message: str
+) -> None:
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: .*refused; start zbench on a node"):
-        RayCluster("127.0.0.1:1").require([], Path())
+    monkeypatch.setattr(ray_cluster, "_CONNECT_SECONDS", 0.5)
+    with socket.create_server(("", 0)) as server:
+        port = 1 if answer is None else server.getsockname()[1]
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            connection.sendall(answer or b"")
+            connection.recv(100)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(UsageError, match=rf"--ray 127\.0\.0\.1:{port}: .*{message}"):
+            ray_cluster.connect(f"127.0.0.1:{port}")
+
+
+def test_another_version_of_ray_is_told_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(**_: object) -> None:
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\nThis process: ..."
+        )
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_cluster, "_require_answer", lambda address: None)
+    with pytest.raises(UsageError, match=r"started with: Ray: 2\.9\.0 .*; install the same here"):
+        ray_cluster.connect("127.0.0.1:6379")

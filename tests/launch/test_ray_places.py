@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from zbench.errors import TrialsFailedError
 from zbench.launch import ray_executor
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Task
 from zbench.launch.ray_cluster import Node
@@ -101,6 +102,15 @@ def test_64_places_are_busy_and_of_640_trials_none_is_lost(world: World, tmp_pat
     records = resumed.records()
     assert {one.trial_id for one in records if one.outcome == "ok"} == {trial.trial_id for trial in trials}
     assert len(records) == 640
+
+
+def test_a_command_whose_nodes_stay_away_for_five_minutes_ends(world: World, tmp_path: Path) -> None:
+    cluster: Any = world
+    executor, trial = RayExecutor(tmp_path, tmp_path, cluster), make_trial()
+    world.there.clear()
+    with pytest.raises(TrialsFailedError, match=r"-r0 needs 1 nodes, .* had 0 .*; add nodes and go on with"):
+        executor.run(RepeatTask(trial))
+    assert 300 <= world.now < 301
 
 
 def test_trials_of_two_nodes_have_two_and_references_one(world: World, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from . import ray_nodes
 from .processes import MARK, marked, until
 from .ray_nodes import RayNodes
 
-pytest.importorskip("ray")
+pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 FAKE = """

@@ -78,12 +78,15 @@ def spread(world_size: int) -> TrialSpec:
 
 
 def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly() -> None:
-    assert SlurmOptions(nodes=4).nodes_for(RunSpec(world_size=4, nodes=2)) == {
-        "nodes": 2,
-        "tasks_per_node": 2,
-    }
+    assert SlurmOptions(nodes=4).nodes_for(spread(4)) == {"nodes": 2, "tasks_per_node": 2}
     with pytest.raises(UsageError, match="3 ranks cannot be shared out evenly among 2 nodes"):
         require_room([spread(3)], Path(), SlurmOptions(cluster="local"))
+
+
+def test_turns_are_refused_on_a_cluster() -> None:
+    run = RunSpec(world_size=2, order="turns")
+    with pytest.raises(UsageError, match=r"run\.order: turns: .*; leave run\.order out"):
+        require_room([make_trial().model_copy(update={"run": run})], Path(), SlurmOptions(cluster="local"))
 
 
 def test_this_machine_is_one_node() -> None:

@@ -43,21 +43,26 @@ def make_executor(
 
 def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) -> None:
     """Raise UsageError before anything is made on disk if the ranks of some trial cannot run there."""
+    if backend is not None and any(trial.run.order == "turns" for trial in trials):
+        raise UsageError(
+            "run.order: turns: on a cluster each trial has its nodes for itself, and rounds follow one"
+            " another; leave run.order out"
+        )
     if isinstance(backend, RayCluster):
         backend.require(trials, base_dir)
         return
     if backend is not None:
         require_slurm(backend)
-    for run in (trial.run for trial in trials):
+    for trial in trials:
         if backend is not None:
-            backend.nodes_for(run)
-            continue
-        if run.nodes > 1:
+            backend.nodes_for(trial)
+        elif trial.run.nodes > 1:
             raise UsageError(
-                f"run.nodes: {run.nodes}: this machine is one node; start the trials with --slurm,"
-                " or leave run.nodes out"
+                f"run.nodes: {trial.run.nodes}: this machine is one node; start the trials with --ray or"
+                " --slurm, or leave run.nodes out"
             )
-        check_world_size(run.world_size)
+        else:
+            check_world_size(trial.run.world_size)
 
 
 def check_world_size(world_size: int) -> None:
@@ -67,7 +72,7 @@ def check_world_size(world_size: int) -> None:
         raise UsageError(
             f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
             f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
-            "--slurm, or ask `zbench estimate`, which starts none"
+            "--ray or --slurm, or ask `zbench estimate`, which starts none"
         )
 
 

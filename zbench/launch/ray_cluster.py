@@ -4,6 +4,7 @@ Timings of unlike machines are not comparable, so all trials of a command run on
 """
 
 import importlib
+import os
 import signal
 import socket
 from collections import Counter
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch.ray_node import look, versions
-from zbench.launch.slurm_jobs import ranks_per_node
+from zbench.launch.node import look, ranks_per_node, versions
 from zbench.spec.trial import TrialSpec
 
 _CONNECT_SECONDS = 10.0
+_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 4
+"""What a client of gRPC begins with, and the kind of frame that every server answers (RFC 9113)."""
+
 _LOOK_SECONDS = 60.0
 
 
@@ -106,12 +109,7 @@ class RayCluster:
 
     def _require_room(self, trial: TrialSpec) -> None:
         run, alike = trial.run, [node for node in self._looks if self._kind_of(node) == self._kind]
-        if run.nodes > 1 and (trial.workload.command or trial.engine.engine_python) is not None:
-            raise UsageError(
-                "run.nodes: workload.command and engine.engine_python start their ranks on one node; leave"
-                " run.nodes out"
-            )
-        each = ranks_per_node(run, run.nodes)
+        each = ranks_per_node(trial, run.nodes)
         node = alike[0] if alike else Node("", "", 0, 0)
         threads = each * (1 if run.threads_per_rank == "auto" else run.threads_per_rank)
         by_gpu = run.device == "cuda" or (run.device == "auto" and node.gpus > 0)
@@ -136,16 +134,26 @@ def connect(address: str) -> Any:
         # what Ray makes of the address: Ray itself waits for minutes where nobody answers
         known = importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address)
         if known is not None:
-            host, _, port = known.rpartition(":")
-            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+            _require_answer(known)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         remedy = "start zbench on a node of a Ray cluster, or give its head's HOST:PORT"
+        remedy = "install the same here" if "ersion mismatch" in reason else remedy
         raise UsageError(f"--ray {address}: {reason}; {remedy}") from None
     finally:
         signal.signal(signal.SIGTERM, ended)  # Ray's own would end this process without a word
     return ray
+
+
+def _require_answer(address: str) -> None:
+    """Raise OSError unless a server of gRPC, as Ray's head is, answers at an address."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") == "0":
+            connection.sendall(_HELLO)
+            if connection.recv(4)[3:] != bytes([_SETTINGS]):
+                raise OSError("what answers there is not Ray's head")
 
 
 def _node(about: dict[str, Any]) -> Node:

@@ -1,13 +1,14 @@
 """The Ray executor: trials run at once on as many of a cluster's nodes as they need, each for itself.
 
 An optional extra (`pip install "zbench[ray]"`). A place is a placement group that takes its nodes whole, with
-one actor on each (`ray_node.NodeWorker`) that starts the ranks there. Places stay until the command ends, so
+one actor on each (`node.NodeWorker`) that starts the ranks there. Places stay until the command ends, so
 that torch is imported once on each node. Ray ends the actors when this process ends, however it ends; what an
 actor has started ends with it. Nothing happens in the background: all moves on while the scheduler waits in
 `run` or `first`.
 """
 
 import importlib
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -16,18 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zbench.errors import ZbenchError
+from zbench.errors import TrialsFailedError, ZbenchError
 from zbench.launch import executor
 from zbench.launch.executor import Attempt, Executor, RepeatTask, Targets, Task
+from zbench.launch.node import NodeWorker, joined, nodes_of, unpack
 from zbench.launch.ray_cluster import Node, RayCluster
-from zbench.launch.ray_node import NodeWorker
 from zbench.record.record import Failure, Placement
-from zbench.worker.job import kind_of
 from zbench.worker.progress import Watch
 
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0
-_CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
+_PATIENCE_SECONDS = 300.0
+"""How long trials wait while none of them has nodes; a cluster takes minutes to replace some."""
 
 
 class RayExecutor(Executor):
@@ -44,8 +45,8 @@ class RayExecutor(Executor):
         self._queue: deque[tuple[Task, Watch | None]] = deque()
         self._places, self._under_way = list[Place](), dict[Place, tuple[Task, Watch | None]]()
         self._ended: dict[str, Attempt] = {}
-        self._expected, self._lost = set[str](), set[str]()
-        self._nodes, self._next_look = list[Node](), 0.0
+        self._expected = set[str]()
+        self._nodes, self._next_look, self._give_up = list[Node](), 0.0, math.inf
 
     def room(self, nodes: int) -> int:
         """Return how many tasks of so many nodes can run at once."""
@@ -89,26 +90,33 @@ class RayExecutor(Executor):
             self._places.pop().close()
 
     def _advance(self) -> None:
-        """Collect what has ended, and begin what there is a place for; what lost its nodes runs once more."""
-        for place, (task, watch) in list(self._under_way.items()):
+        """Collect what has ended, and begin what there is a place for.
+
+        TrialsFailedError where the nodes of the next one have been missing for five minutes.
+        """
+        for place, (task, _) in list(self._under_way.items()):
             attempt = place.ended()
             if attempt is None and not set(place.nodes) <= set(self._there()):  # it may never have begun
                 attempt, place.is_lost = _lost(place.nodes[0], "Ray has it no more"), True
             if attempt is not None:
                 del self._under_way[place]
-                if attempt.was_killed and task.name not in self._lost:
-                    self._lost.add(task.name)
-                    self._queue.appendleft((task, watch))
-                else:
-                    self._ended[task.name] = attempt
+                self._ended[task.name] = attempt
         while self._queue and (free := self._place_for(self._queue[0][0])) is not None:
             self._under_way[free] = self._queue.popleft()
             free.begin(*self._under_way[free])
+        is_stuck = len(self._queue) > 0 and not self._under_way
+        self._give_up = min(self._give_up, time.monotonic() + _PATIENCE_SECONDS) if is_stuck else math.inf
+        if time.monotonic() > self._give_up:
+            task, _ = self._queue[0]
+            raise TrialsFailedError(
+                f"{task.name} needs {nodes_of(task)} nodes, and for five minutes the cluster had"
+                f" {len(self._there())} of this kind; add nodes and go on with --resume"
+            )
         time.sleep(_POLL_SECONDS)
 
     def _place_for(self, task: Task) -> "Place | None":
         """Return a free place with as many nodes as a task needs, None where there is none now."""
-        there, wanted = self._there(), task.trial.run.nodes if isinstance(task, RepeatTask) else 1
+        there, wanted = self._there(), nodes_of(task)
         for place in [place for place in self._places if place not in self._under_way]:
             if len(place.nodes) == wanted and not place.is_lost and set(place.nodes) <= set(there):
                 return place
@@ -176,13 +184,11 @@ class Place:
             except self._ray.exceptions.RayError as error:
                 self.is_lost = True
                 return _lost(self.nodes[number], error)
-            for path, data in files.items():
-                (self._run_dir / path).parent.mkdir(parents=True, exist_ok=True)
-                (self._run_dir / path).write_bytes(data)
+            unpack(files, self._run_dir)
         if self._running:
             return None
         where = Placement([node.name for node in self.nodes], self._began, time.time())
-        attempt = _joined([self._parts[number] for number in sorted(self._parts)])
+        attempt = joined([self._parts[number] for number in sorted(self._parts)])
         return replace(attempt, placement=where, seconds=where.ended - where.began)
 
     def close(self) -> None:
@@ -208,16 +214,3 @@ def _lost(node: Node, error: Any) -> Attempt:
         return Attempt("oom", Failure("killed", f"node {node.name} ran out of memory: {reason}"))
     how = "was preempted" if getattr(error, "preempted", False) else f"was lost: {reason}"
     return Attempt("crashed", Failure("killed", f"node {node.name} {how}"))
-
-
-def _joined(parts: Sequence[Attempt]) -> Attempt:
-    """Return how a task ended, by what its nodes say: the first one's result, or the cause of the failure."""
-    failed = [(_weight(part.error), part) for part in parts if part.error is not None]
-    if failed:
-        return min(failed, key=lambda one: one[0])[1]
-    return replace(parts[0], disturbance=max(parts, key=lambda part: part.severity).disturbance)
-
-
-def _weight(error: Failure) -> tuple[bool, int]:
-    """Return what is small for a cause: a rank that only lost its peer comes after all others."""
-    return kind_of(RuntimeError(error.message)) == "peer_lost", _CAUSES.index(error.kind)

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zbench.errors import UsageError
 from zbench.launch import executor
 from zbench.launch.executor import (
     Attempt,
@@ -31,7 +30,7 @@ from zbench.launch.executor import (
     patience,
 )
 from zbench.launch.outcome import outcome_of
-from zbench.launch.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
+from zbench.launch.slurm_jobs import LOST, START_MINUTES, Cluster, SlurmOptions, is_open, is_waiting
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
@@ -42,12 +41,7 @@ from zbench.worker.slurm_task import run_job
 _POLL_SECONDS = 1.0
 _CANCEL_SECONDS = 60.0
 _SHARED_FILES_SECONDS = 15.0
-_START_MINUTES = 2
-"""Added to the time limit of a job: importing torch on cold nodes is not the trial's time."""
-
 _OUTCOMES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
-_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
-"""States of jobs that SLURM ended for reasons of its own, and did not requeue."""
 
 
 @dataclass(slots=True)
@@ -137,17 +131,10 @@ class SlurmExecutor(Executor):
 
     def _settings(self, task: Task) -> dict[str, Any]:
         """Return what a task's job needs; UsageError for a trial that is no job."""
-        if task.trial.workload.command is not None:
-            raise UsageError("workload.command: a command starts its own ranks; submit it by its own script")
-        if task.trial.engine.engine_python is not None:
-            raise UsageError(
-                "engine.engine_python: jobs run under the environment that submits them; leave it out,"
-                " or start `zbench sweep --slurm` from that environment"
-            )
-        shape = self._options.nodes_for(task.trial.run)
+        shape = self._options.nodes_for(task.trial)
         if isinstance(task, ReferenceTask):
             shape = {"nodes": 1, "tasks_per_node": 1}
-        minutes = max(1, round(patience(task) / 60 + _START_MINUTES))
+        minutes = max(1, round(patience(task) / 60 + START_MINUTES))
         return {"timeout_min": minutes, "slurm_srun_args": ["--kill-on-bad-exit=1"], **shape}
 
     def _begin(self, tasks: Sequence[Task]) -> list[_Begun]:
@@ -197,7 +184,7 @@ class SlurmExecutor(Executor):
         """Return how a job ended: as its last start says or, where it says nothing, as SLURM does."""
         state = self._cluster.state(begun.job)
         number = f"the job {begun.job.job_id}"
-        if state in _LOST:
+        if state in LOST:
             return Attempt("crashed", Failure("killed", f"{number} was ended by SLURM: {state}", log))
         home = last_start(begun.files.work, begun.job.job_id)
         files = TaskFiles(home, begun.files.logs)
@@ -241,7 +228,7 @@ def _tidy(begun: _Begun, *, keep: bool) -> None:
 
 def _on_nodes(options: SlurmOptions, trial: TrialSpec) -> dict[str, Any]:
     """Return the trial's JSON values, with the number of nodes: its threads are shared out on each node."""
-    run = trial.run.model_copy(update={"nodes": options.nodes_for(trial.run)["nodes"]})
+    run = trial.run.model_copy(update={"nodes": options.nodes_for(trial)["nodes"]})
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError
-from zbench.spec.run import RunSpec
+from zbench.launch.node import ranks_per_node
+from zbench.spec.trial import TrialSpec
 
 _KNOWN = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
 
@@ -29,6 +30,12 @@ _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQ
 _UNDER_WAY = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
 )
+LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+"""States of jobs that SLURM ended for reasons of its own, and did not requeue."""
+
+START_MINUTES = 2
+"""Added to the time limit of a job: importing torch on cold nodes is not the trial's time."""
+
 GONE = "UNKNOWN"
 """The state of a job that SLURM has forgotten."""
 
@@ -63,21 +70,20 @@ class SlurmOptions:
             del known["slurm_exclusive"]
         return cls(nodes, cluster, known)
 
-    def nodes_for(self, run: RunSpec) -> dict[str, int]:
-        """Return nodes and ranks per node of a trial; UsageError where they cannot be divided evenly.
+    def nodes_for(self, trial: TrialSpec) -> dict[str, int]:
+        """Return nodes and ranks per node of a trial; UsageError where it cannot be a job.
 
         `run.nodes` says how many nodes; `nodes` counts for trials that leave it at 1.
         """
-        nodes = run.nodes if run.nodes > 1 else self.nodes
-        return {"nodes": nodes, "tasks_per_node": ranks_per_node(run, nodes)}
-
-
-def ranks_per_node(run: RunSpec, nodes: int) -> int:
-    """Return how many ranks of a trial each node has; UsageError where they cannot be shared out evenly."""
-    each, rest = divmod(run.world_size, nodes)
-    if rest or each == 0:
-        raise UsageError(f"run.nodes: {run.world_size} ranks cannot be shared out evenly among {nodes} nodes")
-    return each
+        if trial.workload.command is not None:
+            raise UsageError("workload.command: a command starts its own ranks; submit it by its own script")
+        if trial.engine.engine_python is not None:
+            raise UsageError(
+                "engine.engine_python: jobs run under the environment that submits them; leave it out,"
+                " or start `zbench sweep --slurm` from that environment"
+            )
+        nodes = trial.run.nodes if trial.run.nodes > 1 else self.nodes
+        return {"nodes": nodes, "tasks_per_node": ranks_per_node(trial, nodes)}
 
 
 class Cluster:

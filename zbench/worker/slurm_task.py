@@ -42,7 +42,7 @@ def _placed(job: RankJob | ReferenceJob, home: Path, place: Any) -> RankJob | Re
         return replace(job, errors=str(home / "result.json"), progress_path=progress)
     host = None
     if place.global_rank == 0:
-        host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
+        host = "127.0.0.1" if place.num_nodes == 1 else address_of(place.hostnames[0])
     return replace(
         job,
         result_path=str(home / "result.json"),
@@ -55,7 +55,7 @@ def _placed(job: RankJob | ReferenceJob, home: Path, place: Any) -> RankJob | Re
     )
 
 
-def _address(node: str) -> str:
+def address_of(node: str) -> str:
     """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
     candidates = [node, os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]  # submitit launches from this node
     for candidate in filter(None, candidates):

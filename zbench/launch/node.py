@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: a look at each, and the worker that runs trials there."""
+"""What runs on the nodes of a cluster: a look at each, and the worker that runs trials there."""
 
 import os
 import shutil
@@ -12,12 +12,18 @@ from typing import Any
 
 import psutil
 
+from zbench.errors import UsageError
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Targets, Task
 from zbench.launch.local import LocalExecutor
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
+from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import kind_of
+from zbench.worker.progress import Watch
 from zbench.worker.slurm_task import free_port
 
+_CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (
     "put it on a path that all nodes share, or let Ray carry it:"
     " `ray job submit --working-dir . -- zbench sweep FILE --ray`"
@@ -42,10 +48,30 @@ def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]
     return fingerprint(machine_facts()), machine_name(), problem
 
 
-class NodeWorker:
-    """Runs tasks on its node, with a trial server that stays; an actor of Ray."""
+def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
+    """Return how many ranks of a trial each node has; UsageError where they cannot be shared out so."""
+    each, rest = divmod(trial.run.world_size, nodes)
+    if rest or each == 0:
+        raise UsageError(
+            f"run.nodes: {trial.run.world_size} ranks cannot be shared out evenly among {nodes} nodes"
+        )
+    if nodes > 1 and (trial.workload.command or trial.engine.engine_python) is not None:
+        raise UsageError(
+            "run.nodes: workload.command and engine.engine_python start their ranks on one node; leave"
+            " run.nodes out"
+        )
+    return each
 
-    def __init__(self, base_dir: str, targets: Targets, address: str, cpus: int) -> None:
+
+def nodes_of(task: Task) -> int:
+    """Return how many nodes a task needs: a reference needs one."""
+    return task.trial.run.nodes if isinstance(task, RepeatTask) else 1
+
+
+class NodeWorker:
+    """Runs tasks on its node, with a trial server that stays: an actor of Ray, or a process of a job."""
+
+    def __init__(self, base_dir: str, targets: Targets, address: str = "", cpus: int = 0) -> None:
         """address, cpus: what Ray says of the node. Where the node has no `base_dir`, relative paths begin in
         the job's own directory.
         """
@@ -64,17 +90,23 @@ class NodeWorker:
         return f"tcp://{self._address}:{free_port(self._address)}"
 
     def run(
-        self, task: Task, number: int, nodes: int, meeting: str | None, reference: bytes | None
+        self,
+        task: Task,
+        number: int,
+        nodes: int,
+        meeting: str | None,
+        reference: bytes | None,
+        watch: Watch | None = None,
     ) -> tuple[Attempt, dict[str, bytes]]:
         """Run a task; return how it ended, and its files by their paths in the run directory.
 
         number: this node's among the `nodes` of the trial. meeting: where the ranks of several nodes meet.
-        reference: what a repeat is judged by, if it is.
+        reference: what a repeat is judged by, if it is. watch: where `progress` is not asked.
         """
         self._reason = None
         self._executor.share = None if meeting is None else (number, nodes, meeting)
         task = self._placed(task, reference)
-        return self._executor.run(task, self._watch), self._files(task)
+        return self._executor.run(task, watch or self._watch), self._files(task)
 
     def progress(self, reason: str | None) -> list[dict[str, Any]]:
         """Return the progress lines since the last call. reason: why the task is to be ended, if it is."""
@@ -105,3 +137,23 @@ class NodeWorker:
         for folder in (LOGS, TRACES, REFERENCES):
             shutil.rmtree(home / folder, ignore_errors=True)
         return files
+
+
+def unpack(files: Mapping[str, bytes], run_dir: Path) -> None:
+    """Write what a task left on a node into the run directory."""
+    for path, data in files.items():
+        (run_dir / path).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / path).write_bytes(data)
+
+
+def joined(parts: Sequence[Attempt]) -> Attempt:
+    """Return how a task ended, by what its nodes say: the first one's result, or the cause of the failure."""
+    failed = [(_weight(part.error), part) for part in parts if part.error is not None]
+    if failed:
+        return min(failed, key=lambda one: one[0])[1]
+    return replace(parts[0], disturbance=max(parts, key=lambda part: part.severity).disturbance)
+
+
+def _weight(error: Failure) -> tuple[bool, int]:
+    """Return what is small for a cause: a rank that only lost its peer comes after all others."""
+    return kind_of(RuntimeError(error.message)) == "peer_lost", _CAUSES.index(error.kind)
