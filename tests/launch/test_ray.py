@@ -1,6 +1,7 @@
 """Trials on the nodes of a Ray cluster, with fake workers: one small cluster for the whole file."""
 
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -46,14 +47,28 @@ def changed(trial: TrialSpec, **run: object) -> TrialSpec:
     return trial.model_copy(update={"run": trial.run.model_copy(update=run)})
 
 
+@pytest.fixture(scope="class")
+def shared(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecutor]:
+    run_dir = tmp_path_factory.mktemp("ray") / "run-1"
+    cluster = RayCluster(nodes.address)
+    cluster.require([make_trial(world_size=1)], run_dir)
+    executor = RayExecutor(run_dir, run_dir.parent, cluster, targets=FAKES)
+    yield executor
+    executor.close()
+
+
 class TestRay(ExecutorSuite):
-    """Nodes of a Ray cluster."""
+    """Nodes of a Ray cluster: one executor for all, for each worker starts a server."""
 
     @pytest.fixture
-    def executor(self, cluster: RayCluster, run_dir: Path, tmp_path: Path) -> Iterator[Executor]:
-        made = RayExecutor(run_dir, tmp_path, cluster, targets=FAKES)
-        yield made
-        made.close()
+    def run_dir(self, shared: RayExecutor) -> Path:
+        shutil.rmtree(shared.run_dir, ignore_errors=True)
+        shared.run_dir.mkdir()
+        return shared.run_dir
+
+    @pytest.fixture
+    def executor(self, shared: Executor, run_dir: Path) -> Executor:
+        return shared
 
     @pytest.mark.parametrize(
         ("rank", "do", "message"),
@@ -176,6 +191,7 @@ def test_an_address_where_ray_does_not_answer_is_refused(
             connection, _ = server.accept()
             connection.sendall(answer or b"")
             connection.recv(100)
+            connection.recv(100)  # until it is closed
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(UsageError, match=rf"--ray 127\.0\.0\.1:{port}: .*{message}"):

@@ -40,12 +40,12 @@ class RayExecutor(Executor):
         self, run_dir: Path, base_dir: Path, cluster: RayCluster, *, targets: Targets | None = None
     ) -> None:
         """cluster: connected, and fit for the trials."""
-        self._cluster, self._run_dir = cluster, run_dir.absolute()
+        self._cluster, self.run_dir = cluster, run_dir.absolute()
         self._arguments = (str(base_dir.absolute()), targets or executor.DEFAULT_TARGETS)
         self._queue: deque[tuple[Task, Watch | None]] = deque()
         self._places, self._under_way = list[Place](), dict[Place, tuple[Task, Watch | None]]()
         self._ended: dict[str, Attempt] = {}
-        self._expected = set[str]()
+        self._expected, self._lost = set[str](), set[str]()
         self._nodes, self._next_look, self._give_up = list[Node](), 0.0, math.inf
 
     def room(self, nodes: int) -> int:
@@ -67,6 +67,7 @@ class RayExecutor(Executor):
         while not ready:
             self._advance()
             ready = [name for name in names if name in self._ended]
+            time.sleep(0 if ready else _POLL_SECONDS)
         return ready[0]
 
     def withdraw(self, names: Sequence[str]) -> list[str]:
@@ -80,6 +81,7 @@ class RayExecutor(Executor):
         if not self.has_begun(task.name):
             self._queue.appendleft((task, watch))
         while task.name not in self._ended:
+            time.sleep(_POLL_SECONDS)
             self._advance()
         self._expected.discard(task.name)
         return self._ended.pop(task.name)
@@ -90,17 +92,23 @@ class RayExecutor(Executor):
             self._places.pop().close()
 
     def _advance(self) -> None:
-        """Collect what has ended, and begin what there is a place for.
+        """Collect what has ended, and begin what there is a place for; what lost its nodes runs once more.
 
         TrialsFailedError where the nodes of the next one have been missing for five minutes.
         """
-        for place, (task, _) in list(self._under_way.items()):
+        for place, (task, watch) in list(self._under_way.items()):
             attempt = place.ended()
             if attempt is None and not set(place.nodes) <= set(self._there()):  # it may never have begun
                 attempt, place.is_lost = _lost(place.nodes[0], "Ray has it no more"), True
             if attempt is not None:
                 del self._under_way[place]
-                self._ended[task.name] = attempt
+                if place.is_lost:
+                    self._next_look = 0.0  # its nodes may be gone
+                if attempt.was_killed and task.name not in self._lost:
+                    self._lost.add(task.name)
+                    self._queue.appendleft((task, watch))
+                else:
+                    self._ended[task.name] = attempt
         while self._queue and (free := self._place_for(self._queue[0][0])) is not None:
             self._under_way[free] = self._queue.popleft()
             free.begin(*self._under_way[free])
@@ -112,7 +120,6 @@ class RayExecutor(Executor):
                 f"{task.name} needs {nodes_of(task)} nodes, and for five minutes the cluster had"
                 f" {len(self._there())} of this kind; add nodes and go on with --resume"
             )
-        time.sleep(_POLL_SECONDS)
 
     def _place_for(self, task: Task) -> "Place | None":
         """Return a free place with as many nodes as a task needs, None where there is none now."""
@@ -128,7 +135,7 @@ class RayExecutor(Executor):
             taken -= set(idle[0].nodes)
             self._places.remove(idle[0])
             idle.pop(0).close()
-        self._places.append(Place(free[:wanted], self._arguments, self._run_dir))
+        self._places.append(Place(free[:wanted], self._arguments, self.run_dir))
         return self._places[-1]
 
     def _there(self) -> list[Node]:
