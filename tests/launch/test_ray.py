@@ -5,6 +5,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -189,9 +190,10 @@ def test_an_address_where_ray_does_not_answer_is_refused(
 
         def serve() -> None:
             connection, _ = server.accept()
-            connection.sendall(answer or b"")
-            connection.recv(100)
-            connection.recv(100)  # until it is closed
+            with suppress(ConnectionResetError):
+                connection.sendall(answer or b"")
+                connection.recv(100)
+                connection.recv(100)  # until it is closed
 
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(UsageError, match=rf"--ray 127\.0\.0\.1:{port}: .*{message}"):
