@@ -54,7 +54,6 @@ REMOVED = {  # a command or a command's option -> the remedy
     "plan --memory": "`zbench estimate FILE` says what each trial needs",
     "tune --warm-start": "list what to try first under `include:` in the file, or use --resume RUN",
 }
-_ADDRESS = re.compile(r"auto|[^:/]+:\d+|\[.*\]:\d+")
 _WITHOUT_DOCUMENT = {"export", "schema"}
 
 
@@ -110,8 +109,8 @@ class LazyGroup(TyperGroup):
                 raise UsageError(f"there is no `zbench {words}` any more; {REMOVED[words]}")
         if "--ray" in args:  # alone, too, for which Typer has no way
             after = args.index("--ray") + 1
-            has_address = after < len(args) and _ADDRESS.fullmatch(args[after])
-            args = args if has_address else [*args[:after], "auto", *args[after:]]
+            if not re.fullmatch(r"auto|[^:/]+:\d+|\[.*\]:\d+", "".join(args[after : after + 1])):
+                args = [*args[:after], "auto", *args[after:]]
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = self.commands[name] = load_command(name)

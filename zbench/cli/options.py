@@ -2,17 +2,13 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from zbench.cli import console
 from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
-
-if TYPE_CHECKING:
-    from zbench.launch.executors import Backend
-
 
 _FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
 SweepFile = Annotated[Path, _FILE]
@@ -108,19 +104,6 @@ def seconds(text: str | None, flag: str) -> float:
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
     """Return the `--set` texts, then the flags that were given: each is a setting of a key of `run`."""
     return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
-
-
-def backend_of(slurm: list[str], ray: str | None) -> "Backend":
-    """Return what runs the trials, None for this machine; UsageError where both are asked for."""
-    if slurm and ray is not None:
-        raise UsageError("--slurm and --ray: trials run by one of them; leave one out")
-    if ray is not None:
-        from zbench.launch.ray_cluster import RayCluster
-
-        return RayCluster(ray, console.warn)
-    from zbench.launch.slurm_jobs import SlurmOptions
-
-    return SlurmOptions.parse(slurm) if slurm else None
 
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; a smaller number meant gigabytes

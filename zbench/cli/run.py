@@ -16,11 +16,11 @@ from zbench.cli.options import (
     Repeats,
     Seed,
     Timeout,
-    backend_of,
     run_settings,
 )
 from zbench.cli.plan import starting_nothing
 from zbench.cli.sweep import perform, single
+from zbench.launch.executors import backend_of
 from zbench.spec.sweep import dump_sweep, sweep_document
 
 
@@ -57,4 +57,5 @@ def command(
         else:
             console.result(dump_sweep(request.sweep).rstrip())
         return
-    raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend_of([], ray), trace=trace))
+    backend = backend_of([], ray, console.warn)
+    raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend, trace=trace))

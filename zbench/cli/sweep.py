@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from zbench.analysis.adaptive_repeats import contenders
+from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
     Interruption,
@@ -39,14 +40,13 @@ from zbench.cli.options import (
     Seed,
     Slurm,
     Timeout,
-    backend_of,
     run_settings,
     seconds,
 )
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
-from zbench.launch.executors import Backend, make_executor, require_room
+from zbench.launch.executors import Backend, backend_of, make_executor, require_room
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.secrets import MASK, masked
@@ -96,7 +96,7 @@ def command(
             print_plan(request.sweep, output_dir)
             return
     request = tracked(request, log)
-    backend = backend_of(slurm, ray)
+    backend = backend_of(slurm, ray, console.warn)
     if request.sweep.search.is_listed:
         raise typer.Exit(perform(request, backend=backend, max_seconds=most))
     if max_time is not None:

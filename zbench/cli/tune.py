@@ -35,7 +35,6 @@ from zbench.cli.options import (
     Slurm,
     Storage,
     Timeout,
-    backend_of,
     memory_size,
     run_settings,
 )
@@ -43,7 +42,7 @@ from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import from_file, resumed
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import targets_for
-from zbench.launch.executors import Backend, make_executor, require_room
+from zbench.launch.executors import Backend, backend_of, make_executor, require_room
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
@@ -108,7 +107,7 @@ def command(
         if dry_run:
             print_plan(request.sweep, output_dir)
             return
-    backend = backend_of(slurm, ray)
+    backend = backend_of(slurm, ray, console.warn)
     raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, backend=backend))
 
 
@@ -197,8 +196,7 @@ def work(storage: str, study: str, base_dir: Path, output_dir: Path, backend: Ba
     if failure is not None:
         console.error(str(failure) or "interrupted")
     elif outcome is not None:
-        count = plural(len(records), "record")
-        console.note(f"{outcome.stopped}; {count} of study {study} in {directory.path}")
+        console.note(f"{outcome.stopped}; {plural(len(records), 'record')} of {study} in {directory.path}")
     return code
 
 

@@ -5,9 +5,11 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Ray, Slurm, Storage, backend_of
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Ray, Slurm, Storage
 from zbench.cli.tune import work
 from zbench.errors import UsageError
+from zbench.launch.executors import backend_of
 
 
 def command(
@@ -31,4 +33,4 @@ def command(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME, as `zbench tune` got them"
         )
     here = base_dir or Path.cwd()
-    raise typer.Exit(work(storage, study, here, output_dir, backend_of(slurm, ray)))
+    raise typer.Exit(work(storage, study, here, output_dir, backend_of(slurm, ray, console.warn)))

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -28,6 +28,18 @@ _SPARE_PROCESSES = 64
 
 Backend = SlurmOptions | RayCluster | None
 """What runs trials: jobs of SLURM, a cluster of Ray's, or this machine."""
+
+
+def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None]) -> Backend:
+    """Return what runs the trials, by `--slurm` and `--ray`; UsageError where both are asked for.
+
+    tell: told which nodes are left alone.
+    """
+    if slurm and ray is not None:
+        raise UsageError("--slurm and --ray: trials run by one of them; leave one out")
+    if ray is not None:
+        return RayCluster(ray, tell)
+    return SlurmOptions.parse(slurm) if slurm else None
 
 
 def make_executor(

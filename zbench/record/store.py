@@ -30,8 +30,7 @@ from zbench.record.secrets import masked
 from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
-TRACES = "traces"
-REFERENCES = "references"
+TRACES, REFERENCES = "traces", "references"
 TAGS = "tags.json"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}[0-9a-f]{2}", re.ASCII)
 _STAMP = len("20260131-235959-042")

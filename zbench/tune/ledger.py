@@ -64,16 +64,11 @@ class Ledger:
         pace: float | None,
         longest: float,
     ) -> None:
-        self._study, self._space, self.kind = study, space, kind
+        self._study, self._space, self.kind, self.name = study, space, kind, study.study_name
         self._storage: Any = study._storage  # Optuna offers no public way to heartbeats
         self._outages, self._pace, self._longest = outages, pace, longest
         self._worker = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         self._first_seen: dict[int, float] = {}
-
-    @property
-    def name(self) -> str:
-        """Return the study's name."""
-        return self._study.study_name
 
     def trials(self) -> list[FrozenTrial]:
         """Return every point that runs or ran, in the order in which they were begun."""

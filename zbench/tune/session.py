@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -199,24 +200,19 @@ class Session:
             known = taken | self._predicted_oom.keys()
             listed = next((point for point in included if point_key(point) not in known), None)
             proposal = listed or self._next_point(history, known)
-            reason = None if proposal is None else self._cannot_fit(proposal)
-            if proposal is None or reason is None:
+            if proposal is None or self._limit is None:
+                return proposal
+            trial = self._space.trial(proposal)
+            assert isinstance(trial, TrialSpec)
+            if (reason := too_large(self._ask, trial, self._limit)) is None:
                 return proposal
             self._predicted_oom[point_key(proposal)] = reason
         return None
 
-    def _cannot_fit(self, point: Point) -> str | None:
-        if self._limit is None:
-            return None
-        trial = self._space.trial(point)
-        assert isinstance(trial, TrialSpec)
-        return too_large(self._ask, trial, self._limit)
-
     def _exhausted(self) -> str:
-        count = len(self._predicted_oom)
-        if count == 0:
-            return "every point that can run was tried"
-        return f"every point was tried but {count} that cannot fit by the simulation"
+        if count := len(self._predicted_oom):
+            return f"every point was tried but {count} that cannot fit by the simulation"
+        return "every point that can run was tried"
 
     def _begin(self, point: Point) -> None:
         """Take a point and begin its trial, or record it where it must run out of memory."""
@@ -273,7 +269,8 @@ class Session:
         able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
         heat = fit if len(fit := self._room.share(able, self._runner.most_bytes)) > 1 else []
         in_turns = self._runner.run_heat(heat, repeat, self._watching, lot) if heat else ()
-        alone = ((trial, self._run(trial, repeat)) for trial in trials if trial not in heat)
+        run = partial(self._runner.run, repeat=repeat)
+        alone = ((t, run(t, watch=self._watching(t))) for t in trials if t not in heat)
         for trial, record in chain(in_turns, alone):
             record = replace(record, run_id=self._directory.run_id)
             self._directory.append(record)
@@ -296,16 +293,10 @@ class Session:
 
         return on_line
 
-    def _run(self, trial: TrialSpec, repeat: int) -> Record:
-        """Run a repeat, its reference first."""
-        self._prepare(trial)
-        return self._runner.run(trial, repeat=repeat, watch=self._watching(trial))
-
 
 def _memory_limit(sweep: SweepSpec) -> float | None:
     """Return the tightest bound on device bytes that a trial must meet, or None."""
-    bounds = [
-        c.bound for c in sweep.objective.constraints if c.metric == "peak_device_bytes" and "<" in c.operator
-    ]
+    constraints = sweep.objective.constraints
+    bounds = [c.bound for c in constraints if c.metric == "peak_device_bytes" and "<" in c.operator]
     limits = [*bounds, sweep.run.memory_limit]
     return min((float(limit) for limit in limits if limit is not None), default=None)
