@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
 from zbench.launch.executor import Targets
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.trial import TrialRunner
 from zbench.spec.trial import TrialSpec
 
 HERE = Path(__file__).parent

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
+from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 

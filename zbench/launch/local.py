@@ -31,13 +31,13 @@ from zbench.launch.executor import (
     patience,
 )
 from zbench.launch.outcome import classify, kernel_oom_kills
+from zbench.launch.progress import ProgressTail, Watch
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
-from zbench.worker.progress import ProgressTail, Watch
 from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,12 @@ import psutil
 from zbench.errors import UsageError
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Targets, Task
 from zbench.launch.local import LocalExecutor
+from zbench.launch.progress import Watch
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import kind_of
-from zbench.worker.progress import Watch
-from zbench.worker.slurm_task import free_port
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (
@@ -87,7 +87,8 @@ class NodeWorker:
 
     def meeting_point(self) -> str:
         """Return where the ranks of a trial can meet, this node's being the first."""
-        return f"tcp://{self._address}:{free_port(self._address)}"
+        with socket.create_server((self._address, 0)) as probe:
+            return f"tcp://{self._address}:{probe.getsockname()[1]}"
 
     def run(
         self,

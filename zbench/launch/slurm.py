@@ -30,12 +30,12 @@ from zbench.launch.executor import (
     patience,
 )
 from zbench.launch.outcome import outcome_of
+from zbench.launch.progress import ProgressTail, Watch
 from zbench.launch.slurm_jobs import LOST, START_MINUTES, Cluster, SlurmOptions, is_open, is_waiting
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import first_failure
-from zbench.worker.progress import ProgressTail, Watch
 from zbench.worker.slurm_task import run_job
 
 _POLL_SECONDS = 1.0

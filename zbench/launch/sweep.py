@@ -21,6 +21,7 @@ from zbench.launch.events import (
 )
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
+from zbench.launch.progress import Watch
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial, wants
@@ -29,7 +30,6 @@ from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
-from zbench.worker.progress import Watch
 from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")

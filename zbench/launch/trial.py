@@ -18,18 +18,17 @@ from zbench.launch.executor import (
     Executor,
     ReferenceTask,
     RepeatTask,
-    Targets,
     Task,
     targets_for,
 )
 from zbench.launch.local import LocalExecutor
+from zbench.launch.progress import Watch
 from zbench.launch.yardsticks import Yardsticks
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import REFERENCES, StorageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import reference_key
-from zbench.worker.progress import Watch
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
@@ -251,22 +250,8 @@ def is_verified(trial: TrialSpec) -> bool:
     return trial.verify.mode != "off" and not saves_nothing
 
 
-def local_runner(
-    run_dir: Path,
-    base_dir: Path,
-    *,
-    targets: Targets | None = None,
-    rerun_disturbed: bool = True,
-    on_notice: OnNotice = lambda _: None,
-) -> TrialRunner:
-    """Return a runner of trials on this machine. base_dir: where relative paths of the sweep begin."""
-    executor = LocalExecutor(run_dir, base_dir, targets=targets)
-    return TrialRunner(executor, run_dir, rerun_disturbed=rerun_disturbed, on_notice=on_notice)
-
-
-def run_trial(
-    trial: TrialSpec, *, repeat: int = 0, run_dir: Path, base_dir: Path, watch: Watch | None = None
-) -> Record:
+def run_trial(trial: TrialSpec, *, run_dir: Path, base_dir: Path) -> Record:
     """Run one repeat of one trial on this machine and return its Record."""
-    with local_runner(run_dir, base_dir, targets=targets_for([trial])) as runner:
-        return runner.run(trial, repeat=repeat, watch=watch)
+    executor = LocalExecutor(run_dir, base_dir, targets=targets_for([trial]))
+    with TrialRunner(executor, run_dir) as runner:
+        return runner.run(trial)

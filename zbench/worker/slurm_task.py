@@ -97,7 +97,8 @@ def meeting_point(file: Path, host: str | None) -> str:
     """
     if host is not None:
         draft = file.with_suffix(".tmp")
-        draft.write_text(f"{host}:{free_port('127.0.0.1' if host == '127.0.0.1' else '')}")
+        with socket.create_server(("127.0.0.1" if host == "127.0.0.1" else "", 0)) as probe:
+            draft.write_text(f"{host}:{probe.getsockname()[1]}")
         draft.replace(file)
     deadline = time.monotonic() + _MEETING_SECONDS
     while time.monotonic() < deadline:
@@ -109,11 +110,3 @@ def meeting_point(file: Path, host: str | None) -> str:
         f"rank 0 has not written {file} within {_MEETING_SECONDS:.0f} s; is the results directory on a file"
         " system that all nodes share?"
     )
-
-
-def free_port(address: str) -> int:
-    """Return a TCP port of `address` (this host's name for itself; "": all) that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-        return port
