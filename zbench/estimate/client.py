@@ -1,15 +1,17 @@
 """Simulates trials in processes of their own. No torch here: the processes load it, once each."""
 
 import gc
-import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
+from typing import IO
 
 from zbench.estimate.result import NotSimulated, SimulationOutcome
 from zbench.spec.trial import TrialSpec
@@ -63,25 +65,28 @@ class Simulator(AbstractContextManager["Simulator"]):
 
 
 class SimulatorProcess:
-    """One process that simulates, and the pipe to it."""
+    """One process that simulates, and the pipes to it."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", "from zbench.estimate.client import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **_ENVIRONMENT},
+        )
         self.alive = True
 
     def ask(self, trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
         """Return the answer; that there is none, where the process ends instead."""
+        into, out = self._pipes()
         try:
-            self._pipe.send((trial, base_dir))
-            outcome: SimulationOutcome = self._pipe.recv()
+            pickle.dump((trial, base_dir), into)
+            into.flush()
+            outcome: SimulationOutcome = pickle.load(out)
         except (EOFError, OSError):
             self.alive = False
-            self._process.join()
-            status = self._process.exitcode or 0
+            status = self._process.wait()
             name = signal.Signals(-status).name if status < 0 else f"status {status}"
             return NotSimulated(f"torch ended the simulation ({name})")
         return outcome
@@ -90,23 +95,29 @@ class SimulatorProcess:
         """End the process."""
         self.alive = False
         self._process.kill()
-        self._process.join()
-        self._pipe.close()
+        self._process.wait()
+        for pipe in self._pipes():
+            with suppress(OSError):
+                pipe.close()
+
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
 
 
-def _serve(questions: Connection) -> None:
-    """Answer until the other end is closed. What a user's model prints is no answer."""
-    os.environ.update(_ENVIRONMENT)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
+def serve() -> None:
+    """Be such a process: answer until stdin ends. What a user's model prints is no answer."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
     from zbench.estimate.reading import answer
 
     frozen = False
     with suppress(EOFError):
         while True:
-            questions.send(answer(*questions.recv()))
+            pickle.dump(answer(*pickle.load(sys.stdin.buffer)), answers)
+            answers.flush()
             gc.collect()
             if not frozen:  # the modules that are loaded by now need not be looked through after each trial
                 gc.freeze()
