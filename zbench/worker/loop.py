@@ -204,9 +204,9 @@ def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
 class Fence:
     """Where all ranks wait for one another, and for the device's work."""
 
-    def __init__(self, device: torch.device, job: RankJob | None = None) -> None:
+    def __init__(self, device: torch.device, job: RankJob) -> None:
         self._device, self._token = device, torch.zeros(1)
-        self.turns = Turns(job.turns, job.world_size) if job is not None else Turns(None)
+        self.turns = Turns(job.turns, job.world_size)
 
     def ready(self) -> float:
         """Return the time when all ranks have come here."""

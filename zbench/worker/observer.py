@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,25 +31,15 @@ class Observer:
     such a step waits in a file without a name, so that it is in no measured memory.
     """
 
-    def __init__(
-        self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str
-    ) -> None:
-        self._engine, self._model, self._trial, self._path = engine, model, trial, Path(reference_path)
+    def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, path: Path) -> None:
+        """path: the reference's file."""
+        self._engine, self._model, self._trial, self._path = engine, model, trial, path
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
         self._digests: list[list[int]] = []
         parameters = engine.full_parameters()
         self._first = {name: digest(value.float()) for name, value in parameters.items()}
         self._replayer = _Replayer(engine, trial, self._path, parameters)
-
-    @classmethod
-    def of(
-        cls, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference_path: str | None
-    ) -> Self | None:
-        """Return one; None without a reference's file, and with `verify.mode: off`: the trial is unjudged."""
-        if reference_path is None or trial.verify.mode == "off":
-            return None
-        return cls(engine, model, trial, reference_path)
 
     @property
     def curve(self) -> list[float]:

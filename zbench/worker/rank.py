@@ -93,7 +93,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
     engine, read = trainer.engine, inputs_of(trial, base_dir, workload.data)
     with limit.lifted():
-        observer = Observer.of(engine, trainer.model, trial, job.reference_path)
+        path = job.reference_path if trial.verify.mode != "off" else None
+        observer = None if path is None else Observer(engine, trainer.model, trial, Path(path))
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
     def one_more_step() -> tuple[list[Tensor], StepInfo]:
