@@ -31,9 +31,9 @@ class Observer:
     such a step waits in a file without a name, so that it is in no measured memory.
     """
 
-    def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, path: Path) -> None:
-        """path: the reference's file."""
-        self._engine, self._model, self._trial, self._path = engine, model, trial, path
+    def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference: str) -> None:
+        """reference: the path of its file."""
+        self._engine, self._model, self._trial, self._path = engine, model, trial, Path(reference)
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
         self._digests: list[list[int]] = []

@@ -93,8 +93,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
     engine, read = trainer.engine, inputs_of(trial, base_dir, workload.data)
     with limit.lifted():
-        path = job.reference_path if trial.verify.mode != "off" else None
-        observer = None if path is None else Observer(engine, trainer.model, trial, Path(path))
+        observer = Observer(engine, trainer.model, trial, job.reference_path) if job.reference_path else None
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
     def one_more_step() -> tuple[list[Tensor], StepInfo]:
