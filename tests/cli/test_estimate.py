@@ -56,9 +56,9 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
     [
         (["--device-memory", "80"], "80Gi"),
         (["--device-memory", "many"], "80Gi"),
-        (["--world-size", "0"], "greater than or equal to 1"),
+        (["--world-size", "0"], "for '--world-size'"),
         (["--limits"], "--device-memory"),
-        (["--world-size", "-4"], "greater than or equal to 1"),
+        (["--world-size", "-4"], "for '--world-size'"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
         (["--machine", "H101"], "h100"),
     ],
