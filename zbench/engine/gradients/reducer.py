@@ -112,7 +112,8 @@ class BucketReducer:
             self._bucket_buffers.clear(portion)
         self._complete_down_to(self.in_flight - bucket.length)  # bounds the memory in flight
         target = self.reduced_gradients.target(bucket)
-        part = target.narrow(0, 0, bucket.length // self.reduced_gradients.shard.layout.shards)
+        length = bucket.length // self.reduced_gradients.shard.layout.shards
+        part = target if target.numel() == length else target.narrow(0, 0, length)
         send, tag = self._bucket_buffers.ready(bucket.index), self._tags[bucket.index]
         work = self.collectives.reduce_scatter(send, part, tag)
         self._running.append((bucket, work, target))

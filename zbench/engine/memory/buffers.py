@@ -67,10 +67,12 @@ class FlatBuffer:
         self.buffers[0].untyped_storage().resize_(0)
 
     def run(self, start: int, length: int) -> Tensor:
-        """Return a run of the index space, as a view of the buffer."""
+        """Return a run of the index space, as a view of the buffer, or the whole buffer."""
         k = bisect_right(self._starts, start) - 1
         assert k >= 0, f"{start} is not here"
         assert start + length <= self.extents[k].stop, f"[{start}, {start + length}) is not here"
+        if length == self._at[-1]:
+            return self.buffers[0]
         return self.buffers[0].narrow(0, self._at[k] + start - self.extents[k].start, length)
 
 

@@ -8,8 +8,9 @@ torch's message.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -288,14 +289,15 @@ class GatherOrder:
             self.order.append(group)
         self.position += 1
 
-    def ahead(self, elements: int) -> list[ShardedGroup]:
-        """Return the groups that are expected next, up to `elements` elements in total."""
-        groups: list[ShardedGroup] = []
-        for group in self.order[self.position :]:
-            elements -= 0 if group in groups else group.numel
-            if elements < 0:
-                break
-            groups.append(group)
+    def ahead(self, elements: int) -> Collection[ShardedGroup]:
+        """Return the groups that are expected next, each once, up to `elements` elements in total."""
+        groups: dict[ShardedGroup, None] = {}
+        for group in islice(self.order, self.position, None):
+            if group not in groups:
+                elements -= group.extent.length
+                if elements < 0:
+                    break
+                groups[group] = None
         return groups
 
 

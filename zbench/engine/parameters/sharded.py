@@ -216,16 +216,17 @@ class ShardedParameters(Parameters):
         """Start to all-gather a group."""
         full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
-        works = []
-        for block in group.blocks:
-            part, local = self.shard.part(block), self.shard.local(block)
-            at = part.start - group.extent.start
-            own_part = full.narrow(0, at, part.length)
-            copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), own_part)
+        works, local = [], self.shard.local(group.extent)
+        wholes = full.split([block.length for block in group.blocks])  # type: ignore[no-untyped-call]
+        parts = self._stored(group.dtype_group, local.start, local.length).split(  # type: ignore[no-untyped-call]
+            [self.shard.local(block).length for block in group.blocks]
+        )
+        for block, whole, part in zip(group.blocks, wholes, parts, strict=True):
+            at = self.shard.part(block).start - block.start
+            copy = self.memory.copy_out(part, whole.narrow(0, at, part.numel()))
             self._leaving.append(copy)
             copy.wait()
-            begin = block.start - group.extent.start
-            works.append(self.collectives.all_gather(full.narrow(0, begin, block.length), group.tag))
+            works.append(self.collectives.all_gather(whole, group.tag))
         group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
         group.become(GroupState.GATHERING)
         self.by_storage[full.untyped_storage()._cdata] = group
