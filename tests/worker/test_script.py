@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from tests.launch.processes import gone, until
+from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
 from zbench.launch import client
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec

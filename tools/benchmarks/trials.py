@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.local import LocalExecutor
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
@@ -46,8 +47,8 @@ def heat(runner: TrialRunner, count: int, repeat: int) -> list[Record]:
 def warm_runner(*, rerun_disturbed: bool = False) -> Iterator[TrialRunner]:
     """Yield a runner whose server has started; what its trials write goes with it."""
     with tempfile.TemporaryDirectory(prefix="zbench-bench-") as scratch:
-        runner = local_runner(Path(scratch), Path.cwd(), targets=None, rerun_disturbed=rerun_disturbed)
-        with runner:
+        executor = LocalExecutor(Path(scratch), Path.cwd(), targets=None)
+        with TrialRunner(executor, Path(scratch), rerun_disturbed=rerun_disturbed) as runner:
             runner.wait_until_ready()
             yield runner
 
