@@ -98,3 +98,9 @@ def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ra
     other = MemoryPeaks(20, 3, 90, {"parameters": 20}, exact=False, peak_reserved_bytes=32)
     assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, False, 64)
     assert largest([MemoryPeaks(1, 0, 1)]).peak_reserved_bytes is None
+
+
+def test_a_peak_is_what_was_held_above_what_was_there_before() -> None:
+    meter = PeakMeter(lambda: None, lambda: 7, lambda: 5, exact=True)
+    assert (meter.peak(), meter.live()) == (2, 0)
+    assert PeakMeter(lambda: None, lambda: 4, lambda: 5, exact=True).peak() == 0
