@@ -15,7 +15,7 @@ from zbench.launch import local
 from zbench.launch.client import RankGroup, WarmServer
 from zbench.spec.trial import TrialSpec
 
-OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME")
+OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "ZBENCH_OUTPUT_DIR")
 """Variables that differ between tests, and that no worker reads."""
 
 Key = tuple[tuple[str, ...], Path | None, tuple[tuple[str, str], ...]]
