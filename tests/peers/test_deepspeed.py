@@ -117,6 +117,23 @@ def test_whole_parameters_are_the_masters_or_gathered(stage: int, monkeypatch: p
     assert engine.memory_by_category() == {"parameters": 3 * 4}
 
 
+def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace())
+    module, model = StandIn(norm=2.5), nn.Linear(2, 1)
+    module.optimizer = torch.optim.AdamW(model.parameters())  # type: ignore[attr-defined]
+    engine = adapter.DeepSpeedEngine(module, model, spec_of(zero_stage=0))
+    assert engine.first_moments() == {}
+    model(torch.ones(1, 2)).sum().backward()
+    module.optimizer.step()  # type: ignore[attr-defined]
+    engine.backward(torch.zeros(()))
+    assert engine.step().grad_norm is None
+    moments = engine.first_moments()
+    for name, p in model.named_parameters():
+        assert torch.equal(moments[name], module.optimizer.state[p]["exp_avg"])  # type: ignore[attr-defined]
+
+
 @pytest.mark.usefixtures("alone")
 def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
