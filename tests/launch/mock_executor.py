@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zbench.launch.executor import Attempt, Executor, ReferenceTask, RepeatTask, Task
-from zbench.launch.progress import Watch
 from zbench.record.record import Failure
+from zbench.worker.progress import Watch
 
 from .fake_worker import result_of
 

@@ -9,11 +9,11 @@ import pytest
 from zbench.errors import OutOfTimeError
 from zbench.launch import sweep as sweeps
 from zbench.launch.executor import Attempt, RepeatTask, Task
-from zbench.launch.progress import Watch
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion
+from zbench.worker.progress import Watch
 
 from .conftest import make_trial
 from .mock_executor import MockExecutor

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zbench.launch.progress import ProgressTail
+from zbench.worker.progress import ProgressTail
 
 
 def line(step: int) -> dict[str, object]:

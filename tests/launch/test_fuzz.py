@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from zbench.errors import ZbenchError
 from zbench.launch.executor import Attempt
 from zbench.launch.oom_inference import ImpliedOom
-from zbench.launch.progress import ProgressTail
 from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.summary import summarize
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
 from zbench.worker.job import error_path, first_failure
+from zbench.worker.progress import ProgressTail
 
 from .conftest import make_trial
 from .fake_worker import result_of

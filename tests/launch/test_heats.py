@@ -16,7 +16,6 @@ from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from zbench.launch import room
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
-from zbench.launch.progress import Watch
 from zbench.launch.room import Room
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.launch.trial import TrialRunner
@@ -25,6 +24,7 @@ from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
+from zbench.worker.progress import Watch
 
 from .conftest import make_trial
 from .fake_worker import TIMING

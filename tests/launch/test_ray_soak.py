@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,11 @@ def ended(command: subprocess.Popen[str]) -> dict[str, Any]:
 
 def at_work() -> list[psutil.Process]:
     """Return the trial servers of the nodes' workers, and the ranks that they forked."""
-    mine = marked(os.environ[MARK])
-    return [one for one in mine if one.is_running() and "zbench.launch.server" in one.cmdline()]
+    servers = []
+    for one in marked(os.environ[MARK]):
+        with suppress(psutil.Error):  # it has just ended
+            servers += [one] if "zbench.launch.server" in one.cmdline() else []
+    return servers
 
 
 def test_the_quickstart_over_two_of_three_nodes_is_identical(nodes: RayNodes, tmp_path: Path) -> None:

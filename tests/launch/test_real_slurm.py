@@ -109,7 +109,7 @@ class Command:
 
         def all_started() -> bool:
             jobs = self.running()
-            begun = [path for job in jobs for path in self.home.rglob(f"logs/*/{job}-*/meeting-point")]
+            begun = [path for job in jobs for path in self.home.rglob(f"logs/slurm/*/{job}-*")]
             return len(jobs) == count == len(begun)
 
         self.cluster.until(all_started, f"{count} jobs run", 90.0)
@@ -138,6 +138,11 @@ def test_a_round_is_one_array_on_all_nodes_and_every_result_is_there_once(comman
 
 def test_a_real_trial_over_both_nodes_computes_its_reference(command: Command) -> None:
     command.start("sweep", command.file(REAL), "--slurm", "nodes=2", real=True)
+    command.end_well(2)
+
+
+def test_all_trials_can_share_one_job(command: Command) -> None:
+    command.start("sweep", command.file(REAL), "--set", "run.nodes=2", "--slurm", "reuse=true", real=True)
     command.end_well(2)
 
 

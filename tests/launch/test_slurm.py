@@ -4,12 +4,13 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zbench.errors import UsageError
 from zbench.launch import slurm, slurm_jobs
-from zbench.launch.executor import RepeatTask, repeat_name
+from zbench.launch.executor import ReferenceTask, RepeatTask, repeat_name
 from zbench.launch.executors import require_room
 from zbench.launch.slurm import SlurmExecutor
 from zbench.launch.slurm_jobs import GONE, Cluster, SlurmOptions
@@ -34,25 +35,55 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialRun
 
 
 def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
-    record = runner.run(make_trial(world_size=1, do="die"))
+    trial = make_trial(world_size=1, sleep=600)
+    runner.expect_references([trial])
+    runner.expect([(trial, 0)])
+    executor: Any = runner.executor
+    executor._ahead[repeat_name(trial.trial_id, 0)].job.cancel(check=False)
+    record = runner.run(trial)
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
     assert record.error.log is not None
-    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
+    assert list((runner.run_dir / record.error.log).glob("*.err")), "the job's output is kept"
 
 
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [("workload", "command", "python train.py"), ("engine", "engine_python", "/opt/other/bin/python")],
 )
-def test_what_starts_its_own_processes_is_no_job(tmp_path: Path, section: str, key: str, value: str) -> None:
-    trial = make_trial()
+def test_what_starts_its_own_processes_has_one_node(
+    tmp_path: Path, section: str, key: str, value: str
+) -> None:
+    trial = spread(2)
     block = getattr(trial, section).model_copy(update={key: value})
     executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
-    with pytest.raises(UsageError, match=f"{section}.{key}: "):
+    with pytest.raises(UsageError, match=r"run\.nodes: workload\.command and engine\.engine_python"):
         executor.run(RepeatTask(trial.model_copy(update={section: block})))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_job_is_reused_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
+    executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(cluster="local", reuse=True), targets=FAKES)
+    reference = tmp_path / "references" / "key.safetensors"
+    assert executor.run(ReferenceTask(make_trial(), reference)).outcome == "ok"
+    jobs = [executor._last.job.job_id] if executor._last else []
+    for repeat in range(2):
+        attempt = executor.run(RepeatTask(make_trial(), repeat, reference))
+        assert attempt.result is not None
+        assert attempt.result["correctness"]["verdict"] == "identical"
+    pruned = executor.run(RepeatTask(make_trial(sleep=600), 2), lambda line: "too slow")
+    assert pruned.error is not None
+    assert (pruned.outcome, pruned.error.message) == ("timeout", "too slow")
+    assert executor._last is not None
+    assert [executor._last.job.job_id] == jobs
+    executor._last.job.cancel(check=False)
+    assert executor.run(RepeatTask(make_trial())).outcome == "ok"
+    assert [executor._last.job.job_id] != jobs
+    executor.close()
 
 
 @pytest.mark.parametrize(
@@ -60,6 +91,7 @@ def test_what_starts_its_own_processes_is_no_job(tmp_path: Path, section: str, k
     [
         ([], SlurmOptions()),
         (["exclusive=no"], SlurmOptions(parameters={})),
+        (["exclusive=no", "reuse=true"], SlurmOptions(parameters={}, reuse=True)),
         (["exclusive=user"], SlurmOptions(parameters={"slurm_exclusive": "user"})),
         (
             ["nodes=2", "partition=gpu", "mem_gb=64"],
@@ -78,7 +110,7 @@ def spread(world_size: int) -> TrialSpec:
 
 
 def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly() -> None:
-    assert SlurmOptions(nodes=4).nodes_for(spread(4)) == {"nodes": 2, "tasks_per_node": 2}
+    assert SlurmOptions(nodes=4).nodes_for(spread(4)) == (2, 2)
     with pytest.raises(UsageError, match="3 ranks cannot be shared out evenly among 2 nodes"):
         require_room([spread(3)], Path(), SlurmOptions(cluster="local"))
 
@@ -135,7 +167,7 @@ def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunn
     assert not executor.has_begun(names[0])
 
 
-@pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])
+@pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many", "reuse=2"])
 def test_options_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slurm"):
         SlurmOptions.parse([text])

@@ -18,7 +18,6 @@ from optuna.trial import FrozenTrial
 from tests.launch.mock_executor import MockExecutor
 from tests.making import make_record
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.launch.progress import Watch
 from zbench.launch.trial import Repeat
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.record.store import RunDirectory, find_runs, load_records
@@ -31,6 +30,7 @@ from zbench.tune.ledger import trial_at
 from zbench.tune.objective import Score
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
+from zbench.worker.progress import Watch
 
 PARAMETERS = 3_000_000
 SMALL_AXES: dict[str, Any] = {

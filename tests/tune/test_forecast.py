@@ -6,13 +6,13 @@ import pytest
 
 from tests.making import make_record, make_trial
 from zbench.estimate.result import NotSimulated
-from zbench.launch.progress import Watch
 from zbench.record.lines import decode_line, encode
 from zbench.record.record import MemoryPeaks
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
 from zbench.tune.forecast import pruner, too_large, with_simulated, work_per_step
 from zbench.tune.space import Space
+from zbench.worker.progress import Watch
 
 from .fakes import estimated, small_sweep
 

@@ -9,13 +9,13 @@ import pytest
 import sqlalchemy.exc
 
 from zbench.launch.events import Notice, TrialFinished
-from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune import session
 from zbench.tune.objective import History
 from zbench.tune.space import Point
 from zbench.tune.storage import StudyStorageError, relational_storage
+from zbench.worker.progress import Watch
 
 from .fakes import FakeRunner, searched
 from .studies import POINTS, begun, ledger, result

@@ -31,13 +31,13 @@ from zbench.launch.executor import (
     patience,
 )
 from zbench.launch.outcome import classify, kernel_oom_kills
-from zbench.launch.progress import ProgressTail, Watch
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
+from zbench.worker.progress import ProgressTail, Watch
 from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -207,8 +207,8 @@ class LocalExecutor(Executor):
         launcher = Launcher(chosen.modules)
         self.launchers: dict[Path | None, Launcher] = {None: launcher}
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
-        values = partial(resolved, cpus=cpus)
-        self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, values)
+        self._cpus = cpus
+        self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, partial(resolved, cpus=cpus))
         self._cores = [] if 0 < cpus < len(os.sched_getaffinity(0)) else usable_cores()
         self.share: Share | None = None
 
@@ -264,7 +264,8 @@ class LocalExecutor(Executor):
         job = self._jobs.job(task, files, init_method=meeting, turns=None if seat is None else str(seat.path))
         if nodes > 1 and isinstance(job, RankJob):
             each = job.world_size // nodes
-            job = replace(job, rank=number * each, local_world_size=each)
+            values = resolved(task.trial, self._cpus, each)
+            job = replace(job, trial=values, rank=number * each, local_world_size=each)
         plan = ProcessPlan(
             self._jobs.target(task),
             process_starts(job, files.logs, self._cores),
@@ -327,9 +328,12 @@ def environment_facts(trial: TrialSpec, base_dir: Path) -> dict[str, str]:
     return environment.facts() if isinstance(environment, Environment) else {}
 
 
-def resolved(trial: TrialSpec, cpus: int = 0) -> dict[str, Any]:
-    """Return the trial as JSON values with its thread count fixed: a pinned rank cannot see all cores."""
-    run = trial.run.model_copy(update={"threads_per_rank": threads_per_rank(trial, cpus=cpus)})
+def resolved(trial: TrialSpec, cpus: int = 0, here: int | None = None) -> dict[str, Any]:
+    """Return the trial as JSON values with its thread count fixed: a pinned rank cannot see all cores.
+
+    here: how many of its ranks run on this machine, if not as many as the trial says.
+    """
+    run = trial.run.model_copy(update={"threads_per_rank": threads_per_rank(trial, here, cpus)})
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
 
 

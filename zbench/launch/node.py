@@ -16,12 +16,12 @@ import psutil
 from zbench.errors import UsageError
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Targets, Task
 from zbench.launch.local import LocalExecutor
-from zbench.launch.progress import Watch
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import kind_of
+from zbench.worker.progress import Watch
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (

@@ -37,7 +37,7 @@ def classify(
         return _killed(*killed, kernel_oom_kills, memory_limit, log)
     failure = first_failure(result_path, end.ranks)
     if failure is not None:
-        return outcome_of(failure), replace(failure, log=f"{log}/{failure.log}")
+        return _OUTCOMES.get(failure.kind, "crashed"), replace(failure, log=f"{log}/{failure.log}")
     if end.suspended is not None:
         message = f"rank {end.suspended} was stopped from outside and held up the others until run.timeout"
         return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
@@ -53,11 +53,6 @@ def classify(
     if code == NO_ROOM_STATUS:
         kind, message = "storage", f"rank {rank} could not write why it failed (TMPDIR is full?)"
     return "crashed", Failure(kind, message, f"{log}/rank{rank}.log")
-
-
-def outcome_of(failure: Failure) -> Outcome:
-    """Return the outcome of a trial that failed so."""
-    return _OUTCOMES.get(failure.kind, "crashed")
 
 
 def kernel_oom_kills() -> int:

@@ -21,9 +21,9 @@ from zbench.errors import TrialsFailedError, ZbenchError
 from zbench.launch import executor
 from zbench.launch.executor import Attempt, Executor, RepeatTask, Targets, Task
 from zbench.launch.node import NodeWorker, joined, nodes_of, unpack
-from zbench.launch.progress import Watch
 from zbench.launch.ray_cluster import Node, RayCluster
 from zbench.record.record import Failure, Placement
+from zbench.worker.progress import Watch
 
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0

@@ -30,12 +30,6 @@ _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQ
 _UNDER_WAY = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
 )
-LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
-"""States of jobs that SLURM ended for reasons of its own, and did not requeue."""
-
-START_MINUTES = 2
-"""Added to the time limit of a job: importing torch on cold nodes is not the trial's time."""
-
 GONE = "UNKNOWN"
 """The state of a job that SLURM has forgotten."""
 
@@ -46,12 +40,14 @@ class SlurmOptions:
     slurm_partition.
 
     cluster: `slurm`, or submitit's `local` (processes on this machine) to try a set-up without SLURM.
-    A job has its nodes for itself unless `exclusive=no` is given: a neighbour would slow it down.
+    A job has its nodes for itself unless `exclusive=no` is given: a neighbour would slow it down. reuse:
+    trials run one after another in one job, which keeps its nodes.
     """
 
     nodes: int = 1
     cluster: str = "slurm"
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"slurm_exclusive": True})
+    reuse: bool = False
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
@@ -65,25 +61,20 @@ class SlurmOptions:
                 )
             options[key.strip().removeprefix("slurm_")] = value.strip()
         nodes, cluster = _nodes(options.pop("nodes", "1")), options.pop("cluster", "slurm")
+        if not isinstance(reuse := _value(options.pop("reuse", "no")), bool):
+            raise UsageError(f"--slurm reuse: expected true or false, got {reuse}")
         known = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
         if known["slurm_exclusive"] is False:
             del known["slurm_exclusive"]
-        return cls(nodes, cluster, known)
+        return cls(nodes, cluster, known, reuse)
 
-    def nodes_for(self, trial: TrialSpec) -> dict[str, int]:
+    def nodes_for(self, trial: TrialSpec) -> tuple[int, int]:
         """Return nodes and ranks per node of a trial; UsageError where it cannot be a job.
 
         `run.nodes` says how many nodes; `nodes` counts for trials that leave it at 1.
         """
-        if trial.workload.command is not None:
-            raise UsageError("workload.command: a command starts its own ranks; submit it by its own script")
-        if trial.engine.engine_python is not None:
-            raise UsageError(
-                "engine.engine_python: jobs run under the environment that submits them; leave it out,"
-                " or start `zbench sweep --slurm` from that environment"
-            )
         nodes = trial.run.nodes if trial.run.nodes > 1 else self.nodes
-        return {"nodes": nodes, "tasks_per_node": ranks_per_node(trial, nodes)}
+        return nodes, ranks_per_node(trial, nodes)
 
 
 class Cluster:
@@ -109,7 +100,7 @@ class Cluster:
     def submit(self, calls: Sequence[Callable[[], None]], settings: dict[str, Any]) -> list[Any]:
         """Submit calls that need the same resources, as one job array; UsageError where SLURM refuses."""
         executor = self._submitit.AutoExecutor(folder=str(self._folder), cluster=self._options.cluster)
-        _update(executor, {**settings, "name": self._name, **self._options.parameters})
+        _update(executor, {**settings, "name": self._name})
         jobs: list[Any] = []
         try:
             for first in range(0, len(calls), LARGEST_ARRAY):

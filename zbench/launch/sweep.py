@@ -21,7 +21,6 @@ from zbench.launch.events import (
 )
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
-from zbench.launch.progress import Watch
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial, wants
@@ -30,6 +29,7 @@ from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
+from zbench.worker.progress import Watch
 from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class SweepRun:
             self._directory.path,
             on_notice=lambda text: self._tell(Notice(text)),
         ) as runner:
-            for problem in runner.wait_until_ready():
+            for problem in runner.executor.wait_until_ready():
                 self._tell(Notice(f"cannot import {problem}"))
             for repeats in self._rounds():
                 self._run_round(runner, repeats, deadline)

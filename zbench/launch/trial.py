@@ -22,13 +22,13 @@ from zbench.launch.executor import (
     targets_for,
 )
 from zbench.launch.local import LocalExecutor
-from zbench.launch.progress import Watch
 from zbench.launch.yardsticks import Yardsticks
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import REFERENCES, StorageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import reference_key
+from zbench.worker.progress import Watch
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
@@ -187,10 +187,6 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def has_reference(self, trial: TrialSpec) -> bool:
         """Whether `run` would start at once, without computing a reference first."""
         return not is_verified(trial) or reference_key(trial) in self._references
-
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when trials can start: the imports that failed, in words."""
-        return self.executor.wait_until_ready()
 
     def close(self) -> None:
         """Close the executor; nothing that was started is left."""

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.launch.progress import Watch
 from zbench.record.record import Record
 from zbench.spec.metrics import STEP_TIMES, Goal
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.units import format_bytes
+from zbench.worker.progress import Watch
 
 Ask = Callable[[TrialSpec], SimulationOutcome]
 

@@ -29,7 +29,6 @@ from zbench.launch.events import (
 )
 from zbench.launch.executor import REFERENCE_PATIENCE, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
-from zbench.launch.progress import Watch
 from zbench.launch.room import Room
 from zbench.launch.sweep import can_take_turns
 from zbench.launch.trial import TrialRunner
@@ -62,6 +61,7 @@ from zbench.tune.storage import (
     reaching,
     relational_storage,
 )
+from zbench.worker.progress import Watch
 
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200

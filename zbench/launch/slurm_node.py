@@ -1,0 +1,113 @@
+"""What runs on the nodes of a SLURM job: one process each, that takes tasks from a folder that all share.
+
+`task-N` is a task; `JOB-START/end-N-K` is how it ended on the node K, with the files that it left there. Each
+start of a job has a folder of its own, so nothing of a start that was ended, or goes on unnoticed on a node
+that was cut off, is read as the result of another.
+"""
+
+import importlib
+import json
+import os
+import pickle
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zbench.errors import ZbenchError
+from zbench.launch.executor import RepeatTask, Targets
+from zbench.launch.node import NodeWorker
+
+_MEETING_SECONDS = 300.0
+_IDLE_SECONDS = 600.0
+_POLL_SECONDS = 0.2
+
+
+def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> None:
+    """Run the tasks of a folder as they come: `most` of them, or until none has come for ten minutes."""
+    place = importlib.import_module("submitit").JobEnvironment()
+    home = inbox / f"{place.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    home.mkdir(exist_ok=True)
+    worker, number, since = NodeWorker(base_dir, targets), 0, time.monotonic()
+    while number != most and time.monotonic() - since < _IDLE_SECONDS:
+        if not all_there([inbox / f"task-{number}"]):
+            time.sleep(_POLL_SECONDS)
+            continue
+        task, nodes = pickle.loads((inbox / f"task-{number}").read_bytes())
+        if place.global_rank < nodes:
+            point, began = _meeting_point(home / f"meeting-{number}", place, nodes), time.monotonic()
+            path = isinstance(task, RepeatTask) and task.reference
+            reference = path.read_bytes() if path else None
+            watch = partial(_show, home, number) if place.global_rank == 0 else None
+            attempt, files = worker.run(task, place.global_rank, nodes, point, reference, watch)
+            attempt = replace(attempt, seconds=time.monotonic() - began)
+            write(home / f"end-{number}-{place.global_rank}", pickle.dumps((attempt, files)))
+        number, since = number + 1, time.monotonic()
+
+
+def _show(home: Path, number: int, line: dict[str, Any]) -> str | None:
+    """Show a progress line to the command; return the reason that it gave to end the task."""
+    with (home / f"progress-{number}").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    stop = home / f"stop-{number}"
+    return stop.read_text() if stop.exists() else None
+
+
+def last_start(inbox: Path, job_id: str) -> Path:
+    """Return the folder of a job's last start; one that does not exist if it has not started."""
+    starts = [path for path in inbox.glob(f"{job_id}-*") if path.name.rpartition("-")[2].isdigit()]
+    return max(starts, key=lambda path: int(path.name.rpartition("-")[2]), default=inbox / f"{job_id}-0")
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file that others see as a whole."""
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def all_there(files: Sequence[Path]) -> bool:
+    """Whether all files of a folder are there."""
+    if files[0].parent.is_dir():
+        os.listdir(files[0].parent)  # a network file system looks again
+    return all(file.exists() for file in files)
+
+
+def _meeting_point(file: Path, place: Any, nodes: int) -> str | None:
+    """Return where the ranks of several nodes meet: the first node takes a free port, and tells by `file`.
+
+    None for one node. ZbenchError where nothing is told.
+    """
+    if nodes == 1:
+        return None
+    if place.global_rank == 0:
+        with socket.create_server(("", 0)) as probe:
+            port = probe.getsockname()[1]
+        write(file, f"tcp://{_address(place.hostnames[0])}:{port}".encode())
+    deadline = time.monotonic() + _MEETING_SECONDS
+    while not all_there([file]):
+        if time.monotonic() > deadline:
+            raise ZbenchError(
+                f"the job's first node has not written {file} within {_MEETING_SECONDS:.0f} s; is the results"
+                " directory on a file system that all nodes share?"
+            )
+        time.sleep(_POLL_SECONDS)
+    return file.read_text()
+
+
+def _address(node: str) -> str:
+    """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
+    candidates = [node, os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]  # submitit launches from this node
+    for candidate in filter(None, candidates):
+        try:
+            socket.getaddrinfo(candidate, None)
+        except OSError:
+            continue
+        return candidate
+    raise ZbenchError(
+        f"the name of the job's first node, {node}, does not resolve, and SLURM knows no address of it;"
+        " enter it in DNS or /etc/hosts"
+    )
