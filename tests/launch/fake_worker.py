@@ -94,7 +94,7 @@ def _crash(_: RankJob) -> None:
 
 
 def _crash_once(job: RankJob) -> None:
-    marker = Path(job.run_dir, "crashed.once")
+    marker = Path(job.base_dir, "crashed.once")
     if not marker.exists():
         marker.touch()
         _crash(job)

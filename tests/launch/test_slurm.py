@@ -45,7 +45,7 @@ def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     assert record.error is not None
     assert "ended as" in record.error.message
     assert record.error.log is not None
-    assert list((runner.run_dir / record.error.log).glob("*.err")), "the job's output is kept"
+    assert (runner.run_dir / record.error.log).is_dir(), "the job's output is kept"
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,15 @@ def test_one_job_is_reused_until_it_ends(tmp_path: Path, monkeypatch: pytest.Mon
         attempt = executor.run(RepeatTask(make_trial(), repeat, reference))
         assert attempt.result is not None
         assert attempt.result["correctness"]["verdict"] == "identical"
-    pruned = executor.run(RepeatTask(make_trial(sleep=600), 2), lambda line: "too slow")
+    pruned = executor.run(RepeatTask(make_trial(do="step_on", world_size=1), 2), lambda line: "too slow")
     assert pruned.error is not None
     assert (pruned.outcome, pruned.error.message) == ("timeout", "too slow")
     assert executor._last is not None
     assert [executor._last.job.job_id] == jobs
     executor._last.job.cancel(check=False)
-    assert executor.run(RepeatTask(make_trial())).outcome == "ok"
+    if (attempt := executor.run(RepeatTask(make_trial()))).was_killed:  # its end was not known yet
+        attempt = executor.run(RepeatTask(make_trial()))
+    assert attempt.outcome == "ok"
     assert [executor._last.job.job_id] != jobs
     executor.close()
 
