@@ -14,7 +14,7 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, co
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
-from zbench.report.html import content, page
+from zbench.report.html import charts, content, page
 from zbench.report.relative import relative_document
 
 
@@ -51,10 +51,10 @@ def command(
     if html is not None:
         written += exports.write({html.name: page.render(report)}, html.parent)
     if plots is not None:
-        pictures = content.pictures(report)
+        pictures = [section.picture for section in charts.sections(report)]
         if not pictures:
             raise UsageError(f"{run} has nothing to draw: no configuration was measured")
-        written += exports.write({f"{name}.svg": picture.file() for name, picture in pictures.items()}, plots)
+        written += exports.write({f"{picture.name}.svg": picture.file() for picture in pictures}, plots)
     if console.state.json:
         more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
         console.document({"written": [str(path) for path in written], **more})

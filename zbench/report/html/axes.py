@@ -19,7 +19,6 @@ BAR_MIDDLE = 0.66
 
 _LABEL = 0.24
 _LIMIT_IN_VIEW = 3.0
-_NUMBER_GAP = 0.04
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +113,6 @@ def limit_line(canvas: Canvas, limit: float | None, unit: Unit) -> None:
     above = axes.get_xaxis_transform()
     axes.text(at, 1.0 if axes.yaxis_inverted() else 1.03, f" {text} ", transform=above,
               ha=anchor, va="bottom", color=bad)  # fmt: skip
-
-
-def numbers(canvas: Canvas, places: Sequence[tuple[float, float]]) -> None:
-    """Number these points from 1 on; one whose number would cover an earlier one has none."""
-    axes = canvas.axes
-    taken: list[tuple[float, float]] = []
-    axes.autoscale_view()
-    inverse = axes.transAxes.inverted()
-    for number, place in enumerate(places, start=1):
-        x, y = inverse.transform(axes.transData.transform(place))
-        if all(abs(x - a) > _NUMBER_GAP * (3 if canvas.narrow else 1) or abs(y - b) > 0.07 for a, b in taken):
-            taken.append((x, y))
-            axes.text(
-                x, y + 0.04, str(number), transform=axes.transAxes, ha="center", weight="bold",
-                color=style.LIGHT["ink"],
-            )  # fmt: skip
 
 
 def hover_area(axes: "Axes", index: int) -> "Artist":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zbench import __version__
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
-from zbench.report.html import content, style
+from zbench.report.html import charts, style
 from zbench.report.html.content import Report, TextTable
 from zbench.report.html.timelines import commit_text
 from zbench.report.relative import relative_tables
@@ -45,7 +45,7 @@ def render(report: Report, *, home: str = "", drawn: bool = True) -> str:
         "page.html.j2",
         title=printable(report.source.sweep or report.source.name),
         facts=_facts(report),
-        sections=content.sections(report),
+        sections=charts.sections(report),
         table=_table(report),
         relative=_relative(report),
         warnings=warning_lines(report.summaries),
@@ -90,6 +90,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICT_ORDER)
     }
     limit = report.limit("peak_device_bytes")
+    shares = sorted(report.importance.items(), key=lambda item: -item[1])
     facts = {
         "Recommended" if report.ranking.tied else "Best configuration": _best(report, winner),
         "Throughput": throughput_text(winner) if winner else "",
@@ -97,6 +98,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         "Device memory limit": bytes_text(limit) if limit is not None else "",
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
         "Verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none",
+        "What mattered in the search": ", ".join(f"{key} {share:.0%}" for key, share in shares),
         "Machine": machine_text(source.facts),
         "Run": ", ".join(source.run_ids) or source.name,
         "Commit": source.commit or "",
