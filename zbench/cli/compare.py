@@ -1,7 +1,6 @@
 """`zbench compare`: is HEAD slower, bigger or wrong against BASE? Answers with an exit code CI can trust."""
 
 import hashlib
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,13 +30,12 @@ from zbench.record.record import Record
 from zbench.record.store import new_run_id
 from zbench.report import exports
 from zbench.report.exports import table
-from zbench.report.screen import Screen
 from zbench.report.text import plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import dump_sweep
 
-Format = Literal["table", "markdown", "json", "csv", "junit", "bmf", "gha"]
+Format = Literal["table", "markdown", "json", "csv", "junit"]
 _PAIRED = "Paired measurement (--paired)"
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
@@ -48,10 +46,6 @@ def command(
         str | None, typer.Argument(metavar="HEAD", help="What to compare with BASE; of the same kinds.")
     ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", metavar="PATH", help="Write there, not to stdout (gha: a directory)."),
-    ] = None,
     all_formats: Annotated[
         Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
     ] = None,
@@ -160,7 +154,7 @@ def command(
     if comparison is not None:
         if all_formats is not None:
             exports.write(exports.files(comparison), all_formats)
-        _deliver(comparison, "json" if console.state.json else output_format, to)
+        _print(comparison, "json" if console.state.json else output_format)
         raise typer.Exit(int(comparison.exit_code))
 
 
@@ -197,26 +191,13 @@ def _branch(name: str | None) -> str | None:
     return stored.branch_baseline(branch)
 
 
-def _deliver(comparison: Comparison, output_format: str, to: Path | None) -> None:
-    if output_format == "gha":
-        for path in exports.write(exports.files(comparison, "gha"), to or Path()):
-            console.result(str(path))
-        return
-    if output_format == "table" and to is None:
-        table.print_comparison(comparison, console.rich_console(), every_row=console.state.verbose)
-        return
+def _print(comparison: Comparison, output_format: str) -> None:
     if output_format == "table":
-        file = io.StringIO()
-        table.print_comparison(comparison, Screen(file=file, width=160), every_row=True)
-        text = file.getvalue()
-    else:
-        render, _ = exports.TEXT_FORMATS[output_format]
-        text = render(comparison) + "\n"
-    if to is None:
-        console.state.document_printed = output_format == "json"
-        console.data(text.removesuffix("\n"))
-    else:
-        exports.write({to.name: text}, to.parent)
+        table.print_comparison(comparison, console.rich_console())
+        return
+    render, _ = exports.FORMATS[output_format]
+    console.state.document_printed = output_format == "json"
+    console.data(render(comparison))
 
 
 def _kept(output_dir: Path, resume: str | None) -> Path:

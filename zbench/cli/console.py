@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,13 +87,12 @@ def colored(stream: Any) -> bool:
     return wanted and bool(stream.isatty())
 
 
-def rich_console(*, stderr: bool = False, width: int | None = None) -> "Screen":
+def rich_console(*, stderr: bool = False) -> "Screen":
     """Return a screen on stdout (or stderr) that honours the colour flags; wide when it is no terminal."""
     from zbench.report.screen import Screen
 
     stream = sys.stderr if stderr else sys.stdout
-    if width is None and not stream.isatty():
-        width = int(os.environ.get("COLUMNS", _PIPE_WIDTH))
+    width = None if stream.isatty() else shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns
     return Screen(stderr=stderr, no_color=not colored(stream), width=width)
 
 

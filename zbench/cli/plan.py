@@ -14,7 +14,7 @@ from zbench.errors import UsageError
 from zbench.launch.sweep import Prediction, predict
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import load_environment, load_records, runs_of
-from zbench.report.text import plural
+from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
@@ -131,9 +131,9 @@ def _print_space(sweep: SweepSpec, axes: list[Axis]) -> None:
 
 def _print_trials(sweep: SweepSpec, expansion: Expansion) -> None:
     for trial in expansion.trials:
-        console.result(f"{trial.trial_id}  {_point(trial.axes)}")
+        console.result(f"{trial.trial_id}  {axes_text(trial.axes)}")
     for bad in expansion.invalid:
-        console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
+        console.result(f"{bad.trial_id}  {axes_text(bad.axes)}  invalid: {bad.reason}")
     counts = _counts(expansion)
     trials = counts.pop("trials")
     parts = [f"{plural(trials, 'trial')} of {plural(sweep.run.repeats, 'repeat')}"]
@@ -141,8 +141,3 @@ def _print_trials(sweep: SweepSpec, expansion: Expansion) -> None:
     if not sweep.search.is_listed:
         parts.append(f"{sweep.search.method} tries {min(sweep.search.trials, trials)} of them")
     console.result(f"{sweep.name}: {', '.join(parts)}")
-
-
-def _point(axes: dict[str, Any]) -> str:
-    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in axes.items()}
-    return " ".join(f"{key}={value}" for key, value in values.items()) or "(the one configuration)"

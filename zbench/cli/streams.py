@@ -15,7 +15,6 @@ from typing import Any, TextIO, cast
 from zbench.errors import ExitCode, ZbenchError, reason_of
 
 _NEAREST = dict(zip("±·…×→★—–“”‘’▁▂▃▄▅▆▇█", "~-.x>*--\"\"''.:-=+*#%", strict=True))
-_SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
 _STANDARD = (0, 1, 2)
 
 
@@ -65,7 +64,6 @@ class Stream:
 def guarded() -> Iterator[None]:
     """Guard stdout and stderr for the body; a missing stderr takes everything, a missing stdout nothing."""
     _hold_standard_descriptors()
-    _forget_absurd_sizes()
     before = sys.stdout, sys.stderr
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -99,14 +97,6 @@ def _hold_standard_descriptors() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
-
-
-def _forget_absurd_sizes() -> None:
-    """Drop terminal sizes from the environment that are no positive number: libraries would fail on them."""
-    for name in _SIZES:
-        value = os.environ.get(name)
-        if value is not None and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) < 10**6):
-            del os.environ[name]
 
 
 def _nearest(error: UnicodeError) -> tuple[str, int]:

@@ -12,21 +12,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from zbench.report.html.style import OUTCOMES, VERDICTS
 from zbench.report.text import printable, printable_lines
 
-_STYLES = {
-    "identical": "green",
-    "equivalent": "green",
-    "drifted": "bold yellow",
-    "wrong": "bold red",
-    "unchecked": "dim",
-    "ok": "green",
-    "oom": "red",
-    "timeout": "red",
-    "pruned": "dim",
-    "crashed": "bold red",
-    "invalid": "dim",
-}
+COLOURS = {"good": "green", "fine": "green", "warn": "bold yellow", "bad": "bold red", "none": "dim"}
+"""Of what a report calls a verdict, an outcome or an answer (`zbench.report.html.style`)."""
 
 
 class Screen(Console):
@@ -63,7 +53,7 @@ def plain(text: str, style: str = "") -> Text:
 
 def word(verdict_or_outcome: str) -> Text:
     """Return a verdict, or how a trial ended, in its colour."""
-    return Text(verdict_or_outcome, _STYLES[verdict_or_outcome])
+    return Text(verdict_or_outcome, COLOURS[(VERDICTS | OUTCOMES)[verdict_or_outcome]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,28 +5,20 @@ from pathlib import Path
 
 from zbench.analysis.compare import Comparison
 from zbench.errors import UsageError, reason_of
-from zbench.report.exports import bmf, csv, document, gha, junit, markdown
+from zbench.report.exports import csv, document, junit, markdown
 
-TEXT_FORMATS: dict[str, tuple[Callable[[Comparison], str], str]] = {
+FORMATS: dict[str, tuple[Callable[[Comparison], str], str]] = {
     "markdown": (markdown.render, "compare.md"),
     "json": (document.render, "compare.json"),
     "csv": (csv.render, "compare.csv"),
     "junit": (junit.render, "compare.junit.xml"),
-    "bmf": (bmf.render, "compare.bmf.json"),
 }
-"""Format -> (how it is made, its file's name); `table` is for terminals, `gha` makes two files."""
+"""Format -> (how it is made, its file's name); `table` is for terminals."""
 
 
-def files(comparison: Comparison, *formats: str) -> dict[str, str]:
-    """Return the text of every file of these formats by file name; all formats where none is named."""
-    texts: dict[str, str] = {}
-    for name in formats or (*TEXT_FORMATS, "gha"):
-        if name == "gha":
-            texts |= gha.render_files(comparison)
-        else:
-            render, file = TEXT_FORMATS[name]
-            texts[file] = render(comparison)
-    return {file: f"{text}\n" for file, text in texts.items()}
+def files(comparison: Comparison) -> dict[str, str]:
+    """Return the text of every format by its file's name."""
+    return {file: f"{render(comparison)}\n" for render, file in FORMATS.values()}
 
 
 def write(texts: dict[str, str], directory: Path) -> list[Path]:

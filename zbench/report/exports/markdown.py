@@ -11,6 +11,7 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.rows import ROW_ORDER, Row
 from zbench.record.summary import known_rate
 from zbench.report.exports import texts
+from zbench.report.html.style import ANSWERS
 from zbench.report.relative import lonely_line, relative_tables
 from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
 
@@ -19,16 +20,7 @@ if TYPE_CHECKING:
     from zbench.report.html.content import Report
 
 MARKER = "<!-- zbench-compare -->"
-_SIGNS = {
-    "incorrect": "❌",
-    "failed": "❌",
-    "regression": "❌",
-    "suspected": "⚠️",
-    "unchecked": "❓",
-    "inconclusive": "❓",
-    "unmeasured": "➖",
-    "pass": "✅",
-}
+_SIGNS = {"bad": "❌", "warn": "⚠️", "none": "➖", "good": "✅"}
 _MOST_ROWS = 200
 
 
@@ -95,4 +87,4 @@ def _table(headings: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -
 
 def _cells(row: Row, rate: str) -> list[str]:
     label, answer, *others = texts.cells(row, rate)
-    return [escape(label), f"{_SIGNS[row.answer]} {answer}", *map(escape, others)]
+    return [escape(label), f"{_SIGNS[ANSWERS[row.answer]]} {answer}", *map(escape, others)]

@@ -20,6 +20,9 @@ DARK = {
 }  # fmt: skip
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8")
 VERDICTS = {"identical": "good", "equivalent": "fine", "drifted": "warn", "wrong": "bad", "unchecked": "none"}
+OUTCOMES = {
+    "ok": "good", "oom": "bad", "timeout": "bad", "crashed": "bad", "pruned": "none", "invalid": "none",
+}  # fmt: skip
 ANSWERS = {
     "pass": "good", "regression": "bad", "incorrect": "bad", "failed": "bad", "suspected": "warn",
     "inconclusive": "warn", "unchecked": "warn", "unmeasured": "none",
