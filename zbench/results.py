@@ -102,8 +102,7 @@ class Compared:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a row for each configuration, as `zbench compare --format csv` has it."""
-        columns = csv.columns(self.comparison)
-        return frame.frame([dict(zip(columns, csv.values(row), strict=True)) for row in self.trials])
+        return frame.frame(list(map(csv.flat, self.trials)))
 
     def _repr_html_(self) -> str:
         rate = self.comparison.rate

@@ -1,11 +1,11 @@
 """`zbench bisect`: the first commit that is slower, bigger or wrong, by as few comparisons as decide."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from pydantic import TypeAdapter
 
 from zbench.analysis.bisect import (
     SETTINGS,
@@ -94,6 +94,7 @@ class _Search:
     revisions: list[str]
     fault: Fault | None = None
     findings: dict[str, Finding] = field(default_factory=dict)
+    schema_version: Literal[3] = 3
 
     @classmethod
     def load(cls, state: Path, names: list[str]) -> "_Search":
@@ -101,11 +102,8 @@ class _Search:
         if not state.is_file():
             return cls(names)
         try:
-            document = json.loads(state.read_text())
-            blocks = {name: tuple(values) for name, values in document["blocks"].items()}
-            fault = Fault(document["sought"], frozenset(document["metrics"]), blocks)
-            kept = cls(document["revisions"], fault, dict(document["findings"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            kept = _FILE.validate_json(state.read_bytes())
+        except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to start again") from None
         if kept.revisions != names:
             raise UsageError(f"{state} is about other revisions; remove it, or name another with --state")
@@ -113,14 +111,13 @@ class _Search:
 
     def save(self, state: Path) -> None:
         """Write what is known."""
-        assert self.fault is not None, "a search is saved once it knows what it seeks"
-        fault = self.fault
-        sought = {"sought": fault.answer, "metrics": sorted(fault.metrics), "blocks": fault.blocks}
-        document = {"revisions": self.revisions, **sought, "findings": self.findings}
         try:
-            state.write_text(json.dumps({"schema_version": 2, **document}, indent=2) + "\n")
+            state.write_bytes(_FILE.dump_json(self, indent=2) + b"\n")
         except OSError as error:
             raise UsageError(f"cannot write {state}: {reason_of(error)}; choose with --state") from None
+
+
+_FILE = TypeAdapter(_Search)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
 """What `zbench estimate` prints: a table or lines, and one configuration in full."""
 
-import sys
 from collections.abc import Sequence
+
+from rich.text import Text
 
 from zbench.cli import console
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import moved
 from zbench.estimate.row import EstimateRow
+from zbench.report.screen import Column, print_table
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
 
@@ -17,16 +19,8 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
     """Print every configuration, and those that cannot exist."""
     table = [row.cells() for row in rows]
     keys = list(dict.fromkeys(key for cells in table for key in cells))
-    if sys.stdout.isatty():
-        from rich.table import Table
-
-        drawn = Table(*keys, box=None, header_style="bold")
-        for cells in table:
-            drawn.add_row(*(cells.get(key, "-") for key in keys))
-        console.rich_console().print(drawn)
-    else:
-        for cells in table:
-            console.result("  ".join(f"{key}={value}" for key, value in cells.items()))
+    columns = [Column(key, "left") for key in keys]
+    print_table(console.rich_console(), columns, [[Text(c.get(key, "-")) for key in keys] for c in table])
     for bad in invalid:
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:

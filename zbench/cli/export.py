@@ -11,13 +11,7 @@ from pydantic import ValidationError
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
 from zbench.cli import console
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    OutputDir,
-    Overrides,
-    complete_runs,
-    complete_trials,
-)
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Trial, complete_runs
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
@@ -41,15 +35,7 @@ def command(
             autocompletion=complete_runs,
         ),
     ],
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            "--trial",
-            metavar="ID",
-            help="Which trial: the start of its id, or `best` (of a run).",
-            autocompletion=complete_trials,
-        ),
-    ] = None,
+    trial: Trial = None,
     to: Annotated[
         Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer", "csv"],
         typer.Option(

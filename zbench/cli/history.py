@@ -15,7 +15,7 @@ from zbench.analysis.settings import check_alpha
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Branch, Directory, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
 from zbench.record.store import TRIALS, find_runs
@@ -29,12 +29,8 @@ _HEADINGS = ("configuration", "runs", "history", "first", "last")
 
 
 def command(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Results to look through. [default: -o's]")
-    ] = None,
-    branch: Annotated[
-        str | None, typer.Option(metavar="REF", help="Look at DIR as it is in this git branch or commit.")
-    ] = None,
+    directory: Directory = None,
+    branch: Branch = None,
     metric: Annotated[str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")] = "mean_step_s",
     match: Annotated[
         str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")

@@ -85,6 +85,12 @@ By = Annotated[
     list[str],
     typer.Option(metavar="AXIS", help="With --relative-to: a table for each value of this axis; repeatable."),
 ]
+Directory = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="Directory of results. [default: -o's]")
+]
+Branch = Annotated[
+    str | None, typer.Option(metavar="REF", help="Take DIR as it is in this git branch or commit.")
+]
 DEFAULT_OUTPUT_DIR = Path("results")
 
 
@@ -162,3 +168,13 @@ def complete_trials(context: typer.Context, incomplete: str) -> list[str]:
         return []
     names = ["best", *(record.trial_id for record in records)]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and name.isprintable()]
+
+
+Trial = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="One configuration: the start of its id, or `best` (of a run).",
+        autocompletion=complete_trials,
+    ),
+]

@@ -10,7 +10,7 @@ import typer
 
 from zbench.cli import console
 from zbench.cli.history import checked_out
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Branch, Directory, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import git
 from zbench.record.store import find_runs, load_tags
@@ -25,12 +25,8 @@ def command(
     to: Annotated[
         Path, typer.Option("--to", metavar="SITE", help="Directory of the site: a new one, or a site.")
     ],
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Results to publish. [default: -o's]")
-    ] = None,
-    branch: Annotated[
-        str | None, typer.Option(metavar="REF", help="Publish DIR as it is in this git branch or commit.")
-    ] = None,
+    directory: Directory = None,
+    branch: Branch = None,
     commits: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Where commits are seen. [default: at the repository's origin]"),

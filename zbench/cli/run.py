@@ -9,6 +9,7 @@ from zbench.cli import console
 from zbench.cli.conclusion import tracked
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    DryRun,
     Log,
     OutputDir,
     Overrides,
@@ -18,10 +19,9 @@ from zbench.cli.options import (
     Timeout,
     run_settings,
 )
-from zbench.cli.plan import starting_nothing
+from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import perform, single
 from zbench.launch.executors import backend_of
-from zbench.spec.sweep import dump_sweep, sweep_document
 
 
 def command(
@@ -31,9 +31,7 @@ def command(
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the configuration and run nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     trace: Annotated[
         bool,
         typer.Option("--trace", help="Also look inside a step: profiler trace, memory timeline, bounds."),
@@ -51,11 +49,8 @@ def command(
     settings = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     with starting_nothing(dry_run):
         request = single(file, output_dir, settings)
-    if dry_run:
-        if console.state.json:
-            console.document({"sweep": sweep_document(request.sweep)})
-        else:
-            console.result(dump_sweep(request.sweep).rstrip())
-        return
+        if dry_run:
+            print_plan(request.sweep, output_dir)
+            return
     backend = backend_of([], ray, console.warn)
     raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend, trace=trace))

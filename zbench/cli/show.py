@@ -9,14 +9,7 @@ from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    By,
-    OutputDir,
-    RelativeTo,
-    complete_runs,
-    complete_trials,
-)
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, Trial, complete_runs
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -24,7 +17,7 @@ from zbench.record.summary import ConfigSummary, summarize
 from zbench.report import exports
 from zbench.report.detail import print_configuration
 from zbench.report.exports import frame
-from zbench.report.exports.csv import render_relative
+from zbench.report.exports.csv import render_relative, table_text
 from zbench.report.relative import print_relative, relative_document
 from zbench.report.table import print_results
 from zbench.spec.load import recorded_objective
@@ -39,14 +32,7 @@ def command(
             autocompletion=complete_runs,
         ),
     ] = "last",
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Show this configuration in full: the start of its id, or `best`.",
-            autocompletion=complete_trials,
-        ),
-    ] = None,
+    trial: Trial = None,
     relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
     by: By = [],  # noqa: B006
     output_format: Annotated[
@@ -89,7 +75,7 @@ def command(
         frame.write_parquet(rows, to)
         return
     if output_format == "csv":
-        text = frame.csv_text(rows) if relative is None else render_relative(relative)
+        text = table_text(rows) if relative is None else render_relative(relative)
         if to is None:
             console.data(text.removesuffix("\n"))
         else:

@@ -1,6 +1,6 @@
 """The output of a sweep under way: one line per finished repeat and, on a terminal, a progress bar."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Group
@@ -12,7 +12,7 @@ from rich.text import Text
 from zbench.analysis.ranking import by_figure
 from zbench.launch import events
 from zbench.record.record import Record
-from zbench.record.summary import has_failed, point, summarize
+from zbench.record.summary import has_failed, summarize
 from zbench.report.screen import Screen, word
 from zbench.report.text import (
     axes_text,
@@ -22,12 +22,10 @@ from zbench.report.text import (
     plural,
     printable,
     throughput_text,
-    values_text,
 )
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_clock
 
-_ROOM_FOR_KEYS = 110
 _WIDEST_BAR = 24
 
 
@@ -47,6 +45,12 @@ class PlainView:
                 self._records += event.finished
                 self._left = event.repeats
                 self._print(_opening(event))
+                if event.repeats:
+                    self._show("importing torch, once for all trials")
+            case events.ReferenceStarted():
+                self._show("computing the reference in plain PyTorch")
+            case events.TrialStarted():
+                self._show(f"starting {axes_text(event.trial.axes)} #{event.repeat + 1}")
             case events.Notice():
                 self._print(Text(f"note: {printable(event.text)}", "dim"))
             case events.TrialFinished():
@@ -64,6 +68,11 @@ class PlainView:
         """What is left takes as long as what was done, on average."""
         return format_clock(self._left * sum(self._seconds) / self._done if self._done else None)
 
+    def _show(self, now: str) -> None:
+        """Say what goes on before the first repeat has ended: that can take a minute."""
+        if not self._seconds:
+            self._print(Text(now, "dim"))
+
     def _finished_line(self, record: Record) -> Text:
         total = self._done + self._left
         count = f"[{self._done:>{len(str(total))}}/{total}] "
@@ -78,8 +87,7 @@ class LiveView(PlainView):
 
     def __init__(self, screen: Screen, objective: ObjectiveSpec) -> None:
         super().__init__(screen, objective)
-        self._axes: tuple[str, ...] = ()
-        self._now, self._step, self._leader = "getting ready", "", ""
+        self._now, self._step, self._leader = "preparing the run", "", ""
         self._under_way: dict[str, str] = {}
         self._failed = 0
         self.live = Live(console=screen, transient=True, get_renderable=self._render)
@@ -88,15 +96,7 @@ class LiveView(PlainView):
         """Follow one event."""
         super().__call__(event)
         match event:
-            case events.SweepStarted():
-                if self._screen.width < _ROOM_FOR_KEYS and event.axes:
-                    self._axes = event.axes
-                    self._print(Text(f"axes: {' · '.join(map(printable, event.axes))}", "dim"))
-                self._now, self._step = "importing torch, once for all trials", ""
-            case events.ReferenceStarted():
-                self._now, self._step = "computing the reference in plain PyTorch", ""
             case events.TrialStarted():
-                self._now, self._step = f"{axes_text(event.trial.axes)} #{event.repeat + 1}", ""
                 self._under_way[event.trial.trial_id] = self._now
             case events.StepDone():
                 phase, step, steps = (event.line.get(key, "") for key in ("phase", "step", "steps"))
@@ -112,8 +112,11 @@ class LiveView(PlainView):
             return "none leads yet"
         return f"leads so far {throughput_text(leader)}: {axes_text(leader.axes)}"
 
+    def _show(self, now: str) -> None:
+        self._now, self._step = now, ""
+
     def _finished_line(self, record: Record) -> Text:
-        return record_line(record, self._axes)
+        return record_line(record)
 
     def _print(self, line: Text | str) -> None:
         self._screen.print(line)
@@ -144,12 +147,11 @@ def view(screen: Screen, objective: ObjectiveSpec, *, quiet: bool) -> Iterator[e
         yield PlainView(screen, objective)
 
 
-def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
-    """Return a finished repeat in one line: its point with keys or, where `axes` names them, values alone."""
-    where = values_text(point(record, axes)) if axes else axes_text(record.axes)
+def record_line(record: Record) -> Text:
+    """Return a finished repeat in one line."""
     outcome = word(outcome_text(record))
     outcome.pad_right(8 - len(outcome))
-    text = Text.assemble(outcome, where, (f" #{record.repeat + 1}", "dim"))
+    text = Text.assemble(outcome, axes_text(record.axes), (f" #{record.repeat + 1}", "dim"))
     if record.outcome != "ok":
         return text.append(f"  {failure_message(record)}")
     if record.timing is not None:

@@ -27,14 +27,13 @@ from zbench.report.screen import Column, Screen, print_table, word
 from zbench.report.text import (
     axes_text,
     bytes_text,
-    distinct_texts,
+    error_text,
     failure_text,
     of_compute_text,
     outcome_text,
     plural,
     printable,
     rate_text,
-    ratio_text,
     seconds_text,
     short_ids,
     spread_text,
@@ -45,11 +44,8 @@ from zbench.spec.metrics import METRICS, RATES
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
-_NO_BEST = "no best"
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
-_WIDEST_VALUE = 14
-_WIDEST_PLAIN = 32
 _RATE = "rate"
 
 _FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
@@ -61,7 +57,7 @@ _FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
     Column("peak mem"): lambda s, _: bytes_text(s.number("peak_device_bytes")),
     Column("host mem"): lambda s, _: bytes_text(s.number("peak_host_bytes")),
     Column("verdict", "left"): lambda s, _: _verdict(s),
-    Column("error ratio"): lambda s, _: ratio_text(s.number("error_ratio")),
+    Column("error ratio"): lambda s, _: error_text(s.number("error_ratio")),
 }
 _SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind", "outside")
 _DROPPED_FIRST = ("behind", "median step", "of compute", "host mem", "error ratio", "spread", "outcome")
@@ -84,8 +80,7 @@ def print_results(
     """
     summaries = ranked(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
-    widest = _WIDEST_VALUE if screen.is_terminal else _WIDEST_PLAIN
-    columns, rows = _table(summaries, ranking, objective, widest)
+    columns, rows = _table(summaries, ranking, objective)
     styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
@@ -109,9 +104,9 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
 
 
 def _table(
-    summaries: Sequence[ConfigSummary], ranking: Ranking, objective: ObjectiveSpec, widest: int
+    summaries: Sequence[ConfigSummary], ranking: Ranking, objective: ObjectiveSpec
 ) -> tuple[list[Column], list[tuple[Text, ...]]]:
-    """Return mark, trial, axes and figures of each configuration; widest: of an axis value, which is cut."""
+    """Return mark, trial, axes and figures of each configuration."""
     table: list[tuple[Column, list[Text]]] = [
         (Column("", "left"), [Text(ranking.mark(summary.trial_id)) for summary in summaries]),
         (Column("trial", "left"), [Text(name, "dim") for name in short_ids(summaries)]),
@@ -119,8 +114,7 @@ def _table(
     keys = varied_keys(summaries)
     points = [point(summary, keys) for summary in summaries]
     for key in keys:
-        texts = distinct_texts((values[key] for values in points), widest)
-        table.append((Column(printable(key)), [Text(texts[value_text(values[key])]) for values in points]))
+        table.append((Column(printable(key)), [Text(value_text(values[key])) for values in points]))
     rate = known_rate(summaries)
     for column, figure in _FIGURES.items():
         named = Column(RATES[rate]) if column.name == _RATE else column
@@ -169,7 +163,7 @@ def _difference(summary: ConfigSummary) -> str:
     """Return what is wrong or was not checked; by how much, where and since when it differs."""
     worst = summary.farthest
     parts = [printable(summary.diagnosis)] if summary.diagnosis else []
-    parts += [f"error ratio {ratio_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
+    parts += [f"error ratio {error_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
     parts += [f"worst parameter {printable(worst.worst_parameter)}"] if worst.worst_parameter else []
     if worst.first_differing_step is not None:
         parts.append(f"differs from step {worst.first_differing_step} on")
@@ -243,20 +237,20 @@ def _failure_lines(summaries: Iterable[ConfigSummary], run_dir: Path | None) -> 
 
 
 def print_search(screen: Screen, document: Mapping[str, Any], records: Sequence[Record]) -> None:
-    """Print why the search stopped, how the best compares, the Pareto front, and each axis's importance.
+    """Print why the search stopped, the nearest miss, the Pareto front, and each axis's importance.
 
     document: what `search.json` holds.
     """
     by_id = {summary.trial_id: summary for summary in summarize(records)}
     for heading, text in _search_lines(document, by_id):
-        style = "bold red" if heading == _NO_BEST else "bold"
-        start = (f"{heading} ", style) if heading else "  "
+        start = (f"{heading} ", "bold") if heading else "  "
         screen.print(Text.assemble(start, printable(text)), soft_wrap=True)
 
 
 def _search_lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
     yield "stopped", str(document["stopped"])
-    yield from _best_of_search(document, by_id)
+    if (miss := document["nearest_miss"]) is not None and document["best"] is None:
+        yield "nearest", f"{axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
     front = [by_id[key] for key in document["pareto"] if key in by_id]
     if front:
         count = plural(len(front), "configuration")
@@ -270,21 +264,3 @@ def _search_lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary
         yield "not tried", f"{plural(len(ruled_out), 'point')} that the simulation rules out, such as:"
         for entry in ruled_out[:_MOST_RULED_OUT]:
             yield "", f"{axes_text(entry['point'])}: {entry['reason']}"
-
-
-def _best_of_search(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
-    miss = document["nearest_miss"]
-    if document["best"] is None:
-        yield _NO_BEST, "no configuration is both feasible and correct"
-        if miss is not None:
-            yield "", f"nearest: {axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
-        return
-    best, other = (by_id.get(document[key]) for key in ("best", "runner_up"))
-    if best is None or other is None or document["lead"] is None:
-        return
-    equals = len(document["indistinguishable"])
-    certainty = "separated from all others" if document["separated"] else "not separated"
-    if equals > 1 and not document["separated"]:
-        certainty += f": {equals} cannot be told apart"
-    pair = f"{axes_text(best.axes)} {document['lead']:+.1%} against {axes_text(other.axes)}"
-    yield "measured again", f"{pair} ({certainty})"

@@ -8,8 +8,7 @@ import json
 import math
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -55,17 +54,6 @@ def value_text(value: Any) -> str:
     return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
-def distinct_texts(values: Iterable[Any], width: int) -> dict[str, str]:
-    """Return the text of each value by its `value_text`, cut to `width`, alike only where the values are."""
-    whole = list(dict.fromkeys(value_text(value) for value in values))
-    cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text in whole]
-    times = Counter(cut)
-    return {
-        text: short if times[short] == 1 else f"{text[: width - len(str(number)) - 2]}…#{number}"
-        for number, (text, short) in enumerate(zip(whole, cut, strict=True), start=1)
-    }
-
-
 def rate_text(value: float | None) -> str:
     """Return a rate: whole numbers with separators, three digits where that is less."""
     if value is None:
@@ -96,8 +84,8 @@ def bytes_text(value: float | None) -> str:
     return "-" if value is None else format_bytes(value)
 
 
-def ratio_text(value: float | None) -> str:
-    """Return an error ratio with two decimals, or three digits where it is large."""
+def error_text(value: float | None) -> str:
+    """Return an error ratio, or a share of compute, with two decimals, or three digits where it is large."""
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 1000 else f"{value:.3g}"
@@ -107,7 +95,7 @@ def of_compute_text(trial: "ConfigSummary") -> str:
     """Return the share of compute alone with half of its interval, as `0.89 ±0.02`."""
     interval = trial.of_compute_interval
     half = "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.2f}"
-    return ratio_text(trial.number("of_compute")) + half
+    return error_text(trial.number("of_compute")) + half
 
 
 def started_text(started: str | None) -> str:
@@ -141,7 +129,7 @@ def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[st
         bytes_text(trial.number("peak_device_bytes")),
         bytes_text(trial.number("peak_host_bytes")),
         trial.verdict if trial.ok else outcome_text(trial),
-        ratio_text(trial.number("error_ratio")),
+        error_text(trial.number("error_ratio")),
         seconds_text(trial.number("p95_step_s")),
         seconds_text(trial.number("worst_step_s")),
         of_compute_text(trial),

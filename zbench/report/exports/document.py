@@ -37,7 +37,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "run_noise": settings.run_noise if comparison.paired is None else None,
         "thresholds": dict(settings.thresholds),
         "fail_on": sorted(settings.fail_on),
-        "trials": [_row(row) for row in comparison.rows],
+        "trials": list(map(row, comparison.rows)),
         "missing": [_picked(trial, _TRIAL) for trial in comparison.missing],
         "added": [_picked(trial, _TRIAL) for trial in comparison.added],
         "geometric_mean_change": comparison.geometric_mean,
@@ -60,7 +60,8 @@ def _paired(data: PairedData) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def row(row: Row) -> dict[str, Any]:
+    """Return one configuration."""
     return {
         "trial_id": row.base.trial_id,
         "axes": dict(row.base.axes),

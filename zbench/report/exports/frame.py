@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from zbench.analysis.ranking import Ranking
 from zbench.errors import UsageError, reason_of
 from zbench.record.summary import ConfigSummary
-from zbench.report.exports.csv import table_text
 from zbench.report.text import outcome_text
 from zbench.spec.metrics import METRICS
 
@@ -40,12 +39,6 @@ def flat_rows(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict
         figures |= {"of_compute_low": low, "of_compute_high": high}
         rows.append({"trial_id": trial_id, "mark": ranking.mark(trial_id), **axes, **figures})
     return rows
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as comma-separated values with a header."""
-    columns = list(dict.fromkeys(name for one in rows for name in one))
-    return table_text(columns, [[one.get(name) for name in columns] for one in rows])
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
