@@ -104,7 +104,8 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     within = compared.equal_within()
     bound = within if within is not None and within <= _WIDEST_BOUND else None
     chosen = _recommended([(able[i], float(compared.effects[i])) for i in compared.leaders])
-    why = "as the fastest" if chosen.trial_id == ids[0] else "for its memory"
+    why = "as the fastest" if chosen is by_figure(able, objective)[0] else "as the fastest, round by round"
+    why = why if chosen.trial_id == ids[0] else "for its memory"
     return Ranking(best, ids, chosen.trial_id, worse, bound, why)
 
 

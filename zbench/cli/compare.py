@@ -20,7 +20,7 @@ from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, seconds
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, complete_runs, seconds
 from zbench.errors import UsageError
 from zbench.launch.revisions import Version, git, version_of
 from zbench.launch.samples import KeptSamples
@@ -41,9 +41,19 @@ _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
 def command(
-    base: Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")],
+    base: Annotated[
+        str,
+        typer.Argument(
+            metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.", autocompletion=complete_runs
+        ),
+    ],
     head: Annotated[
-        str | None, typer.Argument(metavar="HEAD", help="What to compare with BASE; of the same kinds.")
+        str | None,
+        typer.Argument(
+            metavar="HEAD",
+            help="What to compare with BASE; of the same kinds.",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
     all_formats: Annotated[
@@ -175,9 +185,8 @@ def compare_stored(
         noise = noise_between_runs(loaded[0], loaded[1], output_dir) if settings.run_noise is None else None
         comparison = compare_runs(loaded[0], loaded[1], settings, noise)
     if save_baseline is not None:
-        console.note(
-            f"baseline {save_baseline}: {stored.save_baseline(save_baseline, loaded[-1], output_dir)}"
-        )
+        place = stored.save_baseline(save_baseline, loaded[-1], output_dir)
+        console.note(f"baseline {save_baseline}: {place}; next: zbench compare {save_baseline} last")
     return comparison
 
 

@@ -77,7 +77,7 @@ class Conclusion:
             print_results(screen, self.records, objective, self.path, ranking)
             if search.get("search") is not None:
                 print_search(screen, search["search"], self.records)
-        self._say()
+        self._say(is_export_next=ranking.recommended is not None)
         return self.code
 
     def document(self, best: str | None, **more: Any) -> dict[str, Any]:
@@ -93,8 +93,8 @@ class Conclusion:
             document["error"] = {"kind": type(self.failure).__name__, "message": self._reason}
         return document
 
-    def _say(self) -> None:
-        """Say on stderr where the results are or, if the run was cut short, why and how to continue it."""
+    def _say(self, *, is_export_next: bool) -> None:
+        """Say on stderr where the results are and what comes next: to continue a run that was cut short."""
         if isinstance(self.failure, OutOfTimeError):
             console.warn(f"{self._reason}; continue with")
             console.note(f"  {self._resume}")
@@ -102,7 +102,10 @@ class Conclusion:
             console.error(f"{self._reason}; {plural(len(self.records), 'record')} kept, continue with")
             console.note(f"  {self._resume}")
         elif not console.state.json:
-            console.note(f"results in {self.path}")
+            console.note(f"results in {self.path}; next, for instance:")
+            console.note(f"  zbench report {shlex.quote(str(self.path))} --html report.html")
+            if is_export_next:
+                console.note(f"  zbench export {shlex.quote(str(self.path))} --trial best")
 
     @property
     def _reason(self) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, Branch, Directory, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
-from zbench.record.store import TRIALS, find_runs
+from zbench.record.store import TRIALS, find_runs, load_tags
 from zbench.report.exports.texts import percent
 from zbench.report.html.timelines import commit_text
 from zbench.report.screen import Column, print_table
@@ -44,6 +44,7 @@ def command(
     place = directory or output_dir
     with checked_out(place, branch) as root:
         found = history(_readable(root), metric, alpha=alpha)
+        tags = {run.rpartition("/")[2]: tag for tag, run in load_tags(root).items()}
     if not found:
         raise UsageError(f"{place} holds no finished run with a {metric}; run a sweep first, or name another")
     every_series = [one for one in found if match in label(one.trial)]
@@ -51,9 +52,9 @@ def command(
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
     if console.state.json:
         rows = [_series(one) for one in every_series]
-        console.document({"metric": metric, "series": rows})
+        console.document({"metric": metric, "series": rows, "tags": tags})
     else:
-        _print(every_series, metric)
+        _print(every_series, metric, tags)
 
 
 def _check_metric(name: str) -> None:
@@ -115,7 +116,7 @@ def _series(series: Series) -> dict[str, Any]:
     }
 
 
-def _print(every_series: list[Series], metric: str) -> None:
+def _print(every_series: list[Series], metric: str, tags: Mapping[str, str]) -> None:
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
     sweeps, branches = {one.sweep for one in every_series}, {one.branch for one in every_series}
@@ -135,5 +136,6 @@ def _print(every_series: list[Series], metric: str) -> None:
                 part for part in (commit_text(change.after), commit_text(change.commit)) if part
             )
             run = one.visits[change.index].run_id
+            run = f"{run} [{tags[run]}]" if run in tags else run
             text = f"{name}: {percent(change.change)} since {run}{f' ({where})' if where else ''}"
             screen.print(Text(text), soft_wrap=True)

@@ -146,11 +146,12 @@ def common_flags(
 
 
 def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
-    """Return `last`, the sweeps' names and the run ids that begin so, the newest first."""
-    from zbench.record.store import find_runs
+    """Return `last`, and the tags, the sweeps' names and the run ids that begin so, the newest first."""
+    from zbench.record.store import find_runs, load_tags
 
-    runs = list(reversed(find_runs(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)))
-    names = ["last", *(path.parent.name for path in runs), *(path.name for path in runs)]
+    place = Path(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)
+    runs = list(reversed(find_runs(place)))
+    names = ["last", *load_tags(place), *(path.parent.name for path in runs), *(path.name for path in runs)]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 

@@ -37,6 +37,7 @@ def command(
     """
     with starting_nothing(True):
         print_plan(load_sweep(file, overrides), output_dir)
+    console.note(f"run them with: zbench sweep {file}")
 
 
 @contextlib.contextmanager

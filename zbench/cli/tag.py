@@ -5,14 +5,17 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs
 from zbench.errors import UsageError
 from zbench.record.store import load_tags, resolve_run, save_tag
 
 
 def command(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run's path, its id, `last`, `last~1`.")
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="A run's path, its id, `last`, `last~1`.", autocompletion=complete_runs
+        ),
     ] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The run's new name.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
