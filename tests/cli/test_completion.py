@@ -1,4 +1,4 @@
-"""The shell completes commands, runs and trials."""
+"""The shell completes commands, runs, tags and trials."""
 
 import os
 import subprocess
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 
+from zbench.record.store import save_tag
+
 IDS = [saved(record(axes={"zero_stage": stage})).trial_id for stage in (3, 1, 2)]
 
 
@@ -16,6 +18,7 @@ def results(tmp_path: Path) -> Path:
     for name, stages in ((BASE_ID, (2, 3)), (HEAD_ID, (1, 2))):
         records = [record for stage in stages for record in trial([0.1], axes={"zero_stage": stage})]
         write_run(tmp_path / "results" / "example" / name, records)
+    save_tag(tmp_path / "results", "before", f"example/{BASE_ID}")
     return tmp_path
 
 
@@ -34,11 +37,10 @@ def completed(place: Path, words: str) -> list[str]:
     ("words", "offers"),
     [
         ("zbench sho", ["show"]),
-        ("zbench show ", ["last", "example", HEAD_ID, BASE_ID]),
-        ("zbench report exa", ["example"]),
+        ("zbench show ", ["last", "before", "example", HEAD_ID, BASE_ID]),
+        ("zbench compare bef", ["before"]),
         ("zbench show last --trial ", ["best", *IDS[1:]]),
         (f"zbench export {BASE_ID} --trial {IDS[0][:5]}", IDS[:1]),
-        ("zbench show nope --trial ", []),
         ("zbench show last --output-dir elsewhere --trial ", []),
     ],
 )

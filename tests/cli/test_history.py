@@ -19,11 +19,15 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_a_table_with_sparklines_and_the_commit_blamed(zbench, out):
+    zbench("tag", f"202601{CHANGE + 1:02}-000000-aaaa", "slow")
     code, text, _ = zbench("history")
     assert code == 0
     assert "▁" in text
     assert "█" in text
-    assert f"zero_stage=1: +20.0 % since 202601{CHANGE + 1:02}-000000-aaaa (000000000..000000000+)" in text
+    assert (
+        f"zero_stage=1: +20.0 % since 202601{CHANGE + 1:02}-000000-aaaa [slow] (000000000..000000000+)"
+        in text
+    )
     (series,) = zbench("history", out, "--json").document["series"]
     assert len(series["visits"]) == RUNS
     (change,) = series["changes"]

@@ -21,7 +21,7 @@ def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
     code, out, err = zbench("plan", sweep)
     lines = out.splitlines()
     assert code == 0
-    assert err == ""
+    assert err == f"run them with: zbench sweep {sweep}\n"
     assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
     assert lines[4] == "sweep: 3 trials of 5 repeats, 1 invalid"

@@ -23,7 +23,7 @@ def test_page_and_pictures(zbench, out):
     assert code == 0
     written = [Path(line) for line in text.split()]
     assert written[0] == out / "new" / "page.html"
-    names = ["throughput-memory", "changes", "step-times", "memory", "phases", "importance"]
+    names = ["throughput-memory", "changes", "step-times", "memory", "phases"]
     assert [path.stem for path in written[1:]] == names
     assert all(ET.parse(path).getroot().tag.endswith("svg") for path in written[1:])
     assert "What mattered in the search" in written[0].read_text()

@@ -33,8 +33,8 @@ def test_run_needs_no_file(zbench):
 
 
 def test_dry_run_prints_the_configuration_and_leaves_nothing(zbench):
-    assert "  seed: 5" in zbench("run", "--dry-run", "--seed", "5").out.splitlines()
-    assert zbench("run", "--dry-run", "--json").document["sweep"]["name"] == "run"
+    (planned,) = zbench("run", "--dry-run", "--seed", "5", "--json").document["trials"]
+    assert planned["config"]["run"]["seed"] == 5
     assert not Path("results").exists()
 
 

@@ -1,7 +1,6 @@
 """`zbench tune` and `zbench worker`: what people type, what they get, and every way to get it wrong."""
 
 import json
-import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -33,7 +32,6 @@ def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file) -
     said = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
     assert said.code == 0, said.err
     assert "stopped the budget of 4 trials is spent" in said.out
-    assert re.search(r"measured again .*(separated from all others|cannot be told apart)", said.out)
     assert Counter(record.repeat > 0 for record in load_records(only_run())) == {False: 4, True: 8}
     assert "method: tpe" in (only_run() / "spec.yaml").read_text()
 
@@ -61,8 +59,8 @@ def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(z
 def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, space_file) -> None:
     said = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
     assert said.code == 6
-    assert "no configuration is both feasible and correct" in said.out
-    assert "nearest: zero_stage=" in said.out
+    assert "no best: no configuration is both correct and within the constraints" in said.out
+    assert "nearest zero_stage=" in said.out
     assert "peak_device_bytes <= 512 B (has 1000 B)" in said.out
 
 
@@ -75,7 +73,7 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
     assert (document["exit_code"], document["best"]) == (code, None)
     assert document["search"]["nearest_miss"]["obstacles"] == [obstacle]
     shown = zbench("tune", "--resume", "last").out
-    assert "nearest: " in shown
+    assert "nearest " in shown
     assert obstacle in shown
 
 

@@ -80,10 +80,6 @@ def test_one_configuration_has_a_line_for_each_figure_on_a_narrow_screen_too() -
 SEARCH = {
     "stopped": "all 6 points were tried",
     "best": "id1",
-    "runner_up": "id2",
-    "lead": 0.125,
-    "separated": False,
-    "indistinguishable": ["id1", "id2"],
     "pareto": ["id1", "id2", "gone"],
     "nearest_miss": {"axes": {"zero_stage": 3}, "obstacles": ["too large", "too slow"]},
     "importance": {"zero_stage": 0.75, "reduce_bucket_size": 0.25},
@@ -91,38 +87,19 @@ SEARCH = {
 }
 
 
-def findings(width: int = 100, terminal: bool = False, **changes: object) -> str:
+def findings(width: int = 100, **changes: object) -> str:
     """Return what is printed of SEARCH with these changes."""
-    return shown(lambda screen: print_search(screen, SEARCH | changes, RUN), width=width, terminal=terminal)
+    return shown(lambda screen: print_search(screen, SEARCH | changes, RUN), width=width)
 
 
 @pytest.mark.parametrize("best", ["id1", None])
 def test_the_findings_of_a_search(best: str | None) -> None:
-    alone: dict[str, object] = {"indistinguishable": ["id1"], "hopeless": [], "pareto": []}
-    texts = [findings(best=best)]
-    texts += [findings(best=best, separated=separated, **alone) for separated in (True, False)]
-    check(f"search-{best}.txt", "".join(texts))
+    check(f"search-{best}.txt", findings(best=best))
 
 
 def test_long_findings_are_one_line_each_for_whoever_searches_them() -> None:
     reason = "as asked " * 12
     assert findings(width=40, stopped=reason).splitlines()[0].strip() == f"stopped {reason}".strip()
-
-
-def test_that_there_is_no_best_is_red_and_every_other_heading_is_bold() -> None:
-    text = findings(terminal=True, best=None)
-    assert "\x1b[1;31mno best " in text
-    assert "\x1b[1mstopped " in text
-
-
-@pytest.mark.parametrize(
-    ("runner_up", "lead"), [(None, None), (None, 0.125), ("id2", None), ("not measured", 0.125)]
-)
-def test_a_best_without_a_measured_rival_is_compared_with_none(
-    runner_up: str | None, lead: float | None
-) -> None:
-    assert "measured again" not in findings(runner_up=runner_up, lead=lead)
-    assert "measured again" in findings()
 
 
 def test_a_history_with_a_change_of_level() -> None:

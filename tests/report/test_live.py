@@ -42,6 +42,9 @@ def output(*, width: int, terminal: bool) -> str:
 def test_plain_lines_say_what_ended_and_how_long_is_left():
     assert output(width=80, terminal=False).splitlines() == [
         "2 configurations, 3 repeats to run, 1 record kept: results/run",
+        "importing torch, once for all trials",
+        "computing the reference in plain PyTorch",
+        "starting zero_stage=1 #1",
         "note: rank 1 was killed; running it again",
         "[1/3] ok      zero_stage=1 reduce_bucket_size=5M #1  1,000 tokens/s  20 MiB  identical  (0:04 left)",
         "[2/3] crashed zero_stage=2 reduce_bucket_size=5M #1  it fell over  (0:03 left)",
@@ -63,28 +66,26 @@ def test_no_name_or_message_commands_the_terminal(terminal):
     assert not [raw for raw in ("\x1b]", "\x07", "\x1b[2J", "\x9b", "\u202e", "\udc80") if raw in text]
 
 
-@pytest.mark.parametrize(
-    ("width", "row"),
-    [
-        (40, "1 · 5M #1"),
-        (109, "1 · 5M #1"),
-        (110, "zero_stage=1 reduce_bucket_size=5M #1"),
-        (120, "zero_stage=1 reduce_bucket_size=5M #1"),
-    ],
-)
-def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
+@pytest.mark.parametrize("width", [60, 120])
+def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width):
     text = output(width=width, terminal=True)
-    assert row in text
-    for words in ("2/3", "0:03 left", "1 failed", "leads so far 1,000 tokens/s", "zero_stage=1 #1 timed 1/4"):
+    assert "zero_stage=1 reduce_bucket_size=5M #1" in text
+    for words in (
+        "2/3",
+        "0:03 left",
+        "1 failed",
+        "leads so far 1,000 tokens/s",
+        "starting zero_stage=1 #1 timed 1/4",
+    ):
         assert words in text, words
     assert "\\x1b" not in text, "cursor movements are commands"
 
 
-def one_configuration(*, width: int, axes: tuple[str, ...] = ()) -> str:
+def one_configuration(*, width: int) -> str:
     """Return what a terminal gets of a sweep of one repeat, from start to end."""
     console = screen(width=width, terminal=True)
     with view(console, FASTEST, quiet=False) as show:
-        show(SweepStarted(Path("run"), 1, 1, [], axes))
+        show(SweepStarted(Path("run"), 1, 1, []))
         show(TrialStarted(TRIAL, 0))
         show(StepDone(TRIAL, {"phase": "timed", "step": 4, "steps": 4}))
         show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=0))
@@ -94,18 +95,13 @@ def one_configuration(*, width: int, axes: tuple[str, ...] = ()) -> str:
 def test_at_the_end_the_bar_is_full_with_count_and_best_cut_to_a_line_each():
     bar, now, best = without_styles(one_configuration(width=50)).splitlines()[-4:-1]
     assert bar.rstrip() == f"{'━' * 24} 1/1 0:00 left"
-    assert now == "zero_stage=1 #1 timed 4/4"
+    assert now == "starting zero_stage=1 #1 timed 4/4"
     assert best == "leads so far 1,000 tokens/s: zero_stage=1 reduce_…"
 
 
 def test_the_bar_is_erased_when_the_sweep_has_ended():
     _, _, after = one_configuration(width=80).rpartition("leads so far")
     assert after.count("\x1b[2K") == 3
-
-
-def test_a_narrow_terminal_names_the_axes_once_where_there_are_any():
-    assert one_configuration(width=80, axes=("zero_stage", "dtype")).count("axes: zero_stage · dtype") == 1
-    assert "axes:" not in one_configuration(width=80)
 
 
 def test_view_suits_the_stream():

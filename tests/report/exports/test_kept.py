@@ -1,19 +1,15 @@
 """Every format of one comparison, whole: a change shows in tests/report/kept."""
 
 import io
-import json
 import math
 
 import pytest
-from analysis.synthetic import results, trial
 
 from tests.report.keeping import check
-from zbench.analysis.compare import compare_runs
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange
-from zbench.analysis.settings import Settings
-from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
 from zbench.report.exports import csv as csv_format
+from zbench.report.exports import document, junit, markdown, table, texts
 from zbench.report.screen import Screen
 
 from .test_formats import comparison
@@ -30,9 +26,7 @@ FORMATS = {
     "compare.md": lambda: markdown.render(comparison()),
     "compare.csv": lambda: csv_format.render(comparison()),
     "compare.junit.xml": lambda: junit.render(comparison()),
-    "compare.bmf.json": lambda: bmf.render(comparison()),
     "compare.txt": as_table,
-    "compare.gha.json": lambda: "\n".join(gha.render_files(comparison()).values()),
     "summary.txt": lambda: "\n".join(texts.summary(comparison())),
 }
 
@@ -40,18 +34,6 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_what_is_kept(name: str) -> None:
     check(name, FORMATS[name]())
-
-
-def test_bounds_are_the_smallest_and_the_largest_repeat() -> None:
-    run = results(trial([0.3, 0.1, 0.2]))
-    latency = json.loads(bmf.render(compare_runs(run, run, Settings())))["zero_stage=1"]["latency"]
-    assert latency == pytest.approx({"value": 0.2e9, "lower_value": 0.1e9, "upper_value": 0.3e9})
-
-
-def test_the_range_is_half_the_spread_of_repeats_in_milliseconds() -> None:
-    run = results(trial([0.006, 1.994]))
-    found = json.loads(gha.render_files(compare_runs(run, run, Settings()))[gha.SMALLER])[0]
-    assert (found["value"], found["range"]) == (pytest.approx(1000), "± 994")
 
 
 @pytest.mark.parametrize(

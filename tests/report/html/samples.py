@@ -9,7 +9,9 @@ from zbench.analysis.compare import compare_runs
 from zbench.analysis.ranking import rank
 from zbench.analysis.settings import Settings
 from zbench.record.record import Record
+from zbench.report.html import charts
 from zbench.report.html.content import Report, report_of
+from zbench.report.html.drawing import Picture
 from zbench.spec.sweep import ObjectiveSpec
 
 HOSTILE = (
@@ -39,6 +41,11 @@ def full(rows: int = 4) -> Report:
     winner = next((s for s in report.summaries if s.trial_id == ranking.recommended), None)
     shares = {"zero_stage": 0.7, "reduce_bucket_size": 0.3}
     return replace(report, importance=shares, objective=objective, winner=winner, ranking=ranking)
+
+
+def pictures(report: Report) -> dict[str, Picture]:
+    """Return the pictures of a report by name."""
+    return {section.picture.name: section.picture for section in charts.sections(report)}
 
 
 def offloaded(record: Record) -> Record:

@@ -1,15 +1,18 @@
 """The page in a real browser: it draws, runs nothing, fits a phone, and turns dark when asked to."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.launch.processes import until
 from zbench.report.html import style
 from zbench.report.html.page import render
 
@@ -55,6 +58,87 @@ def browse(tmp_path: Path, *arguments: str) -> str:
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return done.stdout
+
+
+class Keyboard:
+    """A page in a browser under its own policy, used by keys: Chromium's protocol over a pipe."""
+
+    def __init__(self, page: Path, profile: Path) -> None:
+        reads, self._to = os.pipe()
+        self._from, writes = os.pipe()
+        flags = [flag for flag in FLAGS if "virtual-time" not in flag]
+        started = [str(BROWSER), *flags, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        redirected = f'exec "$@" 3<&{reads} 4>&{writes}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", redirected, "bash", *started], pass_fds=(reads, writes), stderr=subprocess.DEVNULL
+        )
+        os.close(reads)
+        os.close(writes)
+        self._number, self._session, self._answers = 0, "", b""
+        target = self._call("Target.createTarget", url=page.as_uri())["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._call("Emulation.setFocusEmulationEnabled", enabled=True)
+        until(lambda: bool(self.value("document.readyState === 'complete' && document.body")), "it is loaded")
+
+    def __enter__(self) -> "Keyboard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+
+    def _call(self, method: str, **params: object) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        message |= {"sessionId": self._session} if self._session else {}
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            while b"\0" not in self._answers:
+                self._answers += os.read(self._from, 1 << 16)
+            answer, _, self._answers = self._answers.partition(b"\0")
+            if json.loads(answer).get("id") == self._number:
+                return dict(json.loads(answer)["result"])
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press and release a key."""
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text,
+                       windowsVirtualKeyCode=code)  # fmt: skip
+
+    def tab_to(self, selector: str) -> None:
+        """Press Tab until what this selector means has the focus, and check that this can be seen."""
+        for _ in range(200):
+            self.press("Tab", 9)
+            if self.value(f"document.activeElement.matches({json.dumps(selector)})"):
+                assert self.value("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                return
+        raise AssertionError(f"Tab does not lead to {selector}")
+
+    def enter(self) -> None:
+        """Press Enter."""
+        self.press("Enter", 13, "\r")
+
+    def type(self, text: str) -> None:
+        """Type text."""
+        self._call("Input.insertText", text=text)
+
+    def value(self, expression: str) -> Any:
+        """Return what an expression of JavaScript is on the page."""
+        return self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get(
+            "value"
+        )
+
+
+def test_regions_and_tables_are_reached_and_opened_by_keys(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(render(full()), encoding="utf-8")
+    with Keyboard(tmp_path / "page.html", tmp_path / "profile") as page:
+        page.tab_to(".scroll")
+        page.tab_to("summary")
+        assert not page.value("document.activeElement.parentNode.open")
+        page.enter()
+        assert page.value("document.activeElement.parentNode.open")
 
 
 def measured(

@@ -1,15 +1,17 @@
 """Marks lie where the values say, every row can be hovered over, colours can be told apart and read."""
 
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import pytest
-from matplotlib.figure import Figure
+from analysis.synthetic import record, results
 
-from zbench.report.html import axes, charts, content, style
-from zbench.report.html.charts import Point, front_of
+from zbench.record.record import VerdictName
+from zbench.report.html import axes, charts, style
+from zbench.report.html.charts import Place, front_of
+from zbench.report.html.content import report_of
+from zbench.spec.sweep import ObjectiveSpec
 
-from .samples import full, hostile
+from .samples import full, hostile, pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
@@ -32,19 +34,21 @@ def test_values_are_drawn_in_a_unit_that_reads_well(
 
 
 def test_front_is_what_nothing_feasible_beats() -> None:
-    small = Point("small", 10, 100, "identical")
-    fast = Point("fast", 20, 200, "equivalent")
-    beaten = Point("beaten", 25, 150, "identical")
-    wrong = Point("wrong", 5, 500, "wrong", ("wrong",))
-    large = Point("large", 90, 900, "identical", ("peak_device_bytes <= 50 B (has 90 B)",))
-    assert front_of([beaten, fast, wrong, large, small]) == [small, fast]
-    assert front_of([wrong]) == []
+    def place(peak: int, rate: float, verdict: VerdictName = "identical") -> Place:
+        (trial,) = results([record(axes={"peak": peak}, peak=peak, verdict=verdict)]).trials
+        return Place(trial, peak, rate)
+
+    small, fast, beaten = place(10, 100), place(20, 200, "equivalent"), place(25, 150)
+    wrong, large = place(5, 500, "wrong"), place(90, 900)
+    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 50"})
+    assert front_of([beaten, fast, wrong, large, small], limit) == [small, fast]
+    assert front_of([wrong], limit) == []
 
 
 def test_every_picture_is_a_file_that_says_what_it_shows() -> None:
-    pictures = content.pictures(full())
-    assert list(pictures) == ["throughput-memory", "changes", "step-times", "memory", "phases", "importance"]
-    for name, picture in pictures.items():
+    drawn = pictures(full())
+    assert list(drawn) == ["throughput-memory", "changes", "step-times", "memory", "phases"]
+    for name, picture in drawn.items():
         assert picture.file() == picture.file(), "drawing twice gives the same file"
         root = ET.fromstring(picture.file())
         assert root.attrib["role"] == "img"
@@ -58,14 +62,14 @@ def test_every_picture_is_a_file_that_says_what_it_shows() -> None:
 
 def test_a_configuration_over_the_limit_is_not_called_the_fastest() -> None:
     report = full()
-    assert max(point.rate for point in content.points(report)) == 10_000
-    picture = content.pictures(report)["throughput-memory"]
+    assert max(place.rate for place in charts.places(report)) == 10_000
+    picture = pictures(report)["throughput-memory"]
     assert "zero_stage=1" in picture.description
     assert "zero_stage=0" not in picture.description
 
 
 def test_hostile_text_stays_text_in_files() -> None:
-    for picture in content.pictures(hostile()).values():
+    for picture in pictures(hostile()).values():
         root = ET.fromstring(picture.file())
         names = {element.tag.split("}")[1] for element in root.iter()}
         assert not names & {"script", "img", "image", "foreignObject", "a"}
@@ -73,9 +77,9 @@ def test_hostile_text_stays_text_in_files() -> None:
 
 
 def test_dollar_signs_are_no_formula() -> None:
-    picture = charts.importance({r"$\frac{1}$": 1.0, "$": 0.5})
+    picture = pictures(report_of(results([record(axes={r"$\frac{1}$": "$"})])))["step-times"]
     texts = [text.text for text in ET.fromstring(picture.file()).iter(f"{SVG}text")]
-    assert r"$\frac{1}$" in texts
+    assert r"$\frac{1}$=$" in texts
 
 
 def luminance(colour: str) -> float:
@@ -105,26 +109,6 @@ def test_each_verdict_has_a_shape_and_each_colour_one_dark_counterpart() -> None
     assert len(set(charts._MARKERS.values())) == len(style.VERDICTS) == 5
     assert style.LIGHT.keys() == style.DARK.keys()
     assert len(set(style.LIGHT.values())) == len(style.LIGHT)
-
-
-@pytest.mark.parametrize(
-    ("second", "narrow", "shown"),
-    [
-        ((0.545, 0.5), False, True),
-        ((0.535, 0.5), False, False),
-        ((0.5, 0.575), False, True),
-        ((0.5, 0.565), False, False),
-        ((0.63, 0.5), True, True),
-        ((0.61, 0.5), True, False),
-    ],
-)
-def test_a_number_that_would_cover_another_is_left_out(
-    second: tuple[float, float], narrow: bool, shown: bool
-) -> None:
-    sheet = Figure().add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, 1), ylim=(0, 1))
-    axes.numbers(SimpleNamespace(axes=sheet, narrow=narrow), [(0.5, 0.5), second])  # type: ignore[arg-type]
-    assert [text.get_text() for text in sheet.texts] == (["1", "2"] if shown else ["1"])
-    assert sheet.texts[0].get_position() == pytest.approx((0.5, 0.54))
 
 
 def test_series_beyond_the_palette_share_its_last_colour() -> None:

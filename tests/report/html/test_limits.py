@@ -15,13 +15,14 @@ from zbench.analysis.compare import compare_runs
 from zbench.analysis.history import Change, Series, Visit
 from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
-from zbench.report.html import axes, charts, content
-from zbench.report.html.charts import Point, changes
-from zbench.report.html.content import Report, report_of
+from zbench.report.html import axes, charts
+from zbench.report.html.content import Report, categories, report_of
 from zbench.report.html.drawing import Canvas
 from zbench.report.html.page import render
 from zbench.report.html.timelines import trend
 from zbench.spec.sweep import ObjectiveSpec
+
+from .samples import pictures
 
 
 def with_limit(limit: float, *, downward: bool = False) -> Axes:
@@ -88,16 +89,16 @@ def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_all
 
 
 def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
-    picture = content.pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
-    assert "peak host memory, less is better" in drawn(picture["throughput-memory"], narrow=False)
+    shown = pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
+    assert "peak host memory, less is better" in drawn(shown["throughput-memory"], narrow=False)
 
 
 def test_a_chart_has_40_rows_or_200_points_at_most() -> None:
     found = report(record())
-    pictures = content.pictures(replace(found, summaries=[*found.summaries] * 201))
-    assert pictures["throughput-memory"].description.startswith("200 configurations.")
+    shown = pictures(replace(found, summaries=[*found.summaries] * 201))
+    assert shown["throughput-memory"].description.startswith("200 configurations.")
     for name in ("step-times", "memory", "phases"):
-        assert pictures[name].description.startswith("40 configurations"), name
+        assert shown[name].description.startswith("40 configurations"), name
 
 
 @pytest.mark.parametrize("figure", [1, 0, None])
@@ -106,7 +107,7 @@ def test_memory_and_phases_are_drawn_where_any_was_counted(figure: int | None) -
     assert timing is not None
     memory = MemoryPeaks(1000, 0, 1000, sizes)
     found = report(replace(record(), memory=memory, timing=replace(timing, phases=sizes)))
-    assert [name in content.pictures(found) for name in ("memory", "phases")] == [bool(figure)] * 2
+    assert [name in pictures(found) for name in ("memory", "phases")] == [bool(figure)] * 2
 
 
 def test_memory_of_a_category_is_the_largest_of_the_repeats_that_counted_it() -> None:
@@ -114,12 +115,25 @@ def test_memory_of_a_category_is_the_largest_of_the_repeats_that_counted_it() ->
         replace(record(repeat=n), memory=MemoryPeaks(1000, 0, 1000, sizes))
         for n, sizes in enumerate([{"parameters": 1, "moments": 5}, {"parameters": 3}])
     ]
-    assert content.categories(report(*repeats).finished[0]) == {"parameters": 3, "moments": 5}
+    assert categories(report(*repeats).finished[0]) == {"parameters": 3, "moments": 5}
+
+
+@pytest.mark.parametrize(("second", "is_drawn"), [(3, True), (1, False)])
+def test_a_thin_line_reaches_from_the_least_to_the_largest_repeat(second: int, is_drawn: bool) -> None:
+    repeats = []
+    for n, size in enumerate([1, second]):
+        one = record(repeat=n)
+        assert one.timing is not None
+        memory = MemoryPeaks(1000, 0, 1000, {"parameters": size << 20, "host_moments": size << 20})
+        repeats.append(replace(one, memory=memory, timing=replace(one.timing, phases={"forward": size})))
+    shown = pictures(report(*repeats))
+    for name, y in (("memory", 0.55), ("memory", 0.83), ("phases", 0.66)):
+        assert (f"line [[1.0, {y}], [3.0, {y}]]" in drawn(shown[name], narrow=False)) == is_drawn, name
 
 
 @pytest.mark.parametrize(("limit", "marked"), [("<= 1000000", False), ("<= 999999", True)])
 def test_a_peak_at_the_limit_is_within_it(limit: str, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "sections", lambda report: [])
+    monkeypatch.setattr(charts, "sections", lambda report: [])
     page = render(report(record(peak=1_000_000), peak_device_bytes=limit))
     assert ("&gt; limit" in page) == marked
 
@@ -128,7 +142,7 @@ def test_a_peak_at_the_limit_is_within_it(limit: str, marked: bool, monkeypatch:
 def test_a_best_of_several_equals_is_called_one_of_them(
     count: int, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "sections", lambda report: [])
+    monkeypatch.setattr(charts, "sections", lambda report: [])
     page = render(report(*(record(axes={"zero_stage": stage}) for stage in range(count))))
     assert ("tied with 1 other, recommended" in page) == told
 
@@ -137,34 +151,29 @@ def test_a_change_is_a_dot_and_an_unknown_bound_is_drawn_as_a_factor_of_two() ->
     comparison = compare_runs(results(trial([0.1])), results(trial([0.13])), Settings())
     ((_, decision),) = comparison.timed
     assert (decision.low, decision.high) == (-math.inf, math.inf)
-    marks = drawn(changes(comparison, comparison.timed), narrow=False).splitlines()
+    section = charts.changes(replace(report(record()), comparison=comparison))
+    assert section is not None
+    marks = drawn(section.picture, narrow=False).splitlines()
     assert any(mark.startswith("line [[-50.0, 0.66], [100.0, 0.66]]") for mark in marks)
     assert any(mark.startswith("line [[30.0, 0.66]]") and "marker=o" in mark for mark in marks)
 
 
-def rising(count: int) -> list[Point]:
-    """Return configurations of which none beats another: each is faster than the last and needs more."""
-    return [Point(str(n), n * 2.0**20, 100.0 * n, "identical") for n in range(1, count + 1)]
-
-
 def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None:
-    picture = charts.throughput_against_memory(rising(2), "memory", "tokens/s", None, "")
-    (line,) = [mark for mark in drawn(picture, narrow=False).splitlines() if "linestyle=--" in mark]
+    """Of these none beats another: each is faster than the last and needs more."""
+    found = report(*(record(axes={"n": n}, step_s=10 / n, peak=n << 20) for n in (1, 2)))
+    marks = drawn(pictures(found)["throughput-memory"], narrow=False)
+    (line,) = [mark for mark in marks.splitlines() if "linestyle=--" in mark]
     assert line.startswith("line [[1.0, 100.0], [2.0, 100.0], [2.0, 200.0]] color=#59636e linewidth=1.5 ")
     assert "zorder=2" in line
 
 
-@pytest.mark.parametrize(("count", "numbered"), [(9, 9), (10, 0)])
-def test_up_to_nine_configurations_of_the_line_are_numbered(count: int, numbered: int) -> None:
-    picture = charts.throughput_against_memory(rising(count), "memory", "tokens/s", None, "")
-    assert drawn(picture, narrow=False).count("weight=bold") == numbered
-
-
 @pytest.mark.parametrize(("steps", "dots"), [(24, 24), (25, 13), (48, 24), (49, 17)])
 def test_of_many_steps_at_most_24_are_dots(steps: int, dots: int) -> None:
-    samples = [0.001 * (n + 1) for n in range(steps)]
-    picture = charts.step_times([(charts.ChartRow("a", "a", "a"), samples, samples[:1])])
-    (line,) = [mark for mark in drawn(picture, narrow=False).splitlines() if "marker=o" in mark]
+    one = record()
+    assert one.timing is not None
+    timing = replace(one.timing, step_seconds=[0.001 * (n + 1) for n in range(steps)])
+    marks = drawn(pictures(report(replace(one, timing=timing)))["step-times"], narrow=False)
+    (line,) = [mark for mark in marks.splitlines() if "marker=o" in mark]
     assert len(re.findall(r"\[[\d.]+, 0.66\]", line)) == dots
 
 

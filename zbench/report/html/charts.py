@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -49,8 +49,8 @@ _WIDEST_CHANGE = math.log(2)
 Parts = Mapping[str, float]
 """Bytes by category, or seconds by phase."""
 
-Row = tuple[ConfigSummary, str, str]
-"""A row of a chart: its configuration, the figure at its right, and the text that is shown on hover."""
+Row = tuple[ConfigSummary, str]
+"""A row of a chart: its configuration, and the figure at its right."""
 
 
 def sections(report: Report) -> list[Section]:
@@ -152,17 +152,18 @@ def changes(report: Report) -> Section | None:
         canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
         canvas.axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle="--", zorder=1)
 
-    rows = []
-    for row, decision in shown:
-        figure = texts.interval(decision)
-        rows.append((row.base, figure, f"{label(row.base)}\n{figure}\n{decision.answer}"))
+    def hover(index: int) -> str:
+        row, decision = shown[index]
+        return f"{label(row.base)}\n{texts.interval(decision)}\n{decision.answer}"
+
+    rows = [(row.base, texts.interval(decision)) for row, decision in shown]
     slower = sum(decision.answer == "regression" for _, decision in shown)
     description = (
         f"{plural(len(rows), 'configuration')} against {comparison.base.name}: {slower} slower by more than "
         f"{100 * margin:.3g} %."
     )
     title = "Change of step time against the baseline"
-    picture = _chart_of_rows("changes", title, description, rows, interval, "%", finish=lines)
+    picture = _chart_of_rows("changes", title, description, rows, interval, "%", hover, finish=lines)
     first, *rest = texts.summary(comparison)
     cells = [texts.cells(row, comparison.rate) for row in comparison.rows]
     table = TextTable(first, texts.headings(comparison.rate), cells, badge=1)
@@ -197,8 +198,9 @@ def step_times(report: Report) -> Section | None:
         f"{plural(len(trials), 'configuration')}; their median steps take from "
         f"{seconds_text(min(medians))} to {seconds_text(max(medians))}."
     )
-    rows = _rows(report, trials, map(seconds_text, medians))
-    picture = _chart_of_rows("step-times", "Step times", description, rows, spread, unit.name)
+    rows = list(zip(trials, map(seconds_text, medians), strict=True))
+    hover = _about(report, trials)
+    picture = _chart_of_rows("step-times", "Step times", description, rows, spread, unit.name, hover)
     return Section(picture, report.drawn_note)
 
 
@@ -285,8 +287,8 @@ def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Sectio
     firsts = [first for first, *_ in totals]
     counts = plural(len(trials), "configuration"), what.form(min(firsts)), what.form(max(firsts))
     picture = _chart_of_rows(
-        what.name, what.title, what.description.format(*counts), _rows(report, trials, figures), draw,
-        unit.name, height=what.height,
+        what.name, what.title, what.description.format(*counts),
+        list(zip(trials, figures, strict=True)), draw, unit.name, _about(report, trials), height=what.height,
         legend=tuple((style.series(index), name) for index, name in enumerate(colours)),
         finish=lambda canvas: scales.limit_line(canvas, limit, unit),
     )  # fmt: skip
@@ -304,8 +306,8 @@ def _total(parts: Parts, host: bool) -> float:
     return sum(value for name, value in parts.items() if _is_host(name) == host)
 
 
-def _rows(report: Report, trials: Sequence[ConfigSummary], figures: Iterable[str]) -> list[Row]:
-    return [(t, figure, hover_text(t, report.objective)) for t, figure in zip(trials, figures, strict=True)]
+def _about(report: Report, trials: Sequence[ConfigSummary]) -> Callable[[int], str]:
+    return lambda index: hover_text(trials[index], report.objective)
 
 
 def _chart_of_rows(
@@ -315,18 +317,19 @@ def _chart_of_rows(
     rows: Sequence[Row],
     draw: Callable[[Canvas, int], None],
     unit: str,
+    hover: Callable[[int], str],
     *,
     height: int = _ROW,
     legend: Legend = (),
     finish: Callable[[Canvas], None] = lambda _: None,
 ) -> Picture:
-    """Return a chart of rows, each with the figure at its right; `draw` draws the row of an index."""
+    """Return a chart of rows; draw, hover: draws the row of an index, and returns what is shown on hover."""
 
     def paint(canvas: Canvas) -> None:
-        scales.rows(canvas, [(label(trial), short_label(trial), figure) for trial, figure, _ in rows])
-        for index, (_, _, hover) in enumerate(rows):
+        scales.rows(canvas, [(label(trial), short_label(trial), figure) for trial, figure in rows])
+        for index in range(len(rows)):
             draw(canvas, index)
-            canvas.hover(scales.hover_area(canvas.axes, index), hover)
+            canvas.hover(scales.hover_area(canvas.axes, index), hover(index))
         scales.below(canvas, unit, len(rows))
         finish(canvas)
 

@@ -1,8 +1,9 @@
 """From runs to a site: a page of each run that is new or changed, then what all runs together show."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zbench import __version__
@@ -17,8 +18,44 @@ from zbench.report.html.content import report_of
 from zbench.report.site.pages import Overview
 from zbench.report.site.store import KeptRun, Site
 
+_MANY = 64
+"""Runs from which on several processes make their pages."""
+
 _DRAWN = 5
 """The newest runs, whose pages have pictures when they are made: to draw one takes a second or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run whose page is made. base: the run that it is compared with."""
+
+    path: Path
+    base: Path | None
+    is_drawn: bool
+
+    def digest(self) -> str:
+        """Return what changes with the files of both runs, and with zbench."""
+        whole = hashlib.sha256(__version__.encode())
+        for path in filter(None, (self.path, self.base)):
+            for name in (TRIALS, ENVIRONMENT, SPEC):
+                whole.update((path / name).read_bytes())
+        return whole.hexdigest()[:32]
+
+    def page(self) -> tuple[str, KeptRun]:
+        """Return its page, and what the site keeps of it."""
+        results = load_results(str(self.path), self.path.parent)
+        base = load_results(str(self.base), self.base.parent) if self.base else None
+        report = report_of(results, _comparison(base, results))
+        return page.render(report, home="../../index.html", drawn=self.is_drawn), KeptRun.of(results, report)
+
+
+def _made(runs: Sequence[_Run]) -> Iterator[tuple[str, KeptRun]]:
+    """Yield the page of each run, made by as many processes as there are processors where there are many."""
+    if len(runs) < _MANY:
+        yield from map(_Run.page, runs)
+        return
+    with ProcessPoolExecutor() as pool:
+        yield from pool.map(_Run.page, runs, chunksize=8)
 
 
 def publish(
@@ -31,27 +68,30 @@ def publish(
     is named by `warn` and left out.
     """
     kept = {run.name: run for run in site.kept()}
-    newest: dict[tuple[str | None, ...], RunResults] = {}
+    newest: dict[tuple[str | None, ...], Path] = {}
+    present: list[str] = []
+    new: list[tuple[str, _Run]] = []
     for path in runs:
         if (path / TRIALS).stat().st_size == 0:
             continue
         try:
-            results = load_results(str(path), path.parent)
+            source = load_results(str(path), path.parent).source
         except UsageError as error:
             warn(f"left out: {error}")
             continue
-        source, name = results.source, f"{path.parent.name}/{path.name}"
+        name = f"{path.parent.name}/{path.name}"
         place = source.sweep, repr(sorted(source.facts.items()))
         base = newest.get((*place, source.branch)) or newest.get(place)
-        newest[place] = newest[*place, source.branch] = results
-        digest = _digest(path, *([Path(base.source.path)] if base else []))
-        names = tuple(tag for tag, run in tags.items() if run == name)
-        if name not in kept or not site.is_current(f"runs/{name}.html", digest):
-            report = report_of(results, _comparison(base, results))
-            text = page.render(report, home="../../index.html", drawn=path in runs[-_DRAWN:] or bool(names))
-            site.write(f"runs/{name}.html", text, digest)
-            kept[name] = KeptRun.of(results, report)
-        kept[name] = replace(kept[name], tags=names)
+        newest[place] = newest[*place, source.branch] = path
+        run = _Run(path, base, path in runs[-_DRAWN:] or name in tags.values())
+        present.append(name)
+        if name not in kept or not site.is_current(f"runs/{name}.html", run.digest()):
+            new.append((name, run))
+    for (name, run), (text, about) in zip(new, _made([run for _, run in new]), strict=True):
+        site.write(f"runs/{name}.html", text, run.digest())
+        kept[name] = about
+    for name in present:
+        kept[name] = replace(kept[name], tags=tuple(tag for tag, named in tags.items() if named == name))
         site.keep(kept[name])
     ordered = sorted(kept.values(), key=lambda run: (run.id, run.name))
     if ordered:
@@ -68,12 +108,3 @@ def _comparison(base: RunResults | None, head: RunResults) -> Comparison | None:
         return compare_runs(named, head, Settings())
     except ZbenchError:
         return None
-
-
-def _digest(*runs: Path) -> str:
-    """Return what changes with the files of these runs, and with zbench."""
-    whole = hashlib.sha256(__version__.encode())
-    for path in runs:
-        for name in (TRIALS, ENVIRONMENT, SPEC):
-            whole.update((path / name).read_bytes())
-    return whole.hexdigest()[:32]
