@@ -45,6 +45,7 @@ def test_version(zbench):
         (["bench", "adam"], "tools/benchmarks"),
         (["import", "ds_config.json"], "zbench init FILE --from"),
         (["export", "last", "--deepspeed"], "--to deepspeed"),
+        (["compare", "a", "b", "--to", "x"], "--all-formats DIR"),
         (["plan", "sweep.yaml", "--memory"], "zbench estimate FILE"),
         (["tune", "--warm-start=nowhere"], "under `include:`"),
     ],

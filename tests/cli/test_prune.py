@@ -19,7 +19,7 @@ from zbench.record.store import RunDirectory, load_records
 def ran(zbench, sweep_file, monkeypatch, tmp_path) -> Path:
     """Return a run with a repeat that crashed, references left, and an environment's folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    zbench("sweep", sweep_file)
+    zbench("sweep", sweep_file, "--repeats", "1", "--set", "axes={zero_stage: [0]}")
     run = only_run()
     with RunDirectory.open(run) as directory:
         first = directory.records()[0]

@@ -163,8 +163,12 @@ def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_pa
 def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(
     zbench, tmp_path, monkeypatch
 ) -> None:
-    def later() -> float:  # the deadline is over once a trial hangs
-        return time.monotonic() + 1e6 * any(Path("results").rglob("rank0.pid"))
+    hung: list[bool] = []
+
+    def later() -> float:  # the deadline is over once a trial hangs, and its beginning was asked for
+        offset = 1e6 * any(hung)
+        hung.append(any(Path("results").rglob("rank0.pid")))
+        return time.monotonic() + offset
 
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=later))
     file = tmp_path / "trouble.yaml"

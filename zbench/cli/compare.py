@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, complete_runs, seconds
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, run_argument, seconds
 from zbench.errors import UsageError
 from zbench.launch.revisions import Version, git, version_of
 from zbench.launch.samples import KeptSamples
@@ -40,21 +40,13 @@ _PAIRED = "Paired measurement (--paired)"
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
+def _of_paired(metavar: str, help: str) -> Any:
+    return typer.Option(metavar=metavar, help=help, rich_help_panel=_PAIRED)
+
+
 def command(
-    base: Annotated[
-        str,
-        typer.Argument(
-            metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.", autocompletion=complete_runs
-        ),
-    ],
-    head: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="HEAD",
-            help="What to compare with BASE; of the same kinds.",
-            autocompletion=complete_runs,
-        ),
-    ] = None,
+    base: Annotated[str, run_argument("BASE", "Run, file, directory, baseline, or @BRANCH.")],
+    head: Annotated[str | None, run_argument("HEAD", "What to compare with BASE; of the same kinds.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
     all_formats: Annotated[
         Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
@@ -98,31 +90,15 @@ def command(
             "--paired", rich_help_panel=_PAIRED, help="BASE and HEAD are git revisions or interpreters."
         ),
     ] = False,
-    sweep: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", rich_help_panel=_PAIRED, help="Sweep file that both sides run."),
-    ] = None,
+    sweep: Annotated[Path | None, _of_paired("FILE", "Sweep file that both sides run.")] = None,
     blocks: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MIN:MAX",
-            rich_help_panel=_PAIRED,
-            help="Blocks of four runs; 0: exact figures only. [default: 8:24]",
-        ),
+        str | None, _of_paired("MIN:MAX", "Blocks of four runs; 0: exact figures only. [default: 8:24]")
     ] = None,
     max_time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            rich_help_panel=_PAIRED,
-            help="Begin no block that would end later, as 20min.",
-        ),
+        str | None, _of_paired("TIME", "Begin no block that would end later, as 20min.")
     ] = None,
     resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=_PAIRED, help="Continue the measurement of this file, or `last`."
-        ),
+        str | None, _of_paired("FILE", "Continue the measurement of this file, or `last`.")
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     seed: Seed = None,

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Trial, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Trial, run_argument
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
@@ -28,12 +28,7 @@ _MOST_LISTED = 20
 
 def command(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SWEEP_OR_RUN",
-            help="A sweep file, or a run: its path, its id, or `last`.",
-            autocompletion=complete_runs,
-        ),
+        str, run_argument("SWEEP_OR_RUN", "A sweep file, or a run: its path, its id, or `last`.")
     ],
     trial: Trial = None,
     to: Annotated[

@@ -47,6 +47,7 @@ COMMANDS = {
 }
 REMOVED = {  # a command or a command's option -> the remedy
     "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
+    "compare --to": "redirect stdout, or use --all-formats DIR",
     "history --plots": "use `zbench publish`, which draws each configuration over all runs",
     "import": "use `zbench init FILE --from ds_config.json`",
     "estimate --measured": "`zbench run` measures a step's peak, --plot draws the simulated step",

@@ -171,6 +171,11 @@ def complete_trials(context: typer.Context, incomplete: str) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and name.isprintable()]
 
 
+def run_argument(metavar: str, help: str) -> Any:
+    """Return an argument that names a run and completes."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete_runs)
+
+
 Trial = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ from zbench.analysis.relative import compared
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, run_argument
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
@@ -20,12 +20,7 @@ from zbench.report.relative import relative_document
 
 def command(
     run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run, results file, directory or baseline, or `last`.",
-            autocompletion=complete_runs,
-        ),
+        str, run_argument("RUN", "A run, results file, directory or baseline, or `last`.")
     ] = "last",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here.")] = None,
     plots: Annotated[

@@ -9,7 +9,7 @@ from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, Trial, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, Trial, run_argument
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -26,11 +26,7 @@ from zbench.spec.load import recorded_objective
 def command(
     run: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's path, its id, a sweep's name, `last`, or `last~1` for the one before.",
-            autocompletion=complete_runs,
-        ),
+        run_argument("RUN", "A run's path, id, tag, a sweep's name, `last`, or `last~1` before it."),
     ] = "last",
     trial: Trial = None,
     relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it

@@ -5,18 +5,13 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, run_argument
 from zbench.errors import UsageError
 from zbench.record.store import load_tags, resolve_run, save_tag
 
 
 def command(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN", help="A run's path, its id, `last`, `last~1`.", autocompletion=complete_runs
-        ),
-    ] = None,
+    run: Annotated[str | None, run_argument("RUN", "A run's path, its id, `last`, `last~1`.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The run's new name.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:

@@ -78,7 +78,8 @@ class Keyboard:
         target = self._call("Target.createTarget", url=page.as_uri())["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._call("Emulation.setFocusEmulationEnabled", enabled=True)
-        until(lambda: bool(self.value("document.readyState === 'complete' && document.body")), "it is loaded")
+        loaded = f"location.href === {json.dumps(page.as_uri())} && document.readyState === 'complete'"
+        until(lambda: bool(self.value(loaded)), "the page is loaded", seconds=120)
 
     def __enter__(self) -> "Keyboard":
         return self
@@ -96,7 +97,9 @@ class Keyboard:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
             while b"\0" not in self._answers:
-                self._answers += os.read(self._from, 1 << 16)
+                more = os.read(self._from, 1 << 16)
+                assert more, "the browser has ended"
+                self._answers += more
             answer, _, self._answers = self._answers.partition(b"\0")
             if json.loads(answer).get("id") == self._number:
                 return dict(json.loads(answer)["result"])
