@@ -7,7 +7,7 @@ from analysis.synthetic import record, results
 
 from zbench.record.record import VerdictName
 from zbench.report.html import axes, charts, style
-from zbench.report.html.charts import Place, front_of
+from zbench.report.html.charts import Position, front_of
 from zbench.report.html.content import report_of
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -34,9 +34,9 @@ def test_values_are_drawn_in_a_unit_that_reads_well(
 
 
 def test_front_is_what_nothing_feasible_beats() -> None:
-    def place(peak: int, rate: float, verdict: VerdictName = "identical") -> Place:
+    def place(peak: int, rate: float, verdict: VerdictName = "identical") -> Position:
         (trial,) = results([record(axes={"peak": peak}, peak=peak, verdict=verdict)]).trials
-        return Place(trial, peak, rate)
+        return Position(trial, peak, rate)
 
     small, fast, beaten = place(10, 100), place(20, 200, "equivalent"), place(25, 150)
     wrong, large = place(5, 500, "wrong"), place(90, 900)

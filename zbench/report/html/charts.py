@@ -59,7 +59,7 @@ def sections(report: Report) -> list[Section]:
     return [section for build in builders if (section := build(report)) is not None]
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a configuration lies: its peak memory in bytes, and its rate."""
 
     trial: ConfigSummary
@@ -67,16 +67,16 @@ class Place(NamedTuple):
     rate: float
 
 
-def places(report: Report) -> list[Place]:
+def places(report: Report) -> list[Position]:
     """Return the configurations of which both are known."""
     metric, rate = report.memory_metric, known_rate(report.finished)
     both = [(trial, trial.number(metric), trial.number(rate)) for trial in report.finished if metric]
     return [
-        Place(trial, peak, value) for trial, peak, value in both if peak is not None and value is not None
+        Position(trial, peak, value) for trial, peak, value in both if peak is not None and value is not None
     ]
 
 
-def front_of(shown: Sequence[Place], objective: ObjectiveSpec) -> list[Place]:
+def front_of(shown: Sequence[Position], objective: ObjectiveSpec) -> list[Position]:
     """Return the feasible configurations that none beats in throughput and memory, the smallest first."""
     able = {i: place for i, place in enumerate(shown) if not obstacles(place.trial, objective)}
     values = {i: (place.rate, place.peak) for i, place in able.items()}
