@@ -41,21 +41,23 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
         yield running
 
 
-def start(nodes: RayNodes, home: Path, *words: object, real: bool = False) -> subprocess.Popen[str]:
+def start(nodes: RayNodes, home: Path, *words: object, real: bool = False) -> subprocess.Popen[bytes]:
     """Start a command whose trials run on the nodes."""
     program = ["-m", "zbench.cli.main"] if real else [str(HERE / "driver.py")]
     words = (*words, "--ray", nodes.address, "--json", "-o", home / "results")
-    return subprocess.Popen(
-        [sys.executable, *program, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=home,
-    )  # fmt: skip
+    with (
+        (home / "out").open("w") as out,
+        (home / "err").open("w") as err,
+    ):  # a pipe that nobody reads fills up
+        return subprocess.Popen(
+            [sys.executable, *program, *map(str, words)], stdout=out, stderr=err, cwd=home
+        )
 
 
-def ended(command: subprocess.Popen[str]) -> dict[str, Any]:
+def ended(command: subprocess.Popen[bytes], home: Path) -> dict[str, Any]:
     """Wait for a command's good end and return its document."""
-    said, errors = command.communicate(timeout=600)
-    assert command.returncode == 0, errors
-    document: dict[str, Any] = json.loads(said)
+    assert command.wait(timeout=600) == 0, (home / "err").read_text()
+    document: dict[str, Any] = json.loads((home / "out").read_text())
     return document
 
 
@@ -70,7 +72,7 @@ def at_work() -> list[psutil.Process]:
 
 def test_the_quickstart_over_two_of_three_nodes_is_identical(nodes: RayNodes, tmp_path: Path) -> None:
     words = ("sweep", "quickstart", "--set", "world_size=2", "--set", "run.nodes=2", "--repeats", 1)
-    document = ended(start(nodes, tmp_path, *words, real=True))
+    document = ended(start(nodes, tmp_path, *words, real=True), tmp_path)
     assert {trial["correctness"]["verdict"] for trial in document["trials"]} == {"identical"}
     assert all(len(trial["placement"]["nodes"]) == 2 for trial in document["trials"])
 
@@ -88,11 +90,11 @@ def test_nodes_and_commands_that_are_killed_cost_no_record(nodes: RayNodes, tmp_
             nodes.kill(nodes.names()[0])
         if tick in (4, 9) and find_runs(tmp_path / "results"):
             command.send_signal(signal.SIGKILL)
-            command.communicate()
+            command.wait()
             until(lambda: not at_work(), "what the killed command had started ends", 60)
             kills += 1
             command = start(nodes, tmp_path, "sweep", "sweep.yaml", "--resume", "last")
-    ended(command)
+    ended(command, tmp_path)
     assert kills == 2
     (run,) = find_runs(tmp_path / "results")
     records = load_records(run)
@@ -103,7 +105,7 @@ def test_nodes_and_commands_that_are_killed_cost_no_record(nodes: RayNodes, tmp_
 
 def test_a_search_has_several_points_under_way_and_none_twice(nodes: RayNodes, tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text(FAKE.format(sleep=2, repeats=1))
-    document = ended(start(nodes, tmp_path, "tune", "sweep.yaml", "--method", "grid"))
+    document = ended(start(nodes, tmp_path, "tune", "sweep.yaml", "--method", "grid"), tmp_path)
     firsts = [trial for trial in document["trials"] if trial["repeat"] == 0]
     assert len({trial["trial_id"] for trial in firsts}) == len(firsts) == 4
     spans = sorted((one["placement"]["began"], one["placement"]["ended"]) for one in firsts)
@@ -116,6 +118,6 @@ def test_ctrl_c_gives_all_nodes_back(nodes: RayNodes, tmp_path: Path) -> None:
     until(lambda: len(at_work()) >= 6, "trials run", 120)
     command.send_signal(signal.SIGINT)
     began = time.monotonic()
-    command.communicate(timeout=60)
+    command.wait(timeout=60)
     assert command.returncode == 130
     until(lambda: not at_work(), "what it had started ends", 5 - (time.monotonic() - began))
