@@ -9,11 +9,14 @@ import re
 from typing import Any
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tests.verify.runs import GPT, MLP, reference, reversed_samples, task
 from zbench.record.record import Correctness
+from zbench.verify.diagnosis import WORST_UP_TO
 from zbench.verify.plain_training import PlainRun
+from zbench.verify.replay import Adam, replay
 from zbench.verify.slope import judge_gradient, slopes
 from zbench.verify.verdict import judge
 
@@ -70,3 +73,16 @@ def test_faults_are_not(dtype: str, workload: dict[str, object], fault: Any) -> 
         assert found.verdict == "wrong"
     elif dtype == "float32" or fault != {"weight_decay": 0.0}:  # which bfloat16 hides
         assert found.verdict in ("drifted", "wrong")
+
+
+def test_moments_that_are_subnormal_in_float32_are_no_fault() -> None:
+    weight = nn.Parameter(torch.zeros(64))
+    adamw = torch.optim.AdamW([weight], lr=1e-3, fused=True)
+    weight.grad = torch.logspace(-44, -38, 64)
+    zeros = {kind: torch.zeros(64) for kind in ("param", "exp_avg", "exp_avg_sq")}
+    adamw.step()
+    state = adamw.state[weight]
+    after = {"param": weight.detach(), "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
+    adam = Adam(1e-3, 0.9, 0.999, 1e-8, 0.01, bias_correction=True, amsgrad=False, decoupled=True)
+    (left,) = replay({"w@": zeros}, {"w@": after}, {"w": adam}, {"w": 1}, rank=0, step=0)
+    assert left.worst < WORST_UP_TO / 2

@@ -29,7 +29,7 @@ Parts = dict[str, State]
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _CHUNK = 1 << 17
 _UNIT, _BFLOAT16 = 2.0**-24, 2.0**-8
-_TINY = 2.0**-126
+_TINY, _SMALLEST = 2.0**-126, 2.0**-149
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class Remainder:
         decay = -adam.lr * start
         rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
         noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + _TINY
+        noise += (1 + adam.lr / first) * _SMALLEST / denominator  # subnormal moments, and lr times one
         eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
         inside = update_by((largest / second + adam.eps).sqrt()) - update
         rows = torch.stack([rest, update, decay, eps, inside]) / noise
