@@ -165,7 +165,6 @@ def test_trials_can_be_jobs(zbench, sweep_file, command):
     said = zbench(*command, sweep_file, *settings)
     assert said.code == 0, said.err
     assert {r.correctness.verdict for r in load_records(only_run())} == {"identical"}
-    assert list((only_run() / "logs").rglob("rank0.out")), "what the job said is kept"
 
 
 @pytest.mark.parametrize("command", ["sweep", "tune"])

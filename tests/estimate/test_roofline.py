@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from zbench.estimate.result import Estimate, Product, StepWork
-from zbench.estimate.roofline import LEAST_ATTAINED, WIDTH, StepTime, attaining, step_time
+from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, step_time
+from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 
@@ -57,10 +58,10 @@ def test_a_share_of_the_rates_is_reached() -> None:
 )
 def test_the_ends_are_a_factor_of_two_apart_and_hold_the_truth_between(work: StepWork, sent: int) -> None:
     time = known(time_of(work, sent))
-    assert time.high_s / time.low_s == pytest.approx(WIDTH)
+    assert time.high_s / time.low_s == pytest.approx(2.0)
     parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
     assert time.high_s >= sum(parts) * (1 - 1e-9)
-    assert time.low_s <= max(*parts, sum(parts) / WIDTH) * (1 + 1e-9)
+    assert time.low_s <= max(*parts, sum(parts) / 2) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,15 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
     assert found.attained == pytest.approx(0.4, rel=1e-4)
     assert attaining(machine, estimate, trial, 0.1).attained == 1.0
     assert attaining(machine, estimate, trial, 1e9).attained == pytest.approx(LEAST_ATTAINED)
+
+
+def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, 0.0, StepWork())
+    trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
+    time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
+    cells = EstimateRow(
+        trial, estimate, time=time, training=(3 * 10**11, (2 * 86400.5, 40 * 86400.0))
+    ).cells()
+    assert (cells["step"], cells["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
+    unknown = EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")).cells()
+    assert (unknown["step"], unknown["1e+03 tokens"]) == ("not known: a rate", "not known: a rate")

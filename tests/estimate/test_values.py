@@ -1,5 +1,6 @@
 """What a simulation knows of values, and what it refuses."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from zbench.engine.transport.agreement import Call
-from zbench.estimate.client import Simulator
+from zbench.estimate.client import Simulator, SimulatorProcess
 from zbench.estimate.reading import explained
+from zbench.estimate.result import NotSimulated
 from zbench.estimate.search import largest, smallest
 from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger, simulate
 from zbench.spec.trial import TrialSpec
@@ -43,6 +45,21 @@ def test_an_error_without_a_message_is_named() -> None:
 
 def test_as_many_are_simulated_at_once_as_asked_for() -> None:
     assert Simulator(Path(), jobs=7)._idle.qsize() == 7
+
+
+@pytest.mark.parametrize(
+    ("end", "how"), [("os.kill(os.getpid(), 9)", "SIGKILL"), ("os._exit(0)", "status 0")], ids=["kill", "end"]
+)
+def test_a_simulation_that_ends_its_process_says_how(
+    end: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!{sys.executable}\nimport os\n{end}\n")
+    interpreter.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    child = SimulatorProcess()
+    assert child.ask(trial(), tmp_path) == NotSimulated(f"torch ended the simulation ({how})")
+    assert not child.alive
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -23,8 +23,9 @@ def process(pid: int, uss: int, rss: int, *children: Any) -> Any:
         (False, "", (300, 0)),
         (True, "1, 3\n2, 5\n9, 70\n2, [N/A]\n", (5 << 20, 300)),
         (True, None, (0, 300)),
+        (True, "9, 70\n", (0, 300)),
     ],
-    ids=["host", "driver", "failing_driver"],
+    ids=["host", "driver", "failing_driver", "another's"],
 )
 def test_each_figure_is_the_largest_of_any_sample(
     device: bool, driver: str | None, peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,7 @@
 """The Adam of a CUDA device without our kernels: torch's own, held to the contract on the CPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,9 +13,8 @@ from zbench.engine.adam import NativeAdam, TorchFusedAdam, cuda_adam, cuda_unava
 @pytest.mark.parametrize("moments", FLOATS[:2])
 @pytest.mark.parametrize("grads", FLOATS)
 def test_it_returns_the_contracts_bits(grads: torch.dtype, moments: torch.dtype) -> None:
-    cases = assorted(
-        grads, moments, (256, 4096, 512)
-    )  # only of multiples of 16 are torch's bits the contract's
+    sizes = (256, 4096, 512)  # only of multiples of 16 are torch's bits the contract's
+    cases = [replace(case, rounding_seed=None) for case in assorted(grads, moments, sizes)]
     ours, theirs = ([case.task() for case in cases] for _ in range(2))
     count, their_count = (torch.zeros(1, dtype=torch.int64) for _ in range(2))
     NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)

@@ -76,7 +76,7 @@ def test_an_update_waits_for_its_gradients_to_arrive() -> None:
         scheduled = schedule_of(e)
         last = [p for p in scheduled.worker.pending if not p.arrived]
         assert len(last) == 1
-        assert not scheduled.worker.done(last[0])
+        assert not scheduled.worker._executor.done(last[0].ticket)
         arrival.arrived.set()
         e.step()
         assert_same(bits(e), expected(1))
