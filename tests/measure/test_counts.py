@@ -76,12 +76,15 @@ def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
 def test_instructions_of_user_code_and_its_threads_are_asked_for(
     number: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[bytes] = []
-    library = SimpleNamespace(syscall=lambda call, attributes, *_: asked.append(bytes(attributes)) or -1)
+    asked: list[tuple[object, ...]] = []
+    library = SimpleNamespace(
+        syscall=lambda call, attributes, *where: asked.append((bytes(attributes), *where)) or -1
+    )
     monkeypatch.setattr(ctypes, "CDLL", lambda _, use_errno: library if use_errno else None)
     monkeypatch.setattr(ctypes, "get_errno", lambda: number)
     assert instruction_counter() is None
     assert reason in (instruction_problem() or "")
     inherited_without_kernel_and_hypervisor = 0b110_0010
     words = [0, 128, 1, 0, *[0] * 6, inherited_without_kernel_and_hypervisor, *[0] * 21]
-    assert asked == [struct.pack("32I", *words)] * 2
+    this_process_on_any_cpu_without_a_group = (0, -1, -1, 0)
+    assert asked == [(struct.pack("32I", *words), *this_process_on_any_cpu_without_a_group)] * 2

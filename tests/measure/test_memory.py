@@ -68,6 +68,16 @@ def test_a_shim_that_sees_nothing_fails_its_self_test() -> None:
     assert self_test(blind) == ("of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release")
 
 
+def test_what_was_held_before_does_not_count_in_the_self_test() -> None:
+    live = iter([50, 1_000_053, 50])
+    shim = SimpleNamespace(
+        zbench_memory_live_bytes=lambda: next(live),
+        zbench_memory_peak_bytes=lambda: 1_000_053,
+        zbench_memory_reset_peak=lambda: None,
+    )
+    assert self_test(shim) is None
+
+
 def meter(peak: int, live: Callable[[], int] = lambda: 0) -> PeakMeter:
     return PeakMeter(lambda: None, lambda: peak, live, exact=True)
 
@@ -83,6 +93,14 @@ def test_on_cuda_host_memory_is_not_part_of_the_devices_peak(monkeypatch: pytest
     assert memory.peak_reserved_bytes == 4096
     assert memory.by_category["activations"] == 700
     assert steps.summary({"parameters": 1300}).by_category["activations"] == 0
+
+
+def test_on_a_cpu_the_rest_of_the_peak_is_the_devices() -> None:
+    steps = StepMemory(meter(1000), torch.device("cpu"))
+    steps.begin()
+    steps.end()
+    of_host = {host: steps.summary({"host_moments": host}).peak_device_bytes for host in (400, 1000, 5000)}
+    assert of_host == {400: 600, 1000: 0, 5000: 0}
 
 
 def test_what_happens_aside_is_waited_for() -> None:

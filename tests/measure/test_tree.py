@@ -39,7 +39,9 @@ def test_each_figure_is_the_largest_of_any_sample(
             taken.set()
         return root or samples[0]
 
-    def run(words: Any, check: bool, **_: Any) -> Any:
+    def run(words: Any, check: bool, **how: Any) -> Any:
+        assert how["capture_output"], "nothing is printed"
+        assert how["text"]
         if driver is None and check:
             raise subprocess.CalledProcessError(9, words)
         return SimpleNamespace(stdout=driver or "1, 1\n")
