@@ -217,17 +217,17 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7671,
-    "spec": 3294,
-    "launch": 3290,
-    "cli": 2775,
-    "report": 2729,
-    "analysis": 2123,
-    "worker": 1600,
-    "tune": 1188,
-    "estimate": 952,
-    "verify": 1452,
-    "workloads": 685,
+    "engine": 7431,
+    "spec": 3236,
+    "launch": 3289,
+    "cli": 2678,
+    "report": 2554,
+    "analysis": 2080,
+    "worker": 1546,
+    "tune": 1186,
+    "estimate": 932,
+    "verify": 1450,
+    "workloads": 684,
     "record": 879,
     "measure peers errors units": 861,
 }
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 29_560), ("tests", 32_000)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_940), ("tests", 31_200)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
