@@ -94,6 +94,17 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
     assert attaining(machine, estimate, trial, 1e9).attained == pytest.approx(LEAST_ATTAINED)
 
 
+def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> None:
+    held = {"parameters": 300, "moments": 200, "activations": 100}
+    estimate = Estimate(1000, 0, 0, held, {}, "backward", [], {}, None, 0.0, StepWork())
+    trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
+    row = EstimateRow(trial, estimate, memory=1200)
+    assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
+    assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (True, 200)
+    timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
+    assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
+
+
 def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, 0.0, StepWork())
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})

@@ -5,15 +5,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from zbench.engine.transport.agreement import Call
 from zbench.estimate.client import Simulator, SimulatorProcess
 from zbench.estimate.reading import explained
-from zbench.estimate.result import NotSimulated
+from zbench.estimate.result import Estimate, NotSimulated
 from zbench.estimate.search import largest, smallest
 from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger, simulate
 from zbench.spec.trial import TrialSpec
+
+_SCALE = torch.tensor(2.0)
+
+
+class Scaled(nn.Linear):
+    """A model that multiplies by a tensor which was made before the simulation."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+
+    def make_batch(self, generator: torch.Generator, size: int, length: int) -> tuple[Tensor]:
+        """Return one tensor."""
+        return (torch.randn(size, 4, generator=generator),)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        """Return its own loss."""
+        return (super().forward(batch) * _SCALE).mean()
 
 
 def trial(**engine: object) -> TrialSpec:
@@ -35,7 +53,9 @@ def test_what_is_computed_reads_as_zero_of_its_type_after_the_forward() -> None:
     ledger = SimulatedLedger()
     with FakeTensorMode(), ledger.watching(), ledger.during("optimizer"):
         values = [torch.randn(3).sum().to(dtype).item() for dtype in (torch.bool, torch.float64, torch.int32)]
+        same = torch.equal(torch.randn(3), torch.randn(3))
     assert [(type(value), value) for value in values] == [(bool, False), (float, 0.0), (int, 0)]
+    assert same, "ranks agree"
 
 
 def test_an_error_without_a_message_is_named() -> None:
@@ -59,6 +79,17 @@ def test_a_simulation_that_ends_its_process_says_how(
     monkeypatch.setattr(sys, "executable", str(interpreter))
     child = SimulatorProcess()
     assert child.ask(trial(), tmp_path) == NotSimulated(f"torch ended the simulation ({how})")
+    assert not child.alive
+
+
+def test_one_process_answers_again_and_knows_a_models_own_constants() -> None:
+    workload = {"model": "tests.estimate.test_values:Scaled"}
+    constant = TrialSpec.model_validate({"workload": workload, "run": {"world_size": 2}, "engine": {}})
+    child = SimulatorProcess()
+    answers = [child.ask(constant, Path.cwd()) for _ in range(2)]
+    assert all(isinstance(answer, Estimate) for answer in answers), answers
+    assert child.alive
+    child.close()
     assert not child.alive
 
 

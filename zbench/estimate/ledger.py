@@ -76,7 +76,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.allocations: list[Allocation] = []
         self.live = {False: 0, True: 0}  # by host
         self.peak = {False: 0, True: 0}
-        self.peak_moment = {False: 0, True: 0}
+        self.peak_moment: dict[bool, int] = {}
         self.peak_of_both = 0
         self.moment = 0
         self.phase = "build"

@@ -50,7 +50,7 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     )
     compute += (work.streamed_bytes + work.cached_bytes) / machine.memory_bandwidth
     compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
-    parts = {"collectives": 0.0, "copies": 0.0, "updates": 0.0}
+    parts: dict[str, float] = {}
     calls = sum(kind["calls"] for kind in estimate.traffic.values())
     sent, _ = moved(estimate.traffic, trial)
     for name, amount, key in (
