@@ -220,7 +220,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7431,
     "spec": 3236,
     "launch": 3289,
-    "cli": 2678,
+    "cli": 2682,
     "report": 2554,
     "analysis": 2080,
     "worker": 1546,
