@@ -219,8 +219,8 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7431,
     "spec": 3236,
-    "launch": 3289,
-    "cli": 2682,
+    "launch": 3290,
+    "cli": 2678,
     "report": 2554,
     "analysis": 2080,
     "worker": 1546,

@@ -4,7 +4,6 @@ import io
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -92,14 +91,3 @@ def test_only_a_lost_result_is_an_error():
     with pytest.raises(OutputError, match="No space left"):
         Stream(Broken(), strict=True).write("result")
     assert Stream(Broken(), strict=False).write("note") == 4
-
-
-def test_what_a_librarys_thread_prints_is_no_result(monkeypatch):
-    messages, result = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "stderr", messages)
-    stdout = Stream(result, strict=True)
-    thread = threading.Thread(target=print, args=("(raylet) a node is dead",), kwargs={"file": stdout})
-    thread.start()
-    thread.join()
-    print("{}", file=stdout)
-    assert (result.getvalue(), messages.getvalue()) == ("{}\n", "(raylet) a node is dead\n")

@@ -135,6 +135,8 @@ def connect(address: str) -> Any:
         known = importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address)
         if known is not None:
             _require_answer(known)
+        # its listener prints news of nodes to stdout, where the result belongs, until the process ends
+        vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
