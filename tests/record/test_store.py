@@ -298,6 +298,8 @@ def test_a_run_that_cannot_be_opened_is_named_with_the_systems_reason(run, monke
 
 def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     run.close()
+    (run.path / "study.journal.lock0c53-9bc8.rename").symlink_to(run.path / "study.journal")
+    RunDirectory.open(run.path).close()  # a lock that Optuna was about to remove
     (run.path / "trials.jsonl").rename(tmp_path / "elsewhere.jsonl")
     (run.path / "trials.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     assert load_records(run.path) == []

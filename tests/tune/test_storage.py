@@ -242,9 +242,12 @@ def test_a_defect_is_no_outage_and_is_not_tried_again(monkeypatch: pytest.Monkey
 def test_a_journal_begins_anew_whatever_a_killed_process_left(tmp_path: Path) -> None:
     journal = tmp_path / "study.journal"
     journal.write_bytes(b"garbage\n{")
-    (tmp_path / "study.journal.lock").symlink_to(journal)
+    locks = [tmp_path / f"study.journal.lock{rest}" for rest in ("", "0c53-9bc8.rename")]
+    for lock in locks:
+        lock.symlink_to(journal)
     study = optuna.create_study(storage=journal_storage(journal), study_name="s")
     study.tell(study.ask(), 1.0)
     reader = optuna.storages.journal.JournalFileBackend(str(journal))
     again = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(reader))
     assert [trial.value for trial in again.trials] == [1.0], "optuna-dashboard reads it like this"
+    assert not any(lock.is_symlink() for lock in locks)

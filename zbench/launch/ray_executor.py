@@ -124,11 +124,11 @@ class RayExecutor(Executor):
     def _place_for(self, task: Task) -> "Place | None":
         """Return a free place with as many nodes as a task needs, None where there is none now."""
         there, wanted = self._there(), nodes_of(task)
-        for place in [place for place in self._places if place not in self._under_way]:
+        idle = [place for place in self._places if place not in self._under_way]
+        for place in idle:
             if len(place.nodes) == wanted and not place.is_lost and set(place.nodes) <= set(there):
                 return place
         taken = {node for place in self._places for node in place.nodes}
-        idle = [place for place in self._places if place not in self._under_way]
         while len(free := [node for node in there if node not in taken]) < wanted:
             if not idle:
                 return None

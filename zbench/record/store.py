@@ -137,7 +137,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Continue a run. UsageError if this is not a run directory or another process is writing it."""
         require_run(path)
         for entry in path.iterdir():
-            if entry.is_symlink() and entry.suffix != ".lock":  # Optuna's lock is one, which nobody writes to
+            if entry.is_symlink() and ".journal.lock" not in entry.name:  # Optuna's locks, never written to
                 raise UsageError(
                     f"{entry} is a symbolic link; resuming would write to what it points to: copy that here"
                     " first"

@@ -56,8 +56,8 @@ class StudyStorageError(ZbenchError):
 
 def journal_storage(path: Path) -> JournalStorage:
     """Begin a journal file anew, for Optuna's tools: the records beside it are what a search resumes from."""
-    for file in (path, path.with_name(f"{path.name}.lock")):  # a killed process may have left the lock
-        file.unlink(missing_ok=True)
+    for file in path.parent.glob(f"{path.name}*"):  # a killed process may have left its lock
+        file.unlink()
     return JournalStorage(JournalFileBackend(str(path)))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 UNIT_ROUNDOFF = 2.0**-24
 _POOLED_ELEMENTS = 64
-_SMALLEST = 2.0**-149
+SMALLEST = 2.0**-149
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def errors_of(
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
     ours = {name: _sizes_of(values[name].double() - truth[name]) for name in sizes}
     yard = {name: _sizes_of(yardstick[name].double() - truth[name]) for name in sizes}
-    least = {name: max(_SMALLEST, (allowed or {}).get(name, 0.0)) for name in sizes}
+    least = {name: max(SMALLEST, (allowed or {}).get(name, 0.0)) for name in sizes}
     floor = {name: _sizes_of((truth[name] * UNIT_ROUNDOFF).abs() + least[name]) for name in sizes}
     sums = [math.fsum(of[name][0] for name in sizes) for of in (ours, yard, floor)]
     overall = sums[0] / max(sums[1], sums[2])

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from zbench.verify.distance import SMALLEST, UNIT_ROUNDOFF
+
 LENGTH, DECAY, EPS, EPS_INSIDE = range(1, 5)
 """Rows of `Remainder.gram` after the remainder itself: the update, the decay per unit of `weight_decay`, eps
 per unit of eps, and eps inside the root."""
@@ -28,8 +30,7 @@ Parts = dict[str, State]
 
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 _CHUNK = 1 << 17
-_UNIT, _BFLOAT16 = 2.0**-24, 2.0**-8
-_TINY, _SMALLEST = 2.0**-126, 2.0**-149
+_UNIT, _BFLOAT16, _TINY = UNIT_ROUNDOFF, 2.0**-8, 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Remainder:
         decay = -adam.lr * start
         rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
         noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + _TINY
-        noise += (1 + adam.lr / first) * _SMALLEST / denominator  # subnormal moments, and lr times one
+        noise += torch.where(mean == 0, 0.0, (1 + adam.lr / first) * SMALLEST / denominator)  # if subnormal
         eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
         inside = update_by((largest / second + adam.eps).sqrt()) - update
         rows = torch.stack([rest, update, decay, eps, inside]) / noise
