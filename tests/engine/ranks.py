@@ -47,19 +47,8 @@ class RankError(AssertionError):
 class RankPool:
     """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
 
-    def __init__(
-        self,
-        size: int,
-        timeout: float = 120.0,
-        *,
-        context: BaseContext | None = None,
-        grace: float | None = None,
-    ) -> None:
-        """context: what starts the ranks [`fork_server()`]. grace: how many seconds the other ranks have left
-        to answer when one has failed [timeout].
-        """
-        self.size, self.timeout, self._context = size, timeout, context or fork_server()
-        self._grace = timeout if grace is None else grace
+    def __init__(self, size: int, timeout: float = 120.0) -> None:
+        self.size, self.timeout = size, timeout
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -67,7 +56,7 @@ class RankPool:
         self._folder = tempfile.TemporaryDirectory()
         for rank in range(self.size):
             ours, theirs = Pipe()
-            process = self._context.Process(
+            process = fork_server().Process(
                 target=serve, args=(theirs, rank, self.size, f"{self._folder.name}/store")
             )
             process.start()
@@ -95,11 +84,10 @@ class RankPool:
         pipes = self._pipes[:world_size]
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < world_size:
-            failed = next((a for ok, a in answers.values() if not ok), None)
-            patience = self.timeout if failed is None else self._grace
-            ready = wait([p for k, p in enumerate(pipes) if k not in answers], timeout=patience)
+            ready = wait([p for k, p in enumerate(pipes) if k not in answers], timeout=self.timeout)
             if not ready:
                 self.close()
+                failed = next((a for ok, a in answers.values() if not ok), None)
                 raise RankError(failed or f"{function}: no answer from some rank after {self.timeout} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)

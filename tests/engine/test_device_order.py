@@ -1,4 +1,4 @@
-"""What orders a device's streams is called where it must be; `far_memory/units.py` shows that it orders."""
+"""What orders a device's streams is called where it must be; `far_memory` shows that it orders them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,26 +7,35 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import Point, covering
-from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS, check, row_id
+from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 
+SHARED_OUT: list[dict[str, Any]] = [
+    {"zero_stage": 1, **SPECULATIVE, "rollback": "journal"},
+    {"zero_stage": 2, **SPECULATIVE, "offload_ratio": 0.25},
+    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal", "offload_ratio": 0.7},
+]
+ALL = [*ROWS, *SPECULATIVE_ROWS, *SHARED_OUT]
+FLOAT16 = {"dtype": "float16", "loss_scale_window": 1}
 PAIRS = covering(
     {
-        "row": range(len(ROWS)),
+        "row": range(len(ALL)),
         "world_size": [1, 2, 3, 4],
         "model": ["mlp", "gpt", "odd-together"],
         **CHOICES,
+        "clipping": [*CHOICES["clipping"], {"gradient_clipping": 1e6}],
+        "dtypes": [*CHOICES["dtypes"], FLOAT16],
     },
     2,
     seed=3,
 )
 
 
-@pytest.mark.parametrize("k", range(len(PAIRS)), ids=lambda k: f"{row_id(ROWS[PAIRS[k]['row']])}-{k}")
+@pytest.mark.parametrize("k", range(len(PAIRS)), ids=lambda k: f"{row_id(ALL[PAIRS[k]['row']])}-{k}")
 def test_every_pair_of_choices_is_bit_identical_to_plain_pytorch(ranks: RankPool, k: int) -> None:
     """`make soak` runs every three of them."""
     point = dict(PAIRS[k])
-    row, world_size, model = ROWS[point.pop("row")], point.pop("world_size"), point.pop("model")
+    row, world_size, model = ALL[point.pop("row")], point.pop("world_size"), point.pop("model")
     for choice in point.values():
         row = row | choice
     check(ranks, model, world_size, row)
@@ -115,12 +124,11 @@ def test_a_single_gradient_is_not_rounded_to_the_accumulation_dtype(
     check(ranks, "mlp", 2, row | unknown)
 
 
-ALL = [*ROWS, *SPECULATIVE_ROWS]
 MIXED = {
     "world_size": [1, 2, 3, 4],
     "model": ["mlp", "gpt", "odd-together", "checkpointed", "wandering", "outside", "mixed"],
     **CHOICES,
-    "dtypes": [*CHOICES["dtypes"], {"dtype": "float16", "loss_scale_window": 1}],
+    "dtypes": [*CHOICES["dtypes"], FLOAT16],
 }
 
 

@@ -1,15 +1,12 @@
-"""The flat layout covers every element once, whatever the sizes."""
+"""The flat layout keeps to its sizes, whatever the parameters; the parity lattice shows what lies where."""
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.engine.gradients.norm import canonical_order
 from zbench.engine.partition import CHUNK, GatherGroup, Layout, plan_layout, round_up, split_layout
-from zbench.engine.shard_layout import ShardedLayout, WholeLayout
 
 
 @dataclass(frozen=True)
@@ -47,17 +44,6 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(sizes, layout, block, bucket)
 
 
-def numbered(case: Case) -> np.ndarray:
-    """Return the flat layout with every parameter's elements numbered from 1; zero elsewhere."""
-    flat = np.zeros(case.layout.length, dtype=np.int64)
-    at = 1
-    for span, size in zip(case.layout.spans, case.sizes, strict=True):
-        assert not flat[span.start : span.stop].any(), "two parameters overlap"
-        flat[span.start : span.stop] = np.arange(at, at + size)
-        at += size
-    return flat
-
-
 @given(cases())
 def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> None:
     layout, alignment = case.layout, case.layout.shards * CHUNK
@@ -83,63 +69,6 @@ def test_buckets_hold_each_block_once_and_keep_to_their_size(case: Case) -> None
         assert bucket.length <= case.bucket_size or len(bucket.blocks) == 1
     last = [min(layout.parameters_in(b), default=0) for b in layout.buckets]
     assert last == sorted(last, reverse=True), "in the order in which backward completes them"
-
-
-@given(cases())
-def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Case) -> None:
-    layout, flat = case.layout, numbered(case)
-    shards = [ShardedLayout(layout, rank) for rank in range(layout.shards)]
-    bucket_buffers = [np.full(bucket.length, -1) for bucket in layout.buckets]
-    for index, (span, size) in enumerate(zip(layout.spans, case.sizes, strict=True)):
-        covered = 0
-        for p in layout.portions(index):
-            assert p.source == covered
-            place = bucket_buffers[p.bucket][p.target : p.target + p.length]
-            assert (place == -1).all()
-            place[:] = flat[span.start + p.source : span.start + p.source + p.length]
-            covered += p.length
-        assert covered == size
-    for bucket, send in zip(layout.buckets, bucket_buffers, strict=True):
-        for start, stop in layout.gaps(bucket):
-            assert (send[start:stop] == -1).all()
-            send[start:stop] = 0
-        for rank, part in enumerate(send.reshape(layout.shards, -1)):
-            owned = [shards[rank].part(block) for block in bucket.blocks]
-            assert (part == np.concatenate([flat[p.start : p.stop] for p in owned])).all()
-
-
-@given(cases(), st.booleans())
-def test_shards_own_every_element_once(case: Case, whole: bool) -> None:
-    layout, flat = case.layout, numbered(case)
-    seen = np.zeros_like(flat)
-    for rank in range(layout.shards):
-        shard = (WholeLayout if whole else ShardedLayout)(layout, rank)
-        assert shard.length == layout.length // (1 if whole else layout.shards)
-        at = 0
-        for s in shard.segments:
-            assert s.local >= at
-            at = s.local + s.length
-            assert s.flat % CHUNK == s.local % CHUNK == s.length % CHUNK == 0
-            seen[s.flat : s.flat + s.length] += 1
-        assert at <= shard.length
-    copies = layout.shards if whole else 1
-    assert (seen[flat > 0] == copies).all()
-    assert seen.max(initial=0) <= copies
-
-
-@given(cases())
-@settings(max_examples=50)
-def test_canonical_order_undoes_the_sharding(case: Case) -> None:
-    layout = case.layout
-    chunks = np.arange(layout.length // CHUNK)
-    gathered = [
-        chunks[p.start // CHUNK : p.stop // CHUNK]
-        for rank in range(layout.shards)
-        for p in (ShardedLayout(layout, rank).part(block) for block in layout.blocks)
-    ]
-    ordered = np.concatenate([np.empty(0, dtype=np.int64), *gathered])[canonical_order(layout)]
-    expected = [np.arange(s.start // CHUNK, s.padded_stop // CHUNK) for s in layout.spans]
-    assert (ordered == np.concatenate([np.empty(0, dtype=np.int64), *expected])).all()
 
 
 def layout(world_size: int, bucket: int) -> Layout:

@@ -1,4 +1,4 @@
-"""The CUDA kernels' bits, where there is a device; the comparison itself is tried on the CPU everywhere."""
+"""The CUDA kernels' bits: compiled for the host and, where there is one, on a device."""
 
 import dataclasses
 
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, results
 from tests.engine.adam.host_kernels import COMPILER, HostKernels
-from tests.engine.adam.reference import ReferenceAdam
 from tests.engine.plain import bits
 from zbench.engine.adam import (
     AdamBackend,
@@ -21,7 +20,6 @@ from zbench.engine.adam import (
 )
 
 PLACES = [
-    "cpu",
     pytest.param("host", marks=pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")),
     pytest.param(
         "cuda",
@@ -34,8 +32,8 @@ PLACES = [
 
 
 def backend_on(place: str) -> AdamBackend:
-    """Return the CUDA kernels, the same compiled for the host, or plain torch on the CPU."""
-    return {"cuda": CudaAdam, "host": HostKernels, "cpu": ReferenceAdam}[place]()
+    """Return the CUDA kernels, or the same compiled for the host."""
+    return {"cuda": CudaAdam, "host": HostKernels}[place]()
 
 
 def device(place: str) -> str:

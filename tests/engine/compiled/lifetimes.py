@@ -31,13 +31,11 @@ class Probe:
 
     inner: AdamBackend
     look: Callable[[], None] = lambda: None
-    beside: Sequence[int] = ()
-    """Bytes of further temporaries."""
 
     def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         settled()
         self.look()
-        temporaries = [torch.empty(size, dtype=torch.uint8) for size in (TEMPORARIES, *self.beside)]
+        temporaries = torch.empty(TEMPORARIES, dtype=torch.uint8)
         self.inner.update(tasks, grad_scale=grad_scale)
         del temporaries
 
@@ -94,30 +92,6 @@ def update_meets_only_the_partition(
             assert "buckets" not in held
             assert held.get("gradients", 0) + held.get("host_gradients", 0) == partition
         engine.close()
-
-
-def update_peaks(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[int, int, int, int]:
-    """Return the peaks of two steps above what stays between steps, partition bytes and bucket bytes.
-
-    In the second, targets and buckets live through the step: buckets are not released after backward, and the
-    optimizer's float32 partition is built beside targets that are kept.
-    """
-    model, batch = make("one_graph")
-    engine, probe = build(group, model, **spec)
-    held: list[int] = []
-    probe.look = lambda: held.append(engine.memory_by_category().get("buckets", 0))
-    step = partial(take_step, engine, batch, dist.get_rank(group))
-    gc.disable()  # nothing is freed in between
-    step(0)  # compiles, and makes what stays
-    low = peak_of(partial(step, 1))
-    assert held == [0, 0]
-    partition = partition_of(engine)
-    probe.beside = [partition]
-    with mock.patch.object(CompiledGradients, "release_buckets", return_value=None):
-        high = peak_of(partial(step, 2))
-    gc.enable()
-    engine.close()
-    return low, high, partition, held[-1]
 
 
 def take_step(engine: Engine, batch: Batch, rank: int, number: int) -> None:

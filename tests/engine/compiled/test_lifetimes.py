@@ -38,23 +38,6 @@ def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool)
     ranks.run(2, f"{CASES}:update_meets_only_the_partition", [spec], "wide")
 
 
-@pytest.mark.parametrize(
-    ("world_size", "spec"),
-    by_default(
-        lambda world, spec: world == 1 + (not spec), product((1, 2, 3), ({"reduce_bucket_size": 10**6}, {}))
-    ),
-    ids=str,
-)
-def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
-    ranks: RankPool, world_size: int, spec: dict[str, Any]
-) -> None:
-    for low, high, partition, buckets in ranks.run(world_size, f"{CASES}:update_peaks", spec):
-        assert buckets > 0
-        assert high - low == partition + buckets
-        if spec:  # one bucket: the whole layout is in its send buffer
-            assert buckets >= partition * world_size
-
-
 def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
     eager, compiled = (
         ranks.run(2, f"{CASES}:whole_peak", how, "deep", 20_000) for how in ("off", "aot_eager")

@@ -113,11 +113,13 @@ def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # it wants to see optimizer.step
-def test_a_scheduler_is_heard_by_the_next_update_ahead() -> None:
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+def test_a_scheduler_is_heard_by_the_next_update_ahead(moments: str) -> None:
     """torch's own scheduler: what ran ahead in backward had the new rate, so nothing is done again."""
     states = []
+    how = {"param_groups": {"*bias": {"lr": 0.1}}, "optimizer": {"moments_dtype": moments}}
     for schedule in ("speculative", "after_backward"):
-        with engine(layers(), offload_schedule=schedule, param_groups={"*bias": {"lr": 0.1}}) as e:
+        with engine(layers(), offload_schedule=schedule, **how) as e:
             rates = torch.optim.lr_scheduler.ExponentialLR(e.optimizer, 0.5)
             for step in range(4):
                 e.backward(loss(e.model, step))

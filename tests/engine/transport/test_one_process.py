@@ -1,15 +1,15 @@
-"""Parts of the transport that one process shows: the store's texts, groups that fit, probes, sums."""
+"""Parts of the transport that one process shows: the store's texts, groups that fit, its folder."""
 
 import stat
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from torch.distributed import Store
 
 from zbench.engine.transport.agreement import Board
 from zbench.engine.transport.hybrid import check_shard_group_size
-from zbench.engine.transport.peers import PeerListener, can_read_all
+from zbench.engine.transport.peers import PeerListener
 from zbench.errors import UsageError
 
 
@@ -44,42 +44,6 @@ def test_shard_groups_that_do_not_fill_the_world_are_refused_with_those_that_do(
         check_shard_group_size(size, 4)
     for fits in (1, 2, 4):
         check_shard_group_size(fits, 4)
-
-
-class Probe:
-    """Stands for another rank's memory: readable, not, or gone when it is tried."""
-
-    def __init__(self, pid: int, answer: bool | type[OSError]) -> None:
-        self.pid, self._answer = pid, answer
-
-    def readable(self) -> bool:
-        if isinstance(self._answer, bool):
-            return self._answer
-        raise self._answer
-
-
-class Listener:
-    """Notes whom it is told to connect to; refuses if `error` says so."""
-
-    def __init__(self, error: type[OSError] | None = None) -> None:
-        self.connected: list[str] = []
-        self._error = error
-
-    def connect(self, names: list[str]) -> None:
-        if self._error is not None:
-            raise self._error
-        self.connected = names
-
-
-@pytest.mark.parametrize("second", [True, False, PermissionError])
-def test_ranks_are_connected_only_if_every_ranks_memory_can_be_read(second: bool | type[OSError]) -> None:
-    listener, probes = Listener(), [(Probe(7, True), "a"), (Probe(8, second), "b")]
-    assert can_read_all(cast(Any, listener), cast(Any, probes)) == (second is True)
-    assert listener.connected == (["a", "b"] if second is True else [])
-
-
-def test_a_connection_that_is_refused_is_no_way_to_read() -> None:
-    assert not can_read_all(cast(Any, Listener(ConnectionRefusedError)), cast(Any, [(Probe(7, True), "a")]))
 
 
 def test_no_other_user_can_connect_to_a_rank_and_nothing_is_left_behind() -> None:

@@ -3,7 +3,6 @@ and one that only a race shows.
 """
 
 import threading
-from typing import Any
 from unittest import mock
 
 import torch
@@ -15,7 +14,7 @@ from zbench.engine.speculative.updates import Update
 from zbench.engine.transport.works import QueuedWork
 
 
-def a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:
+def test_a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:
     with modelled() as (device, memory):
         source, target = Values(device), Values(device)
         source.write(3.0)
@@ -25,7 +24,7 @@ def a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:
         assert copy.is_completed()
 
 
-def the_source_of_a_copy_to_the_host_may_be_written_after_release() -> None:
+def test_the_source_of_a_copy_to_the_host_may_be_written_after_release() -> None:
     with modelled() as (device, memory):
         source, target = Values(device, 3.0), Values(device)
         copy = memory.copy_in(source, target)  # type: ignore[arg-type]
@@ -36,7 +35,7 @@ def the_source_of_a_copy_to_the_host_may_be_written_after_release() -> None:
         assert target.value == 3.0
 
 
-def the_source_of_a_copy_to_the_host_may_be_freed() -> None:
+def test_the_source_of_a_copy_to_the_host_may_be_freed() -> None:
     with modelled() as (device, memory):
         source, target = Values(device, 3.0), Values(device)
         copy = memory.copy_in(source, target)  # type: ignore[arg-type]
@@ -45,7 +44,7 @@ def the_source_of_a_copy_to_the_host_may_be_freed() -> None:
         assert target.value == 3.0
 
 
-def a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it() -> None:
+def test_a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it() -> None:
     with modelled() as (device, memory):
         source, target, read = Values(device, 3.0), Values(device), Values(device)
         copy = memory.copy_out(source, target)  # type: ignore[arg-type]
@@ -57,7 +56,7 @@ def a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it() -> None:
         assert read.value == 3.0
 
 
-def the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> None:
+def test_the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> None:
     with modelled() as (device, memory):
         source, target = Values(device, 3.0), Values(device)
         copy = memory.copy_out(source, target)  # type: ignore[arg-type]
@@ -67,7 +66,7 @@ def the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> Non
         assert target.value == 3.0
 
 
-def memory_that_another_stream_still_reads_may_be_freed() -> None:
+def test_memory_that_another_stream_still_reads_may_be_freed() -> None:
     """A forward on a stream of the user's reads weights, and gives them up before it has run."""
     with modelled() as (device, _):
         weights, out, side = Values(device, 3.0), Values(device), Stream()
@@ -79,7 +78,7 @@ def memory_that_another_stream_still_reads_may_be_freed() -> None:
         assert out.value == 3.0
 
 
-def a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> None:
+def test_a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> None:
     """Autograd computes a gradient on the stream of its forward, and calls hooks there."""
     with modelled() as (device, _):
         taken, gradient, bucket = GradientStream(torch.device("cuda", 0)), Values(device), Values(device)
@@ -93,7 +92,7 @@ def a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> 
         assert bucket.value == 3.0
 
 
-def a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
+def test_a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
     with modelled() as (device, _):
         side = Stream()
         taken, bucket = GradientStream(torch.device("cuda", 0)), Values(device)
@@ -108,7 +107,7 @@ def a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
         assert bucket.value == 3.0
 
 
-def weights_that_one_stream_gathered_may_be_read_on_another() -> None:
+def test_weights_that_one_stream_gathered_may_be_read_on_another() -> None:
     with modelled() as (device, _):
         weights, out, side = Values(device), Values(device), Stream()
         weights.write(3.0)
@@ -121,7 +120,7 @@ def weights_that_one_stream_gathered_may_be_read_on_another() -> None:
         assert out.value == 3.0
 
 
-def an_interrupted_wait_ends_behind_the_work() -> None:
+def test_an_interrupted_wait_ends_behind_the_work() -> None:
     class Interrupted(threading.Event):
         times = 0
 
@@ -145,7 +144,7 @@ def an_interrupted_wait_ends_behind_the_work() -> None:
     thread.join()
 
 
-def no_update_is_pending_when_a_step_decides_which_to_do_again() -> None:
+def test_no_update_is_pending_when_a_step_decides_which_to_do_again() -> None:
     """To do one again writes the hyperparameters that a pending one reads."""
     model = running.layers()
     with running.engine(model, gradient_clipping=0.0) as built:
@@ -161,18 +160,3 @@ def no_update_is_pending_when_a_step_decides_which_to_do_again() -> None:
             built.step()
     assert pending
     assert not any(pending)
-
-
-CHECKS: list[Any] = [
-    no_update_is_pending_when_a_step_decides_which_to_do_again,
-    a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source,
-    the_source_of_a_copy_to_the_host_may_be_written_after_release,
-    the_source_of_a_copy_to_the_host_may_be_freed,
-    a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it,
-    the_host_may_write_the_source_of_a_copy_to_the_device_after_release,
-    memory_that_another_stream_still_reads_may_be_freed,
-    a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it,
-    a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken,
-    weights_that_one_stream_gathered_may_be_read_on_another,
-    an_interrupted_wait_ends_behind_the_work,
-]
