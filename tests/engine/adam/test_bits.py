@@ -1,4 +1,4 @@
-"""Same bits on every instruction set, thread count, partition and order; `test_torch_fused`: they are torch's."""
+"""Same bits on every instruction set, thread count, partition and order; `test_torch_fused` compares torch."""
 
 import itertools
 import random
