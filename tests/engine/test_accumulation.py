@@ -42,34 +42,11 @@ def test_each_mode_knows_the_first_backward_of_each_step_and_its_end_as_far_as_i
         boundaries = [backward(mode, mark) for mark in marks]
         assert [b.first for b in boundaries] == [True, False, False]
         assert [b.last for b in boundaries] == ends
+        if ends[-1]:
+            with pytest.raises(UsageError, match=r"call engine\.step"):
+                mode.next(marks[-1])
         mode.check_step()
         mode.reset()
-
-
-def test_micro_steps_refuse_an_early_step_and_a_late_backward() -> None:
-    mode = MicroSteps(2)
-    with pytest.raises(UsageError, match=r"expected 2 backwards .* got 0; call engine.backward"):
-        mode.check_step()
-    backward(mode)
-    with pytest.raises(UsageError, match="got 1"):
-        mode.check_step()
-    backward(mode)
-    with pytest.raises(UsageError, match=r"call engine\.step"):
-        mode.next(None)
-    mode.check_step()
-
-
-def test_multi_backward_ends_where_the_caller_marks_it() -> None:
-    mode = MultiBackward()
-    assert backward(mode) == AccumulationBoundary(True, False)
-    with pytest.raises(UsageError, match="pass last=True"):
-        mode.check_step()
-    mode.next(True)  # and no done(): it raised
-    assert backward(mode, last=True) == AccumulationBoundary(False, True)
-    with pytest.raises(UsageError, match=r"call engine\.step"):
-        mode.next(True)
-    mode.reset()
-    assert backward(mode, last=True) == AccumulationBoundary(True, True)
 
 
 @pytest.mark.parametrize("mode", [MicroSteps(2), Unmanaged()], ids=["micro_steps", "unmanaged"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from . import faults, study_faults
-from .rounds import SHARED_MEMORY, Round
+from .rounds import PROCESSES, SHARED_MEMORY, Round
 
 ROUNDS = int(os.environ.get("SOAK_FAULTS", "220"))
 TRIES = 5
@@ -24,7 +24,7 @@ def fault_of(number: int, seed: int) -> str:
     return order[place]
 
 
-@pytest.mark.parametrize("fault", ["SIGKILL server", "fsync:ENOSPC"])
+@pytest.mark.parametrize("fault", [*(f"SIGKILL {kind}" for kind in PROCESSES), "fsync:ENOSPC"])
 def test_a_fault_leaves_nothing_wrong(fault: str, tmp_path: Path) -> None:
     played = faults.play(tmp_path, fault, random.Random(1))
     assert played.problem is None
