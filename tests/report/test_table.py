@@ -15,7 +15,7 @@ from zbench.record.summary import summarize
 from zbench.report import text
 from zbench.report.live import record_line
 from zbench.report.screen import Screen
-from zbench.report.table import log_path, notes, print_results, ranked
+from zbench.report.table import log_path, notes, print_results
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -62,17 +62,6 @@ def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(tim
     assert unit in record_line(record(1, 1.0, timing=timing)).plain
 
 
-def test_a_row_outside_a_constraint_says_so():
-    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
-    records = [record(0, 100.0, memory=MemoryPeaks(4 << 20, 0, 1)), record(1, 200.0)]
-    out = io.StringIO()
-    print_results(Screen(file=out, width=200), records, limit)
-    heading, inside, outside, *_ = out.getvalue().splitlines()
-    assert heading.rstrip().endswith("outside")
-    assert outside.rstrip().endswith("peak_device_bytes <= 10 MiB")
-    assert "peak_device_bytes" not in inside
-
-
 def test_best_is_first_and_marked_and_the_others_are_behind_it():
     rates = {0: (600.0, 602.0, 598.0), 1: (1000.0, 1100.0, 1048.0)}
     lines = printed([record(s, rate, repeat=n) for s in rates for n, rate in enumerate(rates[s])])
@@ -93,23 +82,6 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
     chosen = next(line.split()[1] for line in lines[1:4] if line.startswith("≈*"))
     assert lines[4].startswith(f"≈* recommended {why}, tied with 1 other")
     assert f": zero_stage={chosen[-1]} " in lines[4]
-
-
-def test_a_row_over_the_memory_limit_is_never_first():
-    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
-    over, under = record(0, 9000.0), record(1, 100.0, memory=MemoryPeaks(1 << 20, 0, 0))
-    assert [s.axes["zero_stage"] for s in ranked(summarize([over, under]), limit)] == [1, 0]
-
-
-def test_faster_but_wrong_row_is_not_best_and_is_explained():
-    wrong = Correctness("wrong", 5000.0, worst_parameter="blocks.0.weight", first_differing_step=2)
-    lines = printed([record(0, 900.0), record(1, 1000.0, correctness=wrong)])
-    assert lines[1].split()[:3] == ["*", "id0", "0"]
-    assert lines[2].split()[:2] == ["id1", "1"]
-    assert lines[-1] == (
-        "wrong zero_stage=1 reduce_bucket_size=5M: error ratio 5e+03, "
-        "worst parameter blocks.0.weight, differs from step 2 on"
-    )
 
 
 @pytest.mark.parametrize(
