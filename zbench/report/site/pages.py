@@ -24,7 +24,6 @@ from zbench.spec.metrics import METRICS
 _ALPHA = 0.001
 """Chance of a change where there is none: a site asks for every metric of every configuration."""
 
-_RUNS_A_PAGE = 1000
 _MOST_CHANGES = 100
 _SCRIPT = (Path(page.__file__).parent / "site.js").read_text(encoding="utf-8")
 _LATE = 20
@@ -106,10 +105,7 @@ class Overview:
         site.write("feed.xml", page.render_template("feed.xml.j2", **feed))
         site.write("badge.json", json.dumps(_badge(newest[:_LATE], worse)) + "\n")
         site.write(".nojekyll", "")
-        starts = range(0, len(newest), _RUNS_A_PAGE)
-        names = ["index.html", *(f"runs-{number}.html" for number in range(2, len(starts) + 1))]
-        for start, name, more in reversed(list(zip(starts, names, [*names[1:], ""], strict=True))):
-            site.write(name, self._index(newest[start : start + _RUNS_A_PAGE], more, whole=start == 0))
+        site.write("index.html", self._index(newest))
 
     def _trend_page(self, trend: Trend) -> str:
         pages, most = {run.id: f"../{run.page}" for run, _ in trend.results}, timelines.MOST_VISITS
@@ -133,19 +129,18 @@ class Overview:
             commits=self._commits,
         )
 
-    def _index(self, runs: Sequence[KeptRun], more: str, *, whole: bool) -> str:
+    def _index(self, newest: Sequence[KeptRun]) -> str:
         worse = sum(event.is_worse for event in self._events)
-        facts = {"Newest run": self._runs[-1].name, "Runs": len(self._runs),
+        facts = {"Newest run": newest[0].name, "Runs": len(newest),
                  "Configurations": len(self._trends), "Regressions": worse}  # fmt: skip
         return page.render_template(
             "index.html.j2",
-            title="All runs" if whole else "Older runs",
-            home="" if whole else "index.html",
+            title="All runs",
+            home="",
             facts=facts.items(),
-            events=self._events[:_MOST_CHANGES] if whole else [],
-            trends=self._trends if whole else [],
-            runs=runs,
-            more=more,
+            events=self._events[:_MOST_CHANGES],
+            trends=self._trends,
+            runs=newest,
             metrics=METRICS,
             commits=self._commits,
             script=_SCRIPT,
