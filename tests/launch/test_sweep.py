@@ -12,7 +12,6 @@ from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.sweep import (
     SweepPlan,
     SweepRun,
-    needs_another,
     shuffled,
 )
 from zbench.record.store import RunDirectory, StorageError, load_records
@@ -165,15 +164,6 @@ def sized(micro_batch_size, **options):
 FIRST_SMALL = next(seed for seed in range(99) if shuffled([2, 4], seed=seed, round_number=0) == [2, 4])
 
 
-def test_repeats_go_on_until_the_interval_is_tight(sweep):
-    run = make_trial().run.model_copy(update={"precision": 0.05, "max_repeats": 6})
-    steady = make_trial().model_copy(update={"run": run})
-    noisy = make_trial(noise=True).model_copy(update={"run": run})
-    records = sweep.run(steady, noisy)
-    counts = {t.trial_id: sum(r.trial_id == t.trial_id for r in records) for t in (steady, noisy)}
-    assert counts == {steady.trial_id: 3, noisy.trial_id: 6}
-
-
 def test_references_are_cleared_away_when_all_is_done(sweep):
     with pytest.raises(KeyboardInterrupt):
         sweep.run(*STAGES, stop_after=1)
@@ -235,12 +225,3 @@ def test_interval_covers_the_truth_as_often_as_it_says():
         center = math.exp(sum(map(math.log, medians)) / 5)
         covered += abs(math.log(center / 0.1)) <= math.log1p(relative_half_width(medians))
     assert 0.93 < covered / 2000 < 0.97
-
-
-def test_repeats_go_on_until_tight_enough_or_the_budget_ends():
-    tight, wide = [1.0, 1.001, 0.999, 1.0], [1.0, 1.2, 0.8, 1.1]
-    assert not needs_another(tight, precision=0.02, max_repeats=20)
-    assert needs_another(wide, precision=0.02, max_repeats=20)
-    assert not needs_another(wide, precision=0.02, max_repeats=4)
-    assert not needs_another(wide, precision=None, max_repeats=20)
-    assert needs_another([1.0, 1.0], precision=0.02, max_repeats=20)

@@ -10,7 +10,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record import lines
-from zbench.record.record import Correctness, Failure, MemoryPeaks, Traffic
+from zbench.record.record import Correctness, Failure, Traffic
 
 
 def test_record_comes_back_equal(make_record):
@@ -93,25 +93,6 @@ def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_re
     file.write_bytes(b"".join(map(lines.encode, records)))
     read = lines.read(file)
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
-
-
-@pytest.mark.parametrize(
-    ("simulated", "measured", "apart"),
-    [
-        ({"peak_device_bytes": 150}, 100, 0.5),
-        ({"peak_device_bytes": 80}, 100, -0.2),
-        ({"peak_device_bytes": 0}, 100, -1.0),
-        ({"peak_device_bytes": 100}, 0, None),
-        ({"peak_device_bytes": 100}, None, None),
-        ({}, 100, None),
-    ],
-)
-def test_the_simulated_peaks_error_is_relative_to_the_measured_one(
-    simulated: dict[str, int], measured: int | None, apart: float | None, make_record
-) -> None:
-    memory = None if measured is None else MemoryPeaks(measured, 0, 1)
-    found = make_record(simulated=simulated, memory=memory).simulated_apart
-    assert found == pytest.approx(apart)
 
 
 def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):

@@ -119,78 +119,11 @@ def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) ->
     assert (engine["zero_stage"], engine["dtype"]) == (1, "bfloat16")
 
 
-WHOLE = {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"}
-RESHARDED = {"reshard_after_forward": False}
-STRATEGIES: list[tuple[str | int, int]] = [
-    ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), (2, 2), ("NO_SHARD", 0), (3, 0), (1, 3), (4, 3),
-    ("HYBRID_SHARD_ZERO2", 2),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fsdp", "engine"),
-    [
-        ({}, {"zero_stage": 3}),
-        ({"fsdp_reshard_after_forward": True}, {"zero_stage": 3}),
-        ({"fsdp_reshard_after_forward": False}, {"zero_stage": 2}),
-        *(({"fsdp_sharding_strategy": name}, {"zero_stage": stage}) for name, stage in STRATEGIES),
-        ({"fsdp_offload_params": True}, WHOLE),
-    ],
-)
-def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any]) -> None:
-    assert engine_of_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}) == engine
-    assert engine_of_accelerate({"distributed_type": "NO", "fsdp_config": fsdp}) == {}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "other", "notes"),
-    [
-        (2, {"fsdp_offload_params": True}, ["only zero_stage 3 offloads parameters"]),
-        ("HYBRID_SHARD", {}, ["hybrid_shard is read as zero_stage: 3", "shard_group_size"]),
-        ("5", {}, ["5 is read as zero_stage: 2"]),
-        ("new", {}, ["new is read as zero_stage: 3"]),
-        (1, {"fsdp_new": 7, "fsdp_version": 2, "fsdp_off": False}, ["fsdp_config.new: 7 has no counterpart"]),
-    ],
-)
-def test_what_fsdp_has_and_zero_stages_do_not_is_told(
-    strategy: str | int, other: dict[str, Any], notes: list[str]
-) -> None:
-    fsdp = {"fsdp_sharding_strategy": strategy} | other
-    (note,) = from_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}, Path()).notes
-    assert all(text in note for text in notes)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "engine"),
-    [
-        ({"fsdp": "full_shard auto_wrap"}, {"zero_stage": 3}),
-        ({"fsdp": True}, {"zero_stage": 3}),
-        ({"fsdp": False}, {}),
-        ({"fsdp": ["shard_grad_op"]}, {"zero_stage": 2}),
-        ({"fsdp": "no_shard"}, {"zero_stage": 0}),
-        ({"fsdp": "full_shard", "fsdp_config": RESHARDED | {"version": 2}}, {"zero_stage": 2}),
-        ({"fsdp": "full_shard offload"}, WHOLE),
-        ({"fsdp": "", "fsdp_config": RESHARDED}, {}),
-    ],
-)
-def test_the_trainers_fsdp_is_a_stage(arguments: dict[str, Any], engine: dict[str, Any]) -> None:
-    translated = from_training_args(arguments, Path())
-    plain = from_training_args({}, Path())
-    assert translated.document["engine"] == plain.document["engine"] | engine
-    assert translated.notes == []
-
-
-def test_the_trainers_fsdp_configuration_may_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "fsdp.json").write_text(json.dumps({"fsdp_activation_checkpointing": True}))
-    translated = from_training_args({"fsdp": "full_shard", "fsdp_config": "fsdp.json"}, tmp_path)
-    assert translated.document["workload"] == {"micro_batch_size": 8, "activation_checkpointing": True}
-
-
 def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
-    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "dynamo_config": {"x": 1}, "fp8": None}
+    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "fsdp_config": {"x": 1}, "fp8": None}
     translated = from_accelerate(config, Path())
     assert translated.document["run"] == {"device": "cpu", "world_size": 4}
-    assert translated.notes == ["dynamo_config: {'x': 1} has no counterpart; left out"]
+    assert translated.notes == ["fsdp_config: {'x': 1} has no counterpart; left out"]
     assert from_accelerate({"num_processes": 1}, Path()).document["run"] == {"world_size": 1}
     assert from_accelerate({"num_processes": 0}, Path()).document["run"] == {}
 

@@ -1,44 +1,18 @@
-"""What the simulation says beside what was measured and leaves out; what is pruned."""
-
-from dataclasses import replace
+"""What the simulation leaves out, and what is pruned."""
 
 import pytest
 
-from tests.making import make_record, make_trial
+from tests.making import make_trial
 from zbench.estimate.result import NotSimulated
-from zbench.record.lines import decode_line, encode
-from zbench.record.record import MemoryPeaks
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
-from zbench.tune.forecast import pruner, too_large, with_simulated, work_per_step
+from zbench.tune.forecast import pruner, too_large, work_per_step
 from zbench.tune.space import Space
 from zbench.worker.progress import Watch
 
 from .fakes import estimated, small_sweep
 
 TRIAL = make_trial({"zero_stage": 1})
-MEASURED = make_record(
-    trial_id=TRIAL.trial_id, config=TRIAL.config(), memory=MemoryPeaks(1000, 0, 0), warnings=[]
-)
-
-
-@pytest.mark.parametrize(
-    ("peak", "warnings"),
-    [
-        (1000, []),
-        (1009, []),
-        (991, []),
-        (1011, ["1.1% more than was measured"]),
-        (900, ["10.0% less than was measured"]),
-        (1500, ["50.0% more than was measured"]),
-    ],
-)
-def test_a_record_says_by_how_much_the_simulation_differs(peak: int, warnings: list[str]) -> None:
-    record = with_simulated(MEASURED, lambda _: estimated(peak), TRIAL)
-    assert record.simulated == {"peak_device_bytes": peak}
-    assert all(text in warning for text, warning in zip(warnings, record.warnings, strict=True))
-    assert decode_line(encode(record)) == record
-
 
 @pytest.mark.parametrize(
     ("device", "peak", "fits"),
@@ -55,12 +29,6 @@ def test_a_trial_that_is_left_out_is_told_with_what_it_needs() -> None:
     reason = "needs 1001 B by the simulation, the limit is 1000 B"
     assert too_large(lambda _: estimated(1001), make_trial(device="cpu"), 1000) == reason
     assert too_large(lambda _: NotSimulated("compiled"), TRIAL, 1) is None, "it may fit"
-
-
-def test_only_what_was_measured_and_simulated_is_compared() -> None:
-    record = with_simulated(replace(MEASURED, outcome="oom", memory=None), lambda _: estimated(5), TRIAL)
-    assert (record.simulated, record.warnings) == ({"peak_device_bytes": 5}, [])
-    assert with_simulated(MEASURED, lambda _: NotSimulated("compiled"), TRIAL) == MEASURED
 
 
 RATE = (Goal("tokens_per_s", "maximize"),)

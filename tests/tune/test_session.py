@@ -180,9 +180,6 @@ def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(
     reasons = search.outcome.predicted_oom.values()
     assert "needs 32 MiB by the simulation, the limit is 29 MiB" in reasons
     assert len(search.firsts) == 18
-    for record in search.firsts:
-        size, stage = record.axes["micro_batch_size"], record.axes["zero_stage"]
-        assert record.simulated == ({"peak_device_bytes": size << 20} if stage else {})
 
 
 def test_a_search_ends_where_two_hundred_points_in_a_row_cannot_fit(

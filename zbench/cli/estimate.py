@@ -15,8 +15,6 @@ from zbench.estimate.client import Simulator
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
-from zbench.spec.deepspeed import from_deepspeed
-from zbench.spec.document import read_document
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
@@ -56,9 +54,6 @@ def command(
         str | None,
         typer.Option(metavar="N", help="Also the time of so many tokens, as 300e9 or 15T; needs a machine."),
     ] = None,
-    deepspeed: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Begin with a DeepSpeed JSON configuration.")
-    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
     ] = None,
@@ -74,7 +69,12 @@ def command(
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
     given = [] if world_size is None else [f"run.world_size={world_size}"]
     given += [] if machine is None else [f"machine={machine}"]
-    sweep, base_dir = _sweep(file, deepspeed, [*overrides, *given])
+    settings = [*overrides, *given]
+    if file is None:
+        sweep, base_dir = sweep_from_mapping({"name": "estimate"}, settings), Path.cwd()
+    else:
+        path = sweep_file(file)
+        sweep, base_dir = load_sweep(path, settings), path.absolute().parent
     expansion = expand(sweep)
     if tokens is not None and sweep.machine is None:
         raise UsageError("--tokens: on which machine? Add --machine, such as --machine H100")
@@ -128,20 +128,6 @@ def _training(row: EstimateRow, tokens: int) -> tuple[float, float] | str:
         return row.time or "not simulated"
     steps = tokens / (samples_per_step(row.trial) * workload.sequence_length)
     return steps * row.time.low_s, steps * row.time.high_s
-
-
-def _sweep(file: Path | None, deepspeed: Path | None, given: list[str]) -> tuple[SweepSpec, Path]:
-    if deepspeed is not None:
-        if file is not None:
-            raise UsageError("give a sweep file or --from, not both; --set changes keys of either")
-        translated = from_deepspeed(read_document(deepspeed).data)
-        for note in translated.notes:
-            console.warn(note)
-        return sweep_from_mapping({"name": "estimate", **translated.document}, given), Path.cwd()
-    if file is None:
-        return sweep_from_mapping({"name": "estimate"}, given), Path.cwd()
-    path = sweep_file(file)
-    return load_sweep(path, given), path.absolute().parent
 
 
 def _document(

@@ -50,9 +50,12 @@ REMOVED = {  # a command or a command's option -> the remedy
     "compare --to": "redirect stdout, or use --all-formats DIR",
     "history --plots": "use `zbench publish`, which draws each configuration over all runs",
     "import": "use `zbench init FILE --from ds_config.json`",
+    "estimate --from": "use `zbench init FILE --from ds_config.json`, and estimate that file",
     "estimate --measured": "`zbench run` measures a step's peak, --plot draws the simulated step",
     "export --deepspeed": "use --to deepspeed",
     "plan --memory": "`zbench estimate FILE` says what each trial needs",
+    "sweep --run-implied-oom": "use --set search.imply_oom=false",
+    "tune --run-implied-oom": "use --set search.imply_oom=false",
     "tune --warm-start": "list what to try first under `include:` in the file, or use --resume RUN",
 }
 _WITHOUT_DOCUMENT = {"export", "schema"}

@@ -17,10 +17,6 @@ Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."),
 ]
-RunImpliedOom = Annotated[
-    bool,
-    typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")]
 OutputDir = Annotated[
     Path,

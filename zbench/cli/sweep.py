@@ -36,7 +36,6 @@ from zbench.cli.options import (
     Ray,
     Repeats,
     Resume,
-    RunImpliedOom,
     Seed,
     Slurm,
     Timeout,
@@ -66,7 +65,6 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: Resume = None,
-    run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: Ray = None,
     dry_run: DryRun = False,
@@ -84,7 +82,6 @@ def command(
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     most = seconds(max_time, "--max-time")
-    wanted += ["search.imply_oom=false"] * run_implied_oom
     with starting_nothing(dry_run):
         if resume is not None:
             request = resumed(resume, output_dir, file, wanted)

@@ -30,7 +30,6 @@ from zbench.cli.options import (
     Ray,
     Repeats,
     Resume,
-    RunImpliedOom,
     Seed,
     Slurm,
     Storage,
@@ -80,7 +79,6 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
     ] = None,
-    run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: Ray = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -101,7 +99,7 @@ def command(
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
-    asked = _search_settings(objective=objective, budget=budget, memory=memory, run_implied=run_implied_oom)
+    asked = _search_settings(objective=objective, budget=budget, memory=memory)
     with starting_nothing(dry_run):
         request = _request(file, resume, output_dir, [*wanted, *asked], method)
         if dry_run:
@@ -111,13 +109,7 @@ def command(
     raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, backend=backend))
 
 
-def _search_settings(
-    *,
-    objective: Sequence[str],
-    budget: str | None,
-    memory: str | None,
-    run_implied: bool,
-) -> list[str]:
+def _search_settings(*, objective: Sequence[str], budget: str | None, memory: str | None) -> list[str]:
     """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
     from zbench.tune.stop import parse_budget
 
@@ -139,7 +131,7 @@ def _search_settings(
         settings += [f"search.budget={seconds}"] if seconds is not None else []
     if memory is not None:
         settings.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
-    return [*settings, *(["search.imply_oom=false"] if run_implied else [])]
+    return settings
 
 
 def _request(

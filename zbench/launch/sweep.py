@@ -26,7 +26,6 @@ from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial, wants
 from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
-from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
 from zbench.worker.progress import Watch
@@ -37,8 +36,6 @@ T = TypeVar("T")
 _NO_ROOM = (
     "there was no room for it beside others in 80 % of the free memory; free some, or set `run.order: rounds`"
 )
-MIN_REPEATS = 3
-"""With fewer repeats the spread itself is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +180,7 @@ class SweepRun:
             return len(records)
         if len(records) < run.repeats:
             return run.repeats
-        times = [record.timing.mean_step_s for record in records if record.timing is not None]
-        more = needs_another(times, precision=run.precision, max_repeats=run.max_repeats)
-        return len(records) + (more or trial_id in self._contenders)
+        return len(records) + (trial_id in self._contenders)
 
     def _left(self) -> int:
         """Return how many repeats are left, by what is known now."""
@@ -340,13 +335,6 @@ def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
     return order[::-1] if round_number % 2 else order
 
 
-def needs_another(times: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:
-    """Whether one more repeat is worth its time: the interval is still wider than `precision`."""
-    if precision is None or len(times) >= max_repeats:
-        return False
-    return len(times) < MIN_REPEATS or relative_half_width(times) > precision
-
-
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """seconds: of all repeats, references left out. known: configurations that were measured before."""
@@ -359,7 +347,7 @@ def predict(trials: Iterable[TrialSpec], earlier: Iterable[Record]) -> Predictio
     """Return how long the repeats of these trials will take one after another, None where nothing is known.
 
     A configuration takes the median of its own earlier repeats; one that was never measured takes the median
-    of those that were. Repeats that `run.precision` or `run.separate` may add are not counted.
+    of those that were. Repeats that `run.separate` may add are not counted.
     """
     seconds: dict[str, list[float]] = {}
     for record in earlier:

@@ -167,7 +167,6 @@ class Record:
     elapsed_s: seconds of the whole repeat without its reference: start, build, steps, verification. A repeat
     that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too;
     what it waits in a heat of its own sweep does not.
-    simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
     machine: the kind of machine where rank 0 ran, in words; None of older records.
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
@@ -191,20 +190,12 @@ class Record:
     warnings: list[str] = field(default_factory=list)
     elapsed_s: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    simulated: dict[str, int] = field(default_factory=dict)
     machine: str | None = None
     inputs: dict[str, str] = field(default_factory=dict)
     heat: Heat | None = None
     losses: list[float] = field(default_factory=list)
     placement: Placement | None = None
     schema_version: int = SCHEMA_VERSION
-
-    @property
-    def simulated_apart(self) -> float | None:
-        """Return by what share the simulated device peak differs from the measured one, if both are known."""
-        simulated = self.simulated.get("peak_device_bytes")
-        measured = self.memory.peak_device_bytes if self.memory is not None else None
-        return simulated / measured - 1 if simulated is not None and measured else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `lines.decode` is the inverse."""

@@ -98,10 +98,6 @@ def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
         if known:
             is_exact = name == "rss" or all(memory.exact for memory in peaks)
             yield label, format_bytes(max(known)) + ("" if is_exact else " (estimated)")
-    simulated = next((record for record in records if record.simulated_apart is not None), None)
-    if simulated is not None:
-        peak = format_bytes(simulated.simulated["peak_device_bytes"])
-        yield "  simulated", f"{peak} ({simulated.simulated_apart:+.1%} against measured)"
     for category, size in peaks[-1].by_category.items():
         yield f"  {category}", format_bytes(size)
 

@@ -60,14 +60,11 @@ class RunSpec(SpecModel):
     repeats: int = Field(
         5, ge=1, description="Runs of each trial from the start; fewer than 5 show only large differences."
     )
-    precision: float | None = Field(
-        None, gt=0, lt=1, description="Repeat until the 95 % interval is within this share of the time: 0.02."
-    )
     separate: Share | None = Field(
         None, gt=0, lt=1, description="Repeat until the leaders differ, or are equal within this share: `5%`."
     )
     max_repeats: int = Field(
-        20, ge=1, description="Where `precision` and `separate` stop asking for more repeats."
+        20, ge=1, description="Where `separate` stops asking for more repeats."
     )
     order: Literal["auto", "turns", "rounds"] = Field(
         "auto",

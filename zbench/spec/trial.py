@@ -16,7 +16,7 @@ from zbench.spec.workload import WorkloadSpec
 
 NOT_IDENTITY = frozenset(
     {
-        "repeats", "precision", "separate", "max_repeats", "order", "heat", "yardstick", "timeout",
+        "repeats", "separate", "max_repeats", "order", "heat", "yardstick", "timeout",
         "memory_limit",
     }
 )  # fmt: skip

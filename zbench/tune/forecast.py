@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.record.record import Record
 from zbench.spec.metrics import STEP_TIMES, Goal
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.units import format_bytes
@@ -15,8 +13,6 @@ from zbench.worker.progress import Watch
 Ask = Callable[[TrialSpec], SimulationOutcome]
 
 PRUNE_FACTOR = 2.0
-_AGREES = 0.01
-"""A larger difference of the simulated peak from the measured one is told."""
 _SAFETY = 1.1
 """Beside a GPU a trial is left out only if above the limit by this factor: CPU paths are simulated."""
 _RATES = ("tokens_per_s", "samples_per_s", "tflops")
@@ -32,20 +28,6 @@ def too_large(ask: Ask, trial: TrialSpec, limit: float) -> str | None:
         return None
     needed = format_bytes(estimate.peak_device_bytes)
     return f"needs {needed} by the simulation, the limit is {format_bytes(limit)}"
-
-
-def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
-    """Return the record with the simulated peak; a warning says by how much a measured one differs."""
-    estimate = ask(trial)
-    if not isinstance(estimate, Estimate):
-        return record
-    both = replace(record, simulated={"peak_device_bytes": estimate.peak_device_bytes})
-    apart = both.simulated_apart
-    if apart is None or abs(apart) <= _AGREES:
-        return both
-    peak, word = format_bytes(estimate.peak_device_bytes), "more" if apart > 0 else "less"
-    warning = f"the simulation says {peak} of device memory, {abs(apart):.1%} {word} than was measured"
-    return replace(both, warnings=[*record.warnings, warning])
 
 
 def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:

@@ -65,12 +65,6 @@ def is_feasible(trial: FrozenTrial) -> bool:
     return trial.state == TrialState.COMPLETE and all(v <= 0 for v in trial.constraints.values())
 
 
-def best_first(history: History, directions: Sequence[Direction]) -> list[FrozenTrial]:
-    """Return the feasible trials by their first objective, the best first."""
-    feasible = [trial for trial in history if is_feasible(trial)]
-    return sorted(feasible, key=lambda trial: trial.values[0], reverse=directions[0] == "maximize")
-
-
 def relative(difference: float, to: float) -> float:
     """Return a difference as a share of a value; the difference itself where that is 0."""
     return difference / abs(to) if to else difference

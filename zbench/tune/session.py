@@ -44,7 +44,6 @@ from zbench.tune.forecast import (
     Ask,
     pruner,
     too_large,
-    with_simulated,
     work_per_step,
 )
 from zbench.tune.ledger import Ledger, adopt, costs, gather, open_study, record_invalid, record_of
@@ -246,7 +245,6 @@ class Session:
         trial, lease, watch, hold = self._under_way.pop(name)
         with hold:
             record = self._runner.run(trial, watch=watch)
-            record = record if self._limit is None else with_simulated(record, self._ask, trial)
             self._collect(trial, lease, record)
 
     def _collect(self, trial: TrialSpec, lease: Trial, record: Record) -> None:

@@ -7,6 +7,7 @@ where nothing is offloaded, so points that differ in it alone are one point, mea
 import itertools
 import json
 import math
+import random
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from zbench.spec.axes import Axis, ValueRange
+from zbench.spec.axes import Axis
 from zbench.spec.combinations import dependency_of
 from zbench.spec.expand import Points, base_config, expand
 from zbench.spec.keys import value_at
@@ -111,6 +112,10 @@ class Space:
 
     def random_point(self, seed: int, taken: Collection[str]) -> Point | None:
         """Return a point that can run and is not taken, drawn at random; None if none was found."""
+        points = self.points()
+        if points is not None:
+            left = [point for point in points if point_key(point) not in taken]
+            return random.Random(seed).choice(left) if left else None
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         for _ in range(_DRAWS):
             _, point = self.draw(study)
@@ -131,10 +136,6 @@ class Space:
                 return None
             params[axis.key] = value
         return params, {key: self._distributions[key] for key in params}
-
-    def distance(self, left: Point, right: Point) -> float:
-        """Return how unlike two points are: a step from end to end of a scale counts 1, another kind 1."""
-        return sum(_difference(axis, left.get(axis.key), right.get(axis.key)) for axis in self.axes)
 
     def _included(self) -> list[Point]:
         """Return the points of `include`, which need not lie on the axes."""
@@ -168,26 +169,6 @@ def is_scaled(axis: Axis) -> bool:
     values = axis.values or ()
     numeric = all(isinstance(value, int | float) for value in values)  # switches, too, but they have only two
     return numeric and len(values) > 2 and axis.path not in _NO_SCALE
-
-
-def place_in(limits: ValueRange, value: float) -> float:
-    """Return where a value lies between the ends of a range, from 0 to 1."""
-    if limits.log:
-        return math.log(value / limits.low) / math.log(limits.high / limits.low)
-    return (value - limits.low) / (limits.high - limits.low)
-
-
-def _difference(axis: Axis, left: Any, right: Any) -> float:
-    if left == right:
-        return 0.0
-    if left is None or right is None:
-        return 1.0
-    if axis.range is not None:
-        return abs(place_in(axis.range, left) - place_in(axis.range, right))
-    if not is_scaled(axis):
-        return 1.0
-    ranks = sorted(axis.values or ())
-    return abs(ranks.index(left) - ranks.index(right)) / (len(ranks) - 1)
 
 
 def _encoded(axis: Axis, value: Any) -> Any:
