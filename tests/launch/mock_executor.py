@@ -80,4 +80,4 @@ class MockExecutor(Executor):
                     line = {"phase": "timed", "step": step, "steps": 1000, "seconds": 0.1}
                     if (reason := watch(line)) is not None:
                         return Attempt("timeout", Failure("pruned", reason, log))
-        return Attempt("ok", result=result_of(options, task.repeat, has_reference=task.reference is not None))
+        return Attempt("ok", result=result_of(options, has_reference=task.reference is not None))

@@ -71,7 +71,7 @@ def record() -> dict[str, Any]:
     trial = make_trial()
     identity = {"run_id": "run", "trial_id": trial.trial_id, "repeat": 0, "schema_version": 1}
     what = {"axes": trial.axes, "config": trial.config()}
-    return lines.jsonable(lines.decode(identity | what | result_of({}, 0, has_reference=True)))
+    return lines.jsonable(lines.decode(identity | what | result_of({}, has_reference=True)))
 
 
 def record_line(data: bytes, _: Path) -> None:
@@ -102,7 +102,7 @@ def any_record(data: st.DataObject, _: Path) -> None:
 
 
 def workers_result(data: st.DataObject, home: Path) -> None:
-    result = replaced(result_of({}, 0, has_reference=False), data)
+    result = replaced(result_of({}, has_reference=False), data)
 
     class Reporting(MockExecutor):
         def run(self, task: Any, watch: Any = None) -> Attempt:

@@ -20,9 +20,8 @@ from zbench.analysis.bisect import (
 )
 from zbench.analysis.compare import Comparison
 from zbench.analysis.measurement import Question
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.compare import measure, parse_blocks
-from zbench.cli.options import Overrides, Seed
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.launch.revisions import git, resolve_commit
 
@@ -47,8 +46,8 @@ def command(
     state: Annotated[
         Path, typer.Option(metavar="FILE", help="File that keeps the findings, so that a search can go on.")
     ] = Path("zbench-bisect.json"),
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    seed: Seed = None,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    seed: options.Seed = None,
 ) -> None:
     """Find the first commit between GOOD and BAD that shows BAD's fault, by paired comparisons with GOOD.
 

@@ -19,8 +19,7 @@ from zbench.analysis.noise import noise_between_runs
 from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, run_argument, seconds
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.launch.revisions import Version, git, version_of
 from zbench.launch.samples import KeptSamples
@@ -45,8 +44,10 @@ def _of_paired(metavar: str, help: str) -> Any:
 
 
 def command(
-    base: Annotated[str, run_argument("BASE", "Run, file, directory, baseline, or @BRANCH.")],
-    head: Annotated[str | None, run_argument("HEAD", "What to compare with BASE; of the same kinds.")] = None,
+    base: Annotated[str, options.run_argument("BASE", "Run, file, directory, baseline, or @BRANCH.")],
+    head: Annotated[
+        str | None, options.run_argument("HEAD", "What to compare with BASE; of the same kinds.")
+    ] = None,
     output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
     all_formats: Annotated[
         Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
@@ -100,9 +101,9 @@ def command(
     resume: Annotated[
         str | None, _of_paired("FILE", "Continue the measurement of this file, or `last`.")
     ] = None,
-    overrides: Overrides = [],  # noqa: B006
-    seed: Seed = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    overrides: options.Overrides = [],  # noqa: B006
+    seed: options.Seed = None,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
@@ -126,7 +127,7 @@ def command(
         comparison: Comparison | None = measure(
             (base, head), sweep, parse_blocks(blocks), settings,
             overrides=overrides, seed=seed,
-            kept=_kept(output_dir, resume), max_seconds=seconds(max_time, "--max-time"),
+            kept=_kept(output_dir, resume), max_seconds=options.seconds(max_time, "--max-time"),
         )  # fmt: skip
     else:
         of_paired: dict[str, object] = {

@@ -2,11 +2,10 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from zbench.analysis.ranking import rank_run
 from zbench.cli import console
@@ -15,7 +14,7 @@ from zbench.launch.events import OnEvent
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.secrets import masked_record
-from zbench.record.store import RunDirectory, load_environment
+from zbench.record.store import RunDirectory, load_environment, storage_errors
 from zbench.record.summary import has_failed, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import view
@@ -27,6 +26,7 @@ from zbench.spec.run import shared_gpus, visible_gpus
 from zbench.spec.sweep import SweepSpec, sweep_document
 
 Interruption = ZbenchError | KeyboardInterrupt
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +161,32 @@ def open_directory(request: Request, about: dict[str, Any], *, measured_here: bo
     )
 
 
-@contextmanager
-def shown_and_tracked(request: Request, directory: RunDirectory) -> Iterator[OnEvent]:
-    """Yield what shows each event to the user and logs finished repeats to the request's trackers."""
+def carried_out(
+    request: Request,
+    about: dict[str, Any],
+    work: Callable[[RunDirectory, OnEvent], T],
+    *,
+    measured_here: bool,
+) -> tuple[RunDirectory, T | None, Interruption | None]:
+    """Do the work in the request's run directory; return that, the outcome, and what cut the work short.
+
+    Events are shown to the user, and finished repeats logged to the request's trackers. A fresh directory in
+    which no repeat has ended does not stay. about, measured_here: see `open_directory`.
+    """
     sweep, stderr = request.sweep, console.rich_console(stderr=True)
-    with (
-        view(stderr, sweep.objective, quiet=console.state.quiet) as show,
-        following(request.trackers, directory.path, sweep.name, show) as tell,
-    ):
-        yield tell
+    directory = open_directory(request, about, measured_here=measured_here)
+    try:
+        with (
+            directory,
+            storage_errors(),
+            view(stderr, sweep.objective, quiet=console.state.quiet) as show,
+            following(request.trackers, directory.path, sweep.name, show) as tell,
+        ):
+            return directory, work(directory, tell), None
+    except (ZbenchError, KeyboardInterrupt) as error:
+        if request.run is None and directory.discard_if_empty():
+            raise error from None
+        return directory, None, error
 
 
 def failure_code(failure: Interruption) -> ExitCode:

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from zbench.analysis.noise import NoiseReport, noise_report
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.compare import measure, parse_blocks
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed
 from zbench.errors import ExitCode, ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
@@ -60,8 +59,8 @@ def command(
     world_size: Annotated[
         int, typer.Option(min=1, help="With --calibrate: the ranks that share the machine.")
     ] = 2,
-    seed: Seed = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    seed: options.Seed = None,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Say what this machine can run: versions, CPU, kernels, engines, memory bandwidth, and a two-rank trial.
 

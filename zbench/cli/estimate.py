@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.estimate_table import print_rows
-from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
@@ -57,14 +56,14 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
     ] = None,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Say whether each configuration fits, by running the real engine on tensors without data.
 
     One process, no accelerator: peak memory of one rank by category, traffic and FLOPs of a step. With the
     rates of a machine also the time of a step, as a range.
     """
-    memory = None if device_memory is None else memory_size("--device-memory", device_memory)
+    memory = None if device_memory is None else options.memory_size("--device-memory", device_memory)
     if limits and memory is None:
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
     given = [] if world_size is None else [f"run.world_size={world_size}"]

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Trial, run_argument
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
@@ -28,9 +27,9 @@ _MOST_LISTED = 20
 
 def command(
     source: Annotated[
-        str, run_argument("SWEEP_OR_RUN", "A sweep file, or a run: its path, its id, or `last`.")
+        str, options.run_argument("SWEEP_OR_RUN", "A sweep file, or a run: its path, its id, or `last`.")
     ],
-    trial: Trial = None,
+    trial: options.Trial = None,
     to: Annotated[
         Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer", "csv"],
         typer.Option(
@@ -46,8 +45,8 @@ def command(
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
     ] = None,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a trial's configuration for DeepSpeed, accelerate, FSDP2 or the transformers Trainer.
 

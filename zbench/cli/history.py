@@ -14,8 +14,7 @@ from zbench.analysis.history import Series, history
 from zbench.analysis.settings import check_alpha
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Branch, Directory, OutputDir
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
 from zbench.record.store import TRIALS, find_runs, load_tags
@@ -29,14 +28,14 @@ _HEADINGS = ("configuration", "runs", "history", "first", "last")
 
 
 def command(
-    directory: Directory = None,
-    branch: Branch = None,
+    directory: options.Directory = None,
+    branch: options.Branch = None,
     metric: Annotated[str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")] = "mean_step_s",
     match: Annotated[
         str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")
     ] = "",
     alpha: Annotated[float, typer.Option(help="Chance of seeing a change where there is none.")] = 0.01,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show each configuration over the runs of a directory, and name the commits where it changed."""
     _check_metric(metric)

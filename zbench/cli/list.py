@@ -6,8 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from zbench.analysis.ranking import rank
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
+from zbench.cli import console, options
 from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records, load_tags
 from zbench.record.summary import has_failed, is_incorrect, summarize
@@ -31,7 +30,7 @@ _DROPPED_FIRST = ("configuration", "started", "incorrect", "failed")
 
 
 def command(
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """List the runs in a results directory, oldest first."""
     names: dict[str, list[str]] = {}

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.conclusion import warn_before
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile
 from zbench.errors import UsageError
 from zbench.launch.sweep import Prediction, predict
 from zbench.record.environment import fingerprint, machine_facts
@@ -27,9 +26,9 @@ _RUNS_READ = 5
 
 
 def command(
-    file: SweepFile,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    file: options.SweepFile,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Print the trials of a sweep file without running them, and the invalid ones with reasons.
 

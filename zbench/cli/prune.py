@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, seconds
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.launch.cache import CachedFolder, cached_folders
 from zbench.report.text import plural
@@ -15,7 +14,7 @@ _KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failur
 
 
 def command(
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     older_than: Annotated[
         str, typer.Option(metavar="TIME", help="Only what has not changed for this long, as 12h or 30d.")
     ] = "1d",
@@ -29,7 +28,7 @@ def command(
     ended well, and environments of paired comparisons. Keeps records, sweep files, studies, baselines, tags,
     and logs of failures. A run that is being written stays untouched.
     """
-    folders = cached_folders(output_dir, older_than_s=seconds(older_than, "--older-than"))
+    folders = cached_folders(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
     removed = folders if dry_run else [one for one in folders if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in removed]

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.history import checked_out
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Branch, Directory, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import git
 from zbench.record.store import find_runs, load_tags
@@ -25,13 +24,13 @@ def command(
     to: Annotated[
         Path, typer.Option("--to", metavar="SITE", help="Directory of the site: a new one, or a site.")
     ],
-    directory: Directory = None,
-    branch: Branch = None,
+    directory: options.Directory = None,
+    branch: options.Branch = None,
     commits: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Where commits are seen. [default: at the repository's origin]"),
     ] = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a static site of all runs: trends, changes, reports, a feed of regressions and a badge.
 

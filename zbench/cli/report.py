@@ -9,8 +9,7 @@ from zbench.analysis.compare import compare_runs
 from zbench.analysis.relative import compared
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, run_argument
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
@@ -20,7 +19,7 @@ from zbench.report.relative import relative_document
 
 def command(
     run: Annotated[
-        str, run_argument("RUN", "A run, results file, directory or baseline, or `last`.")
+        str, options.run_argument("RUN", "A run, results file, directory or baseline, or `last`.")
     ] = "last",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here.")] = None,
     plots: Annotated[
@@ -30,9 +29,9 @@ def command(
         str | None, typer.Option(metavar="BASE", help="Compare with this run or baseline in the report.")
     ] = None,
     across: Annotated[bool, typer.Option("--across", help="Compare although the machines differ.")] = False,
-    relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    by: By = [],  # noqa: B006
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    relative_to: options.RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    by: options.By = [],  # noqa: B006
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a report of a run: --html for a page, --plots for pictures, else Markdown on stdout."""
     results = load_results(run, output_dir)

@@ -5,20 +5,8 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.conclusion import tracked
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    DryRun,
-    Log,
-    OutputDir,
-    Overrides,
-    Ray,
-    Repeats,
-    Seed,
-    Timeout,
-    run_settings,
-)
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import perform, single
 from zbench.launch.executors import backend_of
@@ -29,24 +17,24 @@ def command(
         Path | None,
         typer.Argument(metavar="FILE", help="Sweep file; its base configuration is run, without its axes."),
     ] = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    dry_run: DryRun = False,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    dry_run: options.DryRun = False,
     trace: Annotated[
         bool,
         typer.Option("--trace", help="Also look inside a step: profiler trace, memory timeline, bounds."),
     ] = False,
-    ray: Ray = None,
-    repeats: Repeats = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
-    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: options.Ray = None,
+    repeats: options.Repeats = None,
+    timeout: options.Timeout = None,
+    seed: options.Seed = None,
+    log: options.Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Run one configuration and show everything that was measured.
 
     Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
     """
-    settings = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     with starting_nothing(dry_run):
         request = single(file, output_dir, settings)
         if dry_run:

@@ -7,9 +7,8 @@ import typer
 
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, By, OutputDir, RelativeTo, Trial, run_argument
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -26,11 +25,11 @@ from zbench.spec.load import recorded_objective
 def command(
     run: Annotated[
         str,
-        run_argument("RUN", "A run's path, id, tag, a sweep's name, `last`, or `last~1` before it."),
+        options.run_argument("RUN", "A run's path, id, tag, a sweep's name, `last`, or `last~1` before it."),
     ] = "last",
-    trial: Trial = None,
-    relative_to: RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    by: By = [],  # noqa: B006
+    trial: options.Trial = None,
+    relative_to: options.RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    by: options.By = [],  # noqa: B006
     output_format: Annotated[
         Literal["table", "csv", "parquet"],
         typer.Option("--format", help="As rows for a spreadsheet or pandas (parquet: extra `pandas`)."),
@@ -38,7 +37,7 @@ def command(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet there, not to stdout.")
     ] = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full.
 

@@ -12,44 +12,28 @@ from typing import Annotated, Any
 import typer
 
 from zbench.analysis.adaptive_repeats import contenders
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.conclusion import (
     Conclusion,
     Interruption,
     Request,
+    carried_out,
     exit_code,
     facts,
     failure_code,
     is_incorrect,
-    open_directory,
-    shown_and_tracked,
     tracked,
     warn_before,
 )
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    DryRun,
-    Log,
-    OptionalSweepFile,
-    OutputDir,
-    Overrides,
-    Ray,
-    Repeats,
-    Resume,
-    Seed,
-    Slurm,
-    Timeout,
-    run_settings,
-    seconds,
-)
 from zbench.cli.plan import print_plan, starting_nothing
-from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
+from zbench.errors import ExitCode, OutOfTimeError, UsageError
+from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import Backend, backend_of, make_executor, require_room
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.secrets import MASK, masked
-from zbench.record.store import load_environment, resolve_run
+from zbench.record.store import RunDirectory, load_environment, resolve_run
 from zbench.spec.expand import expand
 from zbench.spec.keys import leaves
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
@@ -61,17 +45,17 @@ _HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})
 
 
 def command(
-    file: OptionalSweepFile = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    resume: Resume = None,
-    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    ray: Ray = None,
-    dry_run: DryRun = False,
-    repeats: Repeats = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
-    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    file: options.OptionalSweepFile = None,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    resume: options.Resume = None,
+    slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: options.Ray = None,
+    dry_run: options.DryRun = False,
+    repeats: options.Repeats = None,
+    timeout: options.Timeout = None,
+    seed: options.Seed = None,
+    log: options.Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
     max_time: Annotated[
         str | None,
         typer.Option(
@@ -80,8 +64,8 @@ def command(
     ] = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
-    wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
-    most = seconds(max_time, "--max-time")
+    wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    most = options.seconds(max_time, "--max-time")
     with starting_nothing(dry_run):
         if resume is not None:
             request = resumed(resume, output_dir, file, wanted)
@@ -196,19 +180,15 @@ def measured(
         max_seconds=max_seconds,
         trace=trace,
     )
-    failure: Interruption | None = None
-    targets = targets_for(expansion.trials)
-    about = facts(request, sys.argv[1:])
-    with open_directory(request, about, measured_here=backend is None) as directory:
+
+    def run(directory: RunDirectory, tell: OnEvent) -> None:
+        targets = targets_for(expansion.trials)
         executor = partial(make_executor, directory.path, request.base_dir, backend, targets=targets)
-        with shown_and_tracked(request, directory) as tell:
-            try:
-                SweepRun(plan, directory, executor, on_event=tell).run()
-            except (ZbenchError, KeyboardInterrupt) as error:
-                failure = error
-        if failure is not None and request.run is None and directory.discard_if_empty():
-            raise failure
-        return directory.path, directory.records(), failure
+        SweepRun(plan, directory, executor, on_event=tell).run()
+
+    about = facts(request, sys.argv[1:])
+    directory, _, failure = carried_out(request, about, run, measured_here=backend is None)
+    return directory.path, directory.records(), failure
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:

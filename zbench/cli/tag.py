@@ -4,16 +4,15 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, run_argument
+from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.record.store import load_tags, resolve_run, save_tag
 
 
 def command(
-    run: Annotated[str | None, run_argument("RUN", "A run's path, its id, `last`, `last~1`.")] = None,
+    run: Annotated[str | None, options.run_argument("RUN", "A run's path, its id, `last`, `last~1`.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The run's new name.")] = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Give a run a name, or list the names that there are."""
     if (run is None) != (name is None):

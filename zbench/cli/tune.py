@@ -8,43 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import console, options
 from zbench.cli.conclusion import (
     Conclusion,
     Interruption,
     Request,
+    carried_out,
     facts,
     failure_code,
     is_incorrect,
-    open_directory,
-    shown_and_tracked,
     tracked,
-)
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    DryRun,
-    Log,
-    OptionalSweepFile,
-    OutputDir,
-    Overrides,
-    Ray,
-    Repeats,
-    Resume,
-    Seed,
-    Slurm,
-    Storage,
-    Timeout,
-    memory_size,
-    run_settings,
 )
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import from_file, resumed
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, UsageError
+from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import Backend, backend_of, make_executor, require_room
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory, storage_errors
+from zbench.record.store import RunDirectory
 from zbench.report.text import plural
 from zbench.spec.document import read_sweep_file
 from zbench.spec.load import sweep_file
@@ -58,7 +41,7 @@ _UNLIMITED_TRIALS = 1_000_000
 
 
 def command(
-    file: OptionalSweepFile = None,
+    file: options.OptionalSweepFile = None,
     objective: Annotated[
         list[str],
         typer.Option(
@@ -74,21 +57,21 @@ def command(
     method: Annotated[
         str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")
     ] = None,
-    storage: Storage = None,
+    storage: options.Storage = None,
     study: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
     ] = None,
-    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    ray: Ray = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    resume: Resume = None,
-    dry_run: DryRun = False,
-    repeats: Repeats = None,
-    timeout: Timeout = None,
-    seed: Seed = None,
-    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: options.Ray = None,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    resume: options.Resume = None,
+    dry_run: options.DryRun = False,
+    repeats: options.Repeats = None,
+    timeout: options.Timeout = None,
+    seed: options.Seed = None,
+    log: options.Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Search for the best configuration that fits and is correct, and measure it again before saying so.
 
@@ -97,7 +80,7 @@ def command(
     """
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
-    wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
     asked = _search_settings(objective=objective, budget=budget, memory=memory)
     with starting_nothing(dry_run):
@@ -130,7 +113,9 @@ def _search_settings(*, objective: Sequence[str], budget: str | None, memory: st
         settings.append(f"search.trials={trials or _UNLIMITED_TRIALS}")
         settings += [f"search.budget={seconds}"] if seconds is not None else []
     if memory is not None:
-        settings.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
+        settings.append(
+            f'objective.subject_to.peak_device_bytes="<= {options.memory_size("--memory", memory)}"'
+        )
     return settings
 
 
@@ -200,9 +185,7 @@ def _searched(
     *,
     is_worker: bool = False,
 ) -> tuple[RunDirectory, "SearchOutcome | None", Interruption | None]:
-    """Return the run directory, and the outcome or what cut the search short; a fresh directory without a
-    record does not stay.
-    """
+    """Return the run directory, and the outcome or what cut the search short."""
     from zbench.tune.session import SearchTask, Session
     from zbench.tune.storage import redacted_arguments, relational_storage
 
@@ -217,21 +200,14 @@ def _searched(
     if storage is not None:
         relational_storage(storage).engine.dispose()  # reached once before anything is made on disk
     about = facts(request, redacted_arguments(sys.argv[1:]))
-    directory = open_directory(request, about, measured_here=backend is None)
     task = SearchTask(sweep, request.base_dir, about, storage, study, is_worker=is_worker)
-    executor = make_executor(directory.path, request.base_dir, backend, targets=targets_for([base]))
-    try:
-        with (
-            directory,
-            storage_errors(),
-            shown_and_tracked(request, directory) as tell,
-            TrialRunner(executor, directory.path) as runner,
-        ):
-            return directory, Session(task, directory, runner, tell).run(), None
-    except (ZbenchError, KeyboardInterrupt) as error:
-        if request.run is None and directory.discard_if_empty():
-            raise error from None
-        return directory, None, error
+
+    def search(directory: RunDirectory, tell: OnEvent) -> "SearchOutcome":
+        executor = make_executor(directory.path, request.base_dir, backend, targets=targets_for([base]))
+        with TrialRunner(executor, directory.path) as runner:
+            return Session(task, directory, runner, tell).run()
+
+    return carried_out(request, about, search, measured_here=backend is None)
 
 
 def _code(

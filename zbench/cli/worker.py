@@ -5,23 +5,22 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Ray, Slurm, Storage
+from zbench.cli import console, options
 from zbench.cli.tune import work
 from zbench.errors import UsageError
 from zbench.launch.executors import backend_of
 
 
 def command(
-    storage: Storage = None,
+    storage: options.Storage = None,
     study: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")] = None,
     base_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where relative paths of the sweep begin (default: here)."),
     ] = None,
-    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    ray: Ray = None,
-    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    ray: options.Ray = None,
+    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Pull trials of a study that `zbench tune FILE --storage URL` began, until there are none left.
 

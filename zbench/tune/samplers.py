@@ -83,9 +83,9 @@ def make_proposer(space: Space, search: SearchSpec, directions: tuple[Direction,
     """Return what proposes the points of a search."""
     seed, size = search.seed, population(search.trials)
     if search.method == "tpe":
-        options = {"multivariate": True, "group": True, "constant_liar": True}
-        tpe = partial(TPESampler, n_startup_trials=startup_points(space), **options)
-        return Model(space, directions, seed, lambda seed: tpe(seed=seed)).propose
+        tpe = partial(TPESampler, multivariate=True, group=True, constant_liar=True)
+        startup = startup_points(space)
+        return Model(space, directions, seed, lambda seed: tpe(seed=seed, n_startup_trials=startup)).propose
     if search.method == "nsga2":
         nsga2 = partial(NSGAIISampler, population_size=size)
         return Model(space, directions, seed, lambda seed: nsga2(seed=seed), size).propose
