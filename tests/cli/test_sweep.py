@@ -200,13 +200,3 @@ def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbe
         assert re.search(r"no best yet: [12] configurations? left to run", out)
         assert "*" not in out
     assert "no best trial yet" in zbench("export", "last", "--trial", "best").err
-
-
-def test_plan_tells_how_long_a_sweep_takes_once_it_ran_here(zbench, sweep_file):
-    assert "about" not in zbench("plan", sweep_file).out
-    zbench("sweep", sweep_file)
-    words = "one after another, without references (2 of 2 configurations were measured here before)"
-    assert words in zbench("plan", sweep_file).out
-    taken = sum(record.elapsed_s for record in load_records(only_run()))
-    predicted = zbench("plan", sweep_file, "--json").document["predicted_seconds"]
-    assert predicted == pytest.approx(taken, rel=1e-6)

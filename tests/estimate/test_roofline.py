@@ -22,7 +22,7 @@ MACHINE: dict[str, Any] = {
 def time_of(work: StepWork, sent: int = 0, **machine: Any) -> StepTime | str:
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {"zero_stage": 1}})
     moved = {"reduce_scatter": {"calls": 4, "bytes": 2 * sent}} if sent else {}
-    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], moved, None, 0.0, work)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], moved, None, work)
     return step_time(estimate, trial, MachineSpec.model_validate(MACHINE | machine))
 
 
@@ -86,7 +86,7 @@ def test_the_rate_of_another_dtype_is_none() -> None:
 def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middle() -> None:
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
     work = StepWork(operators=100, streamed_bytes=100)
-    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, 0.0, work)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, work)
     machine = MachineSpec.model_validate({**MACHINE, "operator_latency": "10ms"})
     found = attaining(machine, estimate, trial, 1.0 + 10.0 / 0.4)
     assert found.attained == pytest.approx(0.4, rel=1e-4)
@@ -96,17 +96,23 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
 
 def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> None:
     held = {"parameters": 300, "moments": 200, "activations": 100}
-    estimate = Estimate(1000, 0, 0, held, {}, "backward", [], {}, None, 0.0, StepWork())
+    estimate = Estimate(1000, 0, 0, held, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
-    row = EstimateRow(trial, estimate, memory=1200)
-    assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
-    assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (True, 200)
+    for memory, fits, verdict in (
+        (1200, True, "fits with 200 B to spare"),
+        (1000, True, "fits with 0 B to spare"),
+        (999, False, "does not fit: 1 B too much"),
+    ):
+        row = EstimateRow(trial, estimate, memory=memory)
+        assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
+        assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (fits, memory - 1000)
+        assert row.cells()["verdict"] == verdict
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 
 
 def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
-    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, 0.0, StepWork())
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
     time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
     cells = EstimateRow(

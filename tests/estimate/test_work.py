@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 
+from zbench.engine.adam.native import native_call
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.ledger import AllocationLedger
-from zbench.estimate.result import CACHED, Product, StepWork
+from zbench.estimate.result import Product, StepWork
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
 
@@ -52,17 +53,32 @@ def test_attention_with_a_causal_mask_has_half_the_operations() -> None:
 def test_views_are_operators_that_touch_nothing_and_sums_read_and_write() -> None:
     x = torch.ones(100)
     assert work_of(lambda: x.view(10, 10)[2:4]) == StepWork(operators=2)
-    assert work_of(lambda: x.add(1.0)) == StepWork(operators=1, cached_bytes=2 * x.nbytes)
-    assert work_of(lambda: x.zero_()) == StepWork(operators=1, cached_bytes=x.nbytes)
-    large = torch.ones(CACHED)
-    assert work_of(lambda: large.neg()).streamed_bytes == 2 * large.nbytes
+    assert work_of(lambda: x.add(1.0)) == StepWork(operators=1, streamed_bytes=2 * x.nbytes)
+    assert work_of(lambda: x.zero_()) == StepWork(operators=1, streamed_bytes=x.nbytes)
+    assert work_of(lambda: x[torch.tensor([3, 4])]).streamed_bytes == 2 * 2 * 4, "what is chosen, not all"
+    assert work_of(lambda: torch.empty(9)).streamed_bytes == 0
 
 
 def test_copies_between_device_and_host_are_counted_once() -> None:
     near, far = torch.ones(50), torch.ones(50)
     host = {far.data_ptr()}
-    assert work_of(lambda: near.copy_(far), host).copied_bytes == near.nbytes
-    assert work_of(lambda: near.copy_(near.neg()), host).copied_bytes == 0
+    for there, here in ((near, far), (far, near)):
+        assert work_of(lambda a=there, b=here: a.copy_(b), host) == StepWork(1, copied_bytes=200)
+    assert work_of(lambda: near.copy_(near), host) == StepWork(1, streamed_bytes=400)
+    assert work_of(lambda: far.copy_(far), host) == StepWork(1, host_bytes=400)
+
+
+def test_an_update_reads_its_gradients_and_reads_and_writes_the_rest() -> None:
+    """Seven quarters of what it is given; beside offloaded state the rest crosses the link instead."""
+    near, far = torch.ones(8), torch.ones(16)
+    for tensors, expected in (
+        ([near, near], StepWork(1, streamed_bytes=112)),
+        ([far, far], StepWork(1, host_bytes=224)),
+        ([near, far], StepWork(1, host_bytes=112, copied_bytes=32)),
+    ):
+        counter = WorkCounter(lambda tensor: tensor is far)
+        counter.note(native_call, (tensors,), {}, None)
+        assert counter.take() == expected
 
 
 def trial(**engine: object) -> TrialSpec:

@@ -26,7 +26,6 @@ from zbench.record.store import (
     load_records,
     load_tags,
     resolve_run,
-    runs_of,
     save_tag,
 )
 
@@ -220,8 +219,6 @@ def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
         with RunDirectory.create(tmp_path, sweep, spec={}, environment={}) as run:
             paths.append(run.path)
     assert find_runs(tmp_path) == paths
-    for sweep in {path.parent.name for path in paths}:
-        assert runs_of(sweep, tmp_path) == [path for path in paths if path.parent.name == sweep]
     assert resolve_run(str(paths[0]), tmp_path) == paths[0]
     assert resolve_run("20260102-000000-bbbb", tmp_path) == paths[1]
     assert resolve_run("one/20260101-000000-aaaa", tmp_path) == paths[0]

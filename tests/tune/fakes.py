@@ -171,7 +171,7 @@ class Searched:
     @property
     def records(self) -> list[Record]:
         """The records of what was run."""
-        return [record for record in load_records(self.path) if record.outcome != "invalid"]
+        return load_records(self.path)
 
     @property
     def firsts(self) -> list[Record]:
@@ -210,7 +210,7 @@ def searched(
 
 def estimated(peak: int) -> Estimate:
     """Return an estimate of a step that holds so many bytes on the device."""
-    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0)
+    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None)
 
 
 def simulating(patch: pytest.MonkeyPatch, ask: Callable[[TrialSpec], SimulationOutcome]) -> None:

@@ -14,6 +14,7 @@ from .fakes import estimated, small_sweep
 
 TRIAL = make_trial({"zero_stage": 1})
 
+
 @pytest.mark.parametrize(
     ("device", "peak", "fits"),
     [("cpu", 1000, True), ("cpu", 1001, False), ("cuda", 1100, True), ("cuda", 1101, False)],

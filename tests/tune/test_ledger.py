@@ -1,7 +1,6 @@
 """The shared facts of a study: taken once, finished once, freed when a worker is lost, one sweep's only."""
 
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +14,15 @@ from optuna.trial import TrialState
 from tests.launch.processes import until
 from zbench.errors import UsageError
 from zbench.record.record import Failure
-from zbench.record.store import TRIALS, RunDirectory, load_records
+from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
 from zbench.spec.sweep import sweep_document
-from zbench.tune.ledger import Ledger, adopt, gather, load_sweep, record_invalid, record_of
+from zbench.tune.ledger import Ledger, adopt, gather, load_sweep, record_of
 from zbench.tune.objective import score
-from zbench.tune.space import Space
 from zbench.tune.storage import Outages
 
 from .fakes import small_sweep
 from .studies import POINTS, SPACE, SWEEP, begin, begun, ledger, result, silence, storage_of
-from .test_space import ranged
 
 
 @pytest.fixture(params=["journal", "sqlite"])
@@ -243,32 +240,3 @@ def test_the_first_repeats_in_a_directory_make_a_lost_study_again(url: str, dire
     adopt(book, directory, SPACE)
     assert [trial.user_attrs["point"] for trial in book.trials()] == [POINTS[0], POINTS[1]]
     assert all(trial.state.is_finished() for trial in book.trials())
-
-
-def test_points_that_cannot_exist_are_recorded_once_with_the_reason(directory: RunDirectory) -> None:
-    for _ in range(2):
-        record_invalid(SPACE, directory)
-        records = directory.records()
-        assert load_records(directory.path) == records
-        assert len((directory.path / TRIALS).read_text().splitlines()) == len(records)
-        assert [record.axes["reduce_bucket_size"] for record in records] == [10_000, 100_000, 1_000_000]
-        for record in records:
-            assert (record.outcome, record.repeat, record.run_id) == ("invalid", 0, directory.run_id)
-            assert record.axes["zero_stage"] == 0
-            assert record.error is not None
-            assert "offload_optimizer" in record.error.message
-
-
-def test_of_points_that_cannot_exist_a_thousand_are_recorded(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda file: None)
-    sizes = list(range(10_000, 11_001))
-    axes = {"zero_stage": [0], "offload_optimizer": ["none", "cpu"], "reduce_bucket_size": sizes}
-    record_invalid(Space(small_sweep(axes=axes)), directory)
-    assert len(directory.records()) == 1000 < len(sizes)
-
-
-def test_of_a_space_that_cannot_be_listed_no_invalid_points_are_recorded(directory: RunDirectory) -> None:
-    record_invalid(Space(ranged()), directory)
-    assert directory.records() == []

@@ -7,12 +7,8 @@ import pytest
 from tests.making import make_record
 from zbench.record.record import Failure, Record, VerdictName
 from zbench.record.summary import summarize
-from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.tune.objective import Score, best_first, directions_of, relative, score
-from zbench.tune.space import Space
-
-from .fakes import seen, small_sweep
+from zbench.tune.objective import Score, directions_of, relative, score
 
 
 def scored(*records: Record, **objective: Any) -> Score:
@@ -83,20 +79,3 @@ def test_several_objectives_keep_their_order_and_directions() -> None:
     assert result.values == (5.0, 7.0)
     both = ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"])
     assert directions_of(both) == ("maximize", "minimize")
-
-
-@pytest.mark.parametrize(("direction", "order"), [("maximize", [3, 4, 2]), ("minimize", [2, 3, 4])])
-def test_feasible_points_come_by_their_first_objective(direction: Direction, order: list[int]) -> None:
-    space = Space(small_sweep())
-    points = space.points() or []
-    trials = [
-        seen(space, points[0]),
-        seen(space, points[1], failed=True),
-        seen(space, points[2], 1.0, 9.0, peak=0.0),
-        seen(space, points[3], 3.0, 7.0, peak=-0.5),
-        seen(space, points[4], 3.0, 8.0),
-        seen(space, points[5], 5.0, 5.0, peak=0.5),
-    ]
-    ordered = best_first(trials, (direction, "minimize"))
-    assert [trial.user_attrs["point"] for trial in ordered] == [points[index] for index in order]
-    assert best_first(trials[:2], (direction,)) == []

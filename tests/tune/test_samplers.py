@@ -1,27 +1,18 @@
-"""What every proposer keeps to, what the design and the model add, and that they find the best soon."""
+"""What every proposer keeps to, and what a model adds."""
 
 from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
-from zbench.spec.metrics import Direction
 from zbench.spec.sweep import SearchSpec, SweepSpec
 from zbench.tune.objective import directions_of
-from zbench.tune.samplers import (
-    Model,
-    Propose,
-    initial_design,
-    make_proposer,
-    population,
-    startup_points,
-)
-from zbench.tune.space import Point, Space, point_key
+from zbench.tune.samplers import Model, Propose, make_proposer, population, startup_points
+from zbench.tune.space import Space, point_key
 
 from .fakes import seen, small_sweep
-from .test_space import halves, ranged
+from .test_space import ranged
 
 METHODS = ["grid", "random", "tpe", "nsga2"]
 MANY = {
@@ -85,7 +76,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("axes", "points"), [(1, 5), (3, 5), (4, 6), (8, 10), (10, 10)])
-def test_a_design_has_two_points_more_than_axes_but_five_to_ten(axes: int, points: int) -> None:
+def test_a_model_is_asked_after_two_points_more_than_axes_but_five_to_ten(axes: int, points: int) -> None:
     values = {"overlap_comm": [True, False], "zero_stage": [1, 2]}
     space = Space(small_sweep(axes={key: values.get(key, [1, 2]) for key in KEYS[:axes]}))
     assert len(space.axes) == axes
@@ -97,26 +88,16 @@ def test_a_generation_is_a_fifth_of_the_trials_but_eight_to_fifty(trials: int, s
     assert population(trials) == size
 
 
-def test_the_first_point_is_the_files_own_and_the_design_spreads() -> None:
-    space, propose = proposer(small_sweep(engine={"zero_stage": 1, "reduce_bucket_size": 100_000}), "tpe")
-    points: list[Point] = []
-    for _ in range(startup_points(space)):
-        point = propose([], [point_key(point) for point in points])
-        assert point is not None
-        points.append(point)
-    assert points[0] == space.base_point()
-    for axis in space.axes:
-        values = {point[axis.key] for point in points if axis.key in point}
-        assert values == set(axis.values or ()), f"{axis.key} is not seen whole"
-
-
-def test_the_draws_of_a_seed_are_the_same_in_every_version() -> None:
-    point = proposer(ranged(), "random", seed=1)[1]([], ())
-    assert point == {
-        "offload_optimizer": "cpu",
-        "reduce_bucket_size": 10275,
-        "offload_ratio": 0.2874348636452934,
-    }
+@pytest.mark.parametrize("method", METHODS[2:])
+def test_the_first_point_is_the_files_own_if_that_can_run(method: str) -> None:
+    engine = {"zero_stage": 1, "reduce_bucket_size": 100_000}
+    space, propose = proposer(small_sweep(engine=engine), method)
+    assert propose([], ()) == space.base_point()
+    excluded = {key: value for key, value in space.base_point().items() if key == "zero_stage"}
+    space, propose = proposer(small_sweep(engine=engine, exclude=[excluded]), method)
+    first = propose([], ())
+    assert first is not None
+    assert space.can_run(first)
 
 
 def test_what_others_run_now_changes_what_the_model_proposes() -> None:
@@ -164,132 +145,36 @@ def test_generations_of_nsga2_follow_one_another(monkeypatch: pytest.MonkeyPatch
     assert set(asked) == {population(40)}, "parents are a whole generation"
 
 
-SPACE = Space(small_sweep())
-POINTS = SPACE.points() or []
-DRAWN = {"zero_stage": 0, "reduce_bucket_size": 10_000}
-
-
 class Stubborn(optuna.samplers.RandomSampler):
-    """Draws the first value of every axis, counts the draws, and keeps the trials that it was shown."""
+    """Draws the same point again and again, counts its draws, and keeps the trials that it was shown."""
 
     def __init__(self) -> None:
         super().__init__(seed=0)
         self.asked, self.shown = 0, list[FrozenTrial]()
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        if not self.asked:
-            self.shown = study.trials[:-1]
+        self.shown = self.shown or study.trials[:-1]
         self.asked += 1
 
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        if isinstance(param_distribution, CategoricalDistribution):
-            return param_distribution.choices[0]
-        return param_distribution.low  # type: ignore[attr-defined]
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        choices = getattr(param_distribution, "choices", None)
+        return choices[0] if choices else param_distribution.low
 
 
-def model(space: Space = SPACE, direction: Direction = "maximize") -> tuple[Propose, Stubborn]:
-    sampler = Stubborn()
-    return Model(space, (direction,), 0, [space.base_point()], lambda seed: sampler).propose, sampler
-
-
-def shown(*values: float | None) -> list[FrozenTrial]:
-    """Return the first points as trials; None: failed."""
-    return [seen(SPACE, p, *([] if v is None else [v]), failed=v is None) for p, v in zip(POINTS, values)]  # noqa: B905
-
-
-def test_the_model_is_asked_once_as_many_points_were_seen_as_the_design_has() -> None:
-    propose, sampler = model()
-    early = startup_points(SPACE) - 1
-    assert (propose(shown(*[None] * early), set()), sampler.asked) == (SPACE.base_point(), 0)
-    assert (propose(shown(*[None] * (early + 1)), set()), sampler.asked) == (DRAWN, 1)
-
-
-def test_the_model_is_shown_what_failed_and_what_runs() -> None:
-    propose, sampler = model()
-    propose([*shown(3.0, None, 7.0, 1.0), seen(SPACE, POINTS[4])], {point_key(SPACE.base_point())})
-    states = [trial.state.name for trial in sampler.shown]
-    assert states == ["COMPLETE", "PRUNED", "COMPLETE", "COMPLETE", "RUNNING"]
-    assert sampler.shown[1].constraints == {"finished": 1.0}
-
-
-def test_after_twelve_draws_that_are_taken_the_point_nearest_to_the_best_is_next() -> None:
-    propose, sampler = model()
-    best = POINTS[-1]
-    history = [
-        *shown(1.0, None, 2.0, None),
-        seen(SPACE, POINTS[4], 99.0, peak=1.0),
-        seen(SPACE, best, 5.0, peak=-1.0),
-    ]
-    taken = {point_key(DRAWN), *(point_key(trial.user_attrs["point"]) for trial in history)}
-    point = propose(history, taken)
-    assert sampler.asked == 12
-    untaken = [point for point in POINTS if point_key(point) not in taken]
-    assert point in untaken
-    nearest = min(SPACE.distance(other, best) for other in untaken)
-    assert SPACE.distance(point, best) == nearest < 1
-
-
-def test_where_nothing_is_feasible_any_untaken_point_is_next() -> None:
-    left = POINTS[7]
-    taken = {point_key(point) for point in POINTS if point != left}
-    propose, _ = model()
-    assert propose(shown(*[None] * 5), taken) == left
-    assert propose(shown(*[None] * 5), taken | {point_key(left)}) is None
-
-
-def test_of_a_range_another_point_is_drawn_where_the_models_are_taken() -> None:
-    space = Space(ranged())
-    propose, sampler = model(space)
-    history = [seen(space, space.base_point(), failed=True)] * 5
+@pytest.mark.parametrize("sweep", [small_sweep(), ranged()], ids=["listed", "ranges"])
+def test_a_model_sees_what_failed_and_what_runs_and_one_that_keeps_to_what_is_taken_is_not_heard(
+    sweep: SweepSpec,
+) -> None:
+    space, sampler = Space(sweep), Stubborn()
+    points = [space.random_point(seed, ()) or {} for seed in range(3)]
+    history = [seen(space, points[0], 3.0), seen(space, points[1], failed=True), seen(space, points[2])]
+    propose = Model(space, ("maximize",), 0, lambda seed: sampler).propose
     taken = {point_key(space.base_point())}
-    first = propose(history, taken)
-    assert first is not None
-    sampler.asked = 0
-    second = propose(history, taken | {point_key(first)})
-    assert second is not None
-    assert sampler.asked == 12
-    assert second != first
-    assert space.can_run(second)
-
-
-@pytest.mark.parametrize("space", [Space(small_sweep()), halves()], ids=["listed", "drawn"])
-def test_a_design_has_distinct_points_that_can_run_the_second_far_from_the_first(space: Space) -> None:
-    points = initial_design(space, 8, seed=1)
-    assert len({point_key(point) for point in points}) == len(points) == 8
-    assert all(space.can_run(point) for point in points)
-    assert points[0] == space.base_point()
-    farthest = max(space.distance(points[0], other) for other in [*points, *(space.points() or ())])
-    assert space.distance(points[0], points[1]) == farthest
-
-
-def test_where_the_files_own_configuration_cannot_run_another_point_is_the_first() -> None:
-    space = Space(small_sweep(exclude=[{"zero_stage": 0}]))
-    assert not space.can_run(space.base_point())
-    (first,) = initial_design(space, 1, seed=0)
-    assert space.can_run(first)
-
-
-@pytest.mark.parametrize(("space", "most"), [(SPACE, len(POINTS)), (halves(), 101)], ids=["listed", "drawn"])
-def test_a_design_holds_no_more_than_the_space_or_a_hundred_draws(space: Space, most: int) -> None:
-    """And the file's own configuration, which is no draw."""
-    assert len(initial_design(space, 1000, seed=0)) == most
-
-
-def test_a_range_where_nothing_can_run_has_no_design() -> None:
-    space = Space(
-        small_sweep(axes={"offload_ratio": {"low": 0.1, "high": 0.9}, "zero_stage": [0]}, engine={})
-    )
-    assert space.random_point(0, ()) is not None
-    nothing = Space(small_sweep(
-        axes={"initial_loss_scale": {"low": 1.0, "high": 2.0}, "zero_stage": [1]},
-        engine={"dtype": "float16", "engine": "unknown"},
-    ))  # fmt: skip
-    assert initial_design(nothing, 3, seed=0) == []
-
-
-def test_the_design_of_a_seed_is_the_same_in_every_version() -> None:
-    _, second, third = initial_design(halves(), 3, seed=1)
-    assert second == {"offload_ratio": 0.13375348098247308, "zero_stage": 2}
-    assert third == {"offload_ratio": 0.00973509449098009, "zero_stage": 1}
+    drawn = propose(history, taken)
+    assert drawn is not None
+    assert [trial.state.name for trial in sampler.shown] == ["COMPLETE", "PRUNED", "RUNNING"]
+    assert sampler.shown[1].constraints == {"finished": 1.0}
+    assert sampler.asked == 1
+    other = propose(history, {*taken, point_key(drawn)})
+    assert sampler.asked == 1 + 50
+    assert other not in (None, drawn, space.base_point())

@@ -4,38 +4,25 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from zbench.cli import console, options
 from zbench.cli.conclusion import warn_before
-from zbench.errors import UsageError
-from zbench.launch.sweep import Prediction, predict
-from zbench.record.environment import fingerprint, machine_facts
-from zbench.record.store import load_environment, load_records, runs_of
 from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
-from zbench.units import format_clock
-
-_RUNS_READ = 5
-"""So many of a sweep's newest runs are read for the prediction of its duration."""
 
 
 def command(
     file: options.SweepFile,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Print the trials of a sweep file without running them, and the invalid ones with reasons.
-
-    Where the sweep ran on this machine before, its newest runs tell how long it will take.
-    """
+    """Print the trials of a sweep file without running them, and the invalid ones with reasons."""
     with starting_nothing(True):
-        print_plan(load_sweep(file, overrides), output_dir)
+        print_plan(load_sweep(file, overrides))
     console.note(f"run them with: zbench sweep {file}")
 
 
@@ -51,45 +38,22 @@ def starting_nothing(is_dry: bool) -> Iterator[None]:
         console.warn(f"{python}: not asked what it has: a plan runs nothing; `zbench doctor` asks it")
 
 
-def print_plan(sweep: SweepSpec, output_dir: Path) -> None:
-    """Print what a sweep would run: one document, or lines. output_dir: where its earlier runs are."""
+def print_plan(sweep: SweepSpec) -> None:
+    """Print what a sweep would run: one document, or lines."""
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
         warn_before(sweep, expansion)
-    duration = None if expansion is None else _duration(sweep, expansion, output_dir)
     if console.state.json:
-        console.document(_document(sweep, axes, expansion, duration))
+        console.document(_document(sweep, axes, expansion))
     elif expansion is None:
         _print_space(sweep, axes)
     else:
         _print_trials(sweep, expansion)
-    if duration is not None and expansion is not None and not console.state.json:
-        known = f"{duration.known} of {len(expansion.trials)} configurations were measured here before"
-        clock = format_clock(duration.seconds)
-        console.result(f"about {clock} one after another, without references ({known})")
 
 
-def _duration(sweep: SweepSpec, expansion: Expansion, output_dir: Path) -> Prediction | None:
-    """Return how long the sweep will take, by its newest runs on this machine that can be read."""
-    newest = runs_of(sweep.name, output_dir)[-_RUNS_READ:]
-    if not newest:
-        return None
-    machine, earlier = fingerprint(machine_facts()), []
-    for path in newest:
-        with contextlib.suppress(UsageError):
-            if load_environment(path).get("fingerprint") == machine:
-                earlier += load_records(path)
-    return predict(expansion.trials, earlier)
-
-
-def _document(
-    sweep: SweepSpec,
-    axes: list[Axis],
-    expansion: Expansion | None,
-    duration: Prediction | None,
-) -> dict[str, Any]:
+def _document(sweep: SweepSpec, axes: list[Axis], expansion: Expansion | None) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
     return {
@@ -101,7 +65,6 @@ def _document(
         ],
         "invalid": [trial.document() for trial in invalid],
         "counts": _counts(expansion) if expansion else None,
-        "predicted_seconds": None if duration is None else duration.seconds,
     }
 
 

@@ -38,7 +38,7 @@ def command(
     with starting_nothing(dry_run):
         request = single(file, output_dir, settings)
         if dry_run:
-            print_plan(request.sweep, output_dir)
+            print_plan(request.sweep)
             return
     backend = backend_of([], ray, console.warn)
     raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend, trace=trace))

@@ -74,7 +74,7 @@ def command(
         else:
             request = from_file(file, output_dir, wanted)
         if dry_run:
-            print_plan(request.sweep, output_dir)
+            print_plan(request.sweep)
             return
     request = tracked(request, log)
     backend = backend_of(slurm, ray, console.warn)
@@ -112,39 +112,34 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     path = resolve_run(run, output_dir)
     invocation = load_environment(path).get("invocation", {})
     recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
-    source = (sweep_file(file) if file else None) or (
-        Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None
-    )
-    kept = tuple(invocation.get("settings", ()))
+    named, kept = invocation.get("sweep_file"), tuple(invocation.get("settings", ()))
+    source = sweep_file(file) if file else Path(named) if named else None
+    is_there = source is not None and source.exists()
+    if file is not None and not is_there:
+        raise UsageError(f"no such file: {file}")
     has_secrets = MASK in json.dumps(sweep_document(recorded))
-    if has_secrets and (source is None or not source.exists() or any(MASK in text for text in kept)):
+    if has_secrets and (not is_there or any(MASK in text for text in kept)):
         raise UsageError(
             f"{path.name} cannot be resumed: its secrets are masked, and in no sweep file that is there; let"
             " the command read them from the environment, and start a new run"
         )
+
+    def read(*more: str) -> SweepSpec:
+        if source is None or not is_there:
+            return load_sweep(path / "spec.yaml", more, environ={}, inputs=False)
+        sweep = load_sweep(source, [*kept, *more])
+        return _without_axes(sweep) if invocation.get("single") else sweep
+
     base_dir = Path(invocation.get("base_dir") or path)
-    if source is not None and source.exists():
-        now = load_sweep(source, kept)
-        now = _without_axes(now) if invocation.get("single") else now
+    if source is not None and is_there:
         what = f"{source} has changed since {path.name} was started"
         remedy = "restore the file to continue that run, or start a new one without --resume"
-        _require_same(recorded, now, what, remedy)
+        _require_same(recorded, read(), what, remedy)
         base_dir = source.absolute().parent
-        recorded = now if has_secrets else recorded
-    elif file is not None:
-        raise UsageError(f"no such file: {file}")
-    wanted = recorded
-    if settings:
-        wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
-        if has_secrets:
-            assert source is not None
-            wanted = load_sweep(source, [*kept, *settings])
-            wanted = _without_axes(wanted) if invocation.get("single") else wanted
-        remedy = "leave that out, or start a new run (of a run that exists only {} can be changed)"
-        remedy = remedy.format(", ".join(sorted(_HOW_OFTEN)))
-        _require_same(
-            recorded, wanted, f"--resume continues {path.name} as it was started", remedy, _HOW_OFTEN
-        )
+    wanted = read(*settings)
+    what = f"--resume continues {path.name} as it was started"
+    remedy = "leave that out, or start a new run (of a run that exists only {} can be changed)"
+    _require_same(recorded, wanted, what, remedy.format(", ".join(sorted(_HOW_OFTEN))), _HOW_OFTEN)
     return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
 
 

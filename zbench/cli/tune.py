@@ -86,7 +86,7 @@ def command(
     with starting_nothing(dry_run):
         request = _request(file, resume, output_dir, [*wanted, *asked], method)
         if dry_run:
-            print_plan(request.sweep, output_dir)
+            print_plan(request.sweep)
             return
     backend = backend_of(slurm, ray, console.warn)
     raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, backend=backend))

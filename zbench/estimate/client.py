@@ -24,7 +24,7 @@ class Simulator(AbstractContextManager["Simulator"]):
 
     def __init__(self, base_dir: Path, *, jobs: int | None = None) -> None:
         self._base_dir = base_dir
-        self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
+        self._jobs = jobs or len(os.sched_getaffinity(0))
         self._idle: SimpleQueue[SimulatorProcess | None] = SimpleQueue()
         self._children: list[SimulatorProcess] = []
         self._known: dict[str, SimulationOutcome] = {}
@@ -113,12 +113,8 @@ def serve() -> None:
     gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
     from zbench.estimate.reading import answer
 
-    frozen = False
     with suppress(EOFError):
         while True:
             pickle.dump(answer(*pickle.load(sys.stdin.buffer)), answers)
             answers.flush()
             gc.collect()
-            if not frozen:  # the modules that are loaded by now need not be looked through after each trial
-                gc.freeze()
-                frozen = True

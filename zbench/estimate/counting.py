@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from zbench.engine.adam.native import native_call
-from zbench.estimate.result import CACHED, Product, StepWork
+from zbench.estimate.result import Product, StepWork
 
 _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default
@@ -30,7 +30,7 @@ class WorkCounter:
 
     def __init__(self, offloaded: Callable[[Tensor], bool]) -> None:
         self._offloaded = offloaded
-        self._operators = self._cached = self._streamed = self._host = self._copied = 0
+        self._operators = self._streamed = self._host = self._copied = 0
         self._products: Counter[tuple[float, int]] = Counter()
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -48,8 +48,6 @@ class WorkCounter:
             flops = _flops(func, args, kwargs, out)
             if flops:
                 self._products[flops, nbytes] += 1
-            elif nbytes <= CACHED:
-                self._cached += nbytes
             else:
                 self._streamed += nbytes
 
@@ -61,8 +59,6 @@ class WorkCounter:
             self._copied += nbytes // 2
         elif here:
             self._host += nbytes
-        elif nbytes <= CACHED:
-            self._cached += nbytes
         else:
             self._streamed += nbytes
 
@@ -82,7 +78,7 @@ class WorkCounter:
     def take(self) -> StepWork:
         """Return what was counted."""
         products = [Product(flops, size, n) for (flops, size), n in sorted(self._products.items())]
-        return StepWork(self._operators, products, self._cached, self._streamed, self._host, self._copied)
+        return StepWork(self._operators, products, self._streamed, self._host, self._copied)
 
 
 @cache

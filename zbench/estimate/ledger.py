@@ -75,10 +75,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.allocations: list[Allocation] = []
         self.live = {False: 0, True: 0}  # by host
-        self.peak = {False: 0, True: 0}
-        self.peak_moment: dict[bool, int] = {}
-        self.peak_of_both = 0
         self.moment = 0
+        self.restart_peak()
         self.phase = "build"
         self._on_host = 0
         self._held: dict[int, tuple[Any, Allocation]] = {}
@@ -132,8 +130,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def restart_peak(self) -> None:
         """From here on, the peaks are new ones."""
-        self.peak, self.peak_of_both = dict(self.live), sum(self.live.values())
-        self.peak_moment = dict.fromkeys(self.peak, self.moment)
+        self.peak, self.peak_of_both = self.live.copy(), sum(self.live.values())
+        self.peak_moment = dict.fromkeys(self.live, self.moment)
 
     def _note(self, out: Any) -> None:
         if isinstance(out, Tensor):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -33,7 +32,6 @@ def answer(trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
 def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
     """Return what one rank of a trial needs; UsageError for what cannot be simulated."""
     check_simulated(trial)
-    began = time.perf_counter()
     step = simulate(trial, base_dir)
     ledger = step.ledger
     moment = ledger.peak_moment[False]
@@ -48,7 +46,6 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
         flops=step.flops,
         work=step.work,
-        seconds=time.perf_counter() - began,
     )
 
 

@@ -4,9 +4,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-CACHED = 1 << 20
-"""Bytes. Operators that touch no more work in a processor's caches."""
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -21,14 +18,13 @@ class Product:
 class StepWork:
     """One step of one rank.
 
-    operators: how many torch runs, views included. products: those that multiply matrices. cached_bytes,
-    streamed_bytes: what all others read and write, by whether one operator touches at most CACHED of it.
-    host_bytes: what is read and written in offloaded memory. copied_bytes: what crosses between the two.
+    operators: how many torch runs, views included. products: those that multiply matrices. streamed_bytes:
+    what all others read and write. host_bytes: what is read and written in offloaded memory. copied_bytes:
+    what crosses between the two.
     """
 
     operators: int = 0
     products: list[Product] = field(default_factory=list)
-    cached_bytes: int = 0
     streamed_bytes: int = 0
     host_bytes: int = 0
     copied_bytes: int = 0
@@ -53,8 +49,7 @@ class Estimate:
     peak_device_bytes, peak_host_bytes: the most that one step holds. build_device_bytes: the most while model
     and engine are built, the whole model included. device, host: the categories at these peaks. phase: where
     in the step the device's peak is. alive: the largest allocations then. traffic: calls and payload bytes of
-    one step by collective. flops: of one step's mathematics. work: what its operators do. seconds: what the
-    simulation took.
+    one step by collective. flops: of one step's mathematics. work: what its operators do.
     """
 
     peak_device_bytes: int
@@ -66,7 +61,6 @@ class Estimate:
     alive: list[HeldAllocation]
     traffic: dict[str, dict[str, int]]
     flops: float | None
-    seconds: float
     work: StepWork = field(default_factory=StepWork)
 
     def to_json(self) -> dict[str, Any]:

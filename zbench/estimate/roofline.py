@@ -48,7 +48,7 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     compute = sum(
         each.count * max(each.flops / flops, each.nbytes / machine.memory_bandwidth) for each in work.products
     )
-    compute += (work.streamed_bytes + work.cached_bytes) / machine.memory_bandwidth
+    compute += work.streamed_bytes / machine.memory_bandwidth
     compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
     parts: dict[str, float] = {}
     calls = sum(kind["calls"] for kind in estimate.traffic.values())

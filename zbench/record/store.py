@@ -264,11 +264,6 @@ def find_runs(output_dir: Path) -> list[Path]:
     return sorted(runs, key=lambda run: (run.name, str(run)))
 
 
-def runs_of(sweep: str, output_dir: Path) -> list[Path]:
-    """Return the run directories of one sweep, oldest first."""
-    return [path for path in find_runs(output_dir) if path.parent.name == _file_name(sweep)]
-
-
 def resolve_run(run: str, output_dir: Path) -> Path:
     """Return the run directory that `run` names: a path, a run id, a tag, or a sweep's newest run.
 

@@ -63,9 +63,7 @@ class RunSpec(SpecModel):
     separate: Share | None = Field(
         None, gt=0, lt=1, description="Repeat until the leaders differ, or are equal within this share: `5%`."
     )
-    max_repeats: int = Field(
-        20, ge=1, description="Where `separate` stops asking for more repeats."
-    )
+    max_repeats: int = Field(20, ge=1, description="Where `separate` stops asking for more repeats.")
     order: Literal["auto", "turns", "rounds"] = Field(
         "auto",
         description="`turns`: several configurations are there at once and take turns; `rounds`: one after "

@@ -29,10 +29,9 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from zbench.errors import UsageError
 from zbench.launch.oom_inference import KIND as IMPLIED
 from zbench.record import lines
-from zbench.record.record import Failure, Record
+from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
-from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
@@ -44,7 +43,6 @@ _SCHEMA_VERSION = 1
 _NOT_IDENTITY = ("search", "machine")
 _LIVE = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 _SIGNS_MISSED = 3
-_MOST_INVALID = 1000
 
 
 class Ledger:
@@ -222,18 +220,6 @@ def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> None:
             if isinstance(trial, TrialSpec) and trial.trial_id == record.trial_id:
                 ledger.enter(point, record)
                 break
-
-
-def record_invalid(space: Space, directory: RunDirectory) -> None:
-    """Record the points of a listed space that cannot exist, with the reason, as plain sweeps do."""
-    if not space.is_listable:
-        return
-    for point in expand(space.sweep).invalid[:_MOST_INVALID]:
-        if not directory.holds(point.trial_id, 0):
-            error = Failure("invalid", point.reason)
-            directory.append(
-                Record(directory.run_id, point.trial_id, 0, point.axes, point.config, "invalid", error)
-            )
 
 
 def open_study(storage: BaseStorage, name: str, sweep: SweepSpec) -> optuna.Study:

@@ -46,7 +46,7 @@ from zbench.tune.forecast import (
     too_large,
     work_per_step,
 )
-from zbench.tune.ledger import Ledger, adopt, costs, gather, open_study, record_invalid, record_of
+from zbench.tune.ledger import Ledger, adopt, costs, gather, open_study, record_of
 from zbench.tune.objective import directions_of, is_feasible
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Point, Space, point_key
@@ -121,7 +121,6 @@ class Session:
             everywhere = ledger.trials()
             trials = ledger.of_this_kind(everywhere)
             gather(trials, directory)
-            record_invalid(self._space, directory)
             if self._task.is_worker:
                 return SearchOutcome(Final(None), stopped, ledger.name)
         if unlike := len(everywhere) - len(trials):
@@ -153,7 +152,7 @@ class Session:
         """Make what proposes the points, and tell that the search begins."""
         self._ask = ask
         self._next_point = make_proposer(self._space, self._spec, self._directions)
-        finished = [record for record in self._directory.records() if record.outcome != "invalid"]
+        finished = self._directory.records()
         left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
         self._tell(SweepStarted(self._directory.path, self._spec.trials, left, finished, keys))
