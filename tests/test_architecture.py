@@ -162,7 +162,7 @@ def test_torch_and_optuna_stay_in_their_packages() -> None:
 
 
 def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None:
-    """Those that are lent to it, and torch with numpy: a rank reads no YAML."""
+    """Those that every environment needs, and torch with numpy: a rank reads no YAML."""
     pending, packages = {"zbench.worker.rank", "zbench.worker.script"}, set[str]()
     seen = {"zbench._native"}
     while pending := pending - seen:

@@ -22,7 +22,7 @@ VERSIONS = ("0.18.2", "0.18.3", "0.18.9", "0.19.8")
 BUILD = ["setuptools<81", "wheel", "ninja"]
 BESIDE = ["hjson", "einops", "msgpack", "py-cpuinfo"]
 """What DeepSpeed imports beside torch, numpy, packaging, psutil, pydantic and tqdm."""
-USUAL = ["numpy", "packaging", "psutil", "pydantic>=2", "tqdm"]
+USUAL = ["numpy", "packaging", "psutil", "pydantic>=2", "safetensors", "tqdm"]
 
 
 def make(place: Path, version: str, own_torch: str | None) -> None:

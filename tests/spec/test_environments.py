@@ -25,7 +25,8 @@ def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
             return "no such interpreter"
         version = (sys.version_info[0], sys.version_info[1], 0)
         tag = str(sys.implementation.cache_tag)
-        return environments.Environment(python, version, tag, {"torch": "2"}, frozenset())
+        packages = dict.fromkeys(("torch", *environments.WORKER_NEEDS), "2")
+        return environments.Environment(python, version, tag, packages, frozenset())
 
     monkeypatch.setattr(environments, "_asked", asked)
 

@@ -1,14 +1,12 @@
 """What an interpreter is asked, and what is said of one that cannot answer."""
 
-import importlib.util
 import subprocess
 import sys
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from zbench.spec.environments import Environment, environment, lendable
+from zbench.spec.environments import Environment, environment
 
 
 def test_this_interpreter_answers_for_itself() -> None:
@@ -61,18 +59,3 @@ def test_an_interpreter_that_does_not_answer_is_given_up_after_a_minute(
         "python: gave no answer within a minute; name a Python executable"
     )
     assert waited == [60]
-
-
-def test_what_is_not_installed_as_files_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    specs = {"psutil": None, "pydantic": ModuleSpec("pydantic", None)}
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: specs.get(name, real(name)))
-    assert "safetensors" in lendable()
-    assert not {"psutil", "pydantic"} & lendable().keys()
-
-
-def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
-    assert {"pydantic", "pydantic_core", "psutil", "safetensors"} <= lendable().keys()
-    for package, folder in lendable().items():
-        places = [Path(folder) / package, Path(folder) / f"{package}.py"]
-        assert any(place.exists() for place in places), package

@@ -22,7 +22,7 @@ from zbench.errors import ZbenchError
 from zbench.launch import foreign_env
 from zbench.launch.reaper import KILLED
 from zbench.launch.turns import Seat
-from zbench.spec.environments import extensions_directory, lendable
+from zbench.spec.environments import extensions_directory
 
 PEER_GRACE_SECONDS = 2.0
 """How long the other ranks may go on after one failed: they may say why, but mostly wait for it in vain."""
@@ -358,8 +358,7 @@ def _command(python: Path | None) -> list[str]:
     """Return the command that is the trial server, without its arguments."""
     if python is None:
         return [sys.executable, "-P", "-m", "zbench.launch.server"]
-    places = {"zbench": list(zbench.__path__), "lent": lendable()}
-    return [str(python), "-P", foreign_env.__file__, json.dumps(places)]
+    return [str(python), "-P", foreign_env.__file__, json.dumps(list(zbench.__path__))]
 
 
 def _suspended(pids: Sequence[int]) -> int | None:

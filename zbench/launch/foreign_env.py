@@ -1,7 +1,6 @@
 """Starts the trial server under another environment's interpreter, which has no zbench. It is run by path.
 
-Only `zbench` is added to that environment, and at the very end of the search the few packages that a worker
-needs and the environment lacks. Everything else, torch first of all, is the environment's own.
+Only `zbench` is added to that environment. Everything else, torch first of all, is the environment's own.
 """
 
 import importlib.abc
@@ -54,26 +53,9 @@ class AbsentCore(importlib.abc.Loader):
         module.__dict__["__getattr__"] = absent
 
 
-class Lent:
-    """Finds packages of the launcher's environment that are found nowhere else."""
-
-    def __init__(self, directories: dict[str, str]) -> None:
-        self._directories = directories
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a lent package is."""
-        if name not in self._directories:
-            return None
-        return importlib.machinery.PathFinder.find_spec(name, [self._directories[name]])
-
-
 def main(arguments: list[str]) -> None:
-    """Add what is missing and be the server. The first argument says where that is; see `interpreter`."""
-    known = json.loads(arguments[0])
-    sys.meta_path.insert(0, OwnZbench(known["zbench"]))
-    sys.meta_path.append(Lent(known["lent"]))
+    """Add zbench and be the server. The first argument says where zbench is."""
+    sys.meta_path.insert(0, OwnZbench(json.loads(arguments[0])))
     from zbench.launch.server import main as serve
 
     serve(arguments[1:])

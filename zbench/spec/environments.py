@@ -8,7 +8,6 @@ name.
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from zbench.errors import nearest
 
 OLDEST = (3, 11)
 WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
-"""What a worker imports beside torch. To an environment of the same Python, these are lent."""
+"""What a worker imports beside torch."""
 
 _PATIENCE_SECONDS = 60.0
 _UNASKED: ContextVar[set[Path] | None] = ContextVar("unasked", default=None)
@@ -91,7 +90,7 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
         version = ".".join(map(str, answer.python))
         oldest = ".".join(map(str, OLDEST))
         return f"{written} is Python {version}; zbench's worker needs {oldest} or newer"
-    needed = ["torch", *packages, *(() if answer.same_python else WORKER_NEEDS)]
+    needed = ["torch", *packages, *WORKER_NEEDS]
     missing = [name for name in needed if name not in answer.versions]
     if missing:
         lacks = f"{written} has no {', '.join(missing)}"
@@ -117,18 +116,6 @@ def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment 
         return None
     left_out.add(python)
     return Environment(python, sys.version_info[:3], str(sys.implementation.cache_tag), {}, plugins)
-
-
-def lendable() -> dict[str, str]:
-    """Return package -> directory of what a worker imports beside torch, of the running interpreter."""
-    names = (*WORKER_NEEDS, "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
-    folders: dict[str, str] = {}
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None:
-            inner = Path(spec.origin).parent
-            folders[name] = str(inner.parent if spec.submodule_search_locations else inner)
-    return folders
 
 
 @cache
