@@ -14,10 +14,8 @@ from zbench.estimate.result import NotSimulated
 from zbench.spec import shapes
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.starting import commented, starting_sweep
+from zbench.spec.starting import FORMS, commented, starting_sweep
 from zbench.spec.workload import MODULE_CALLABLE
-
-_FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 
 
 def command(
@@ -25,7 +23,7 @@ def command(
         Path, typer.Argument(metavar="FILE", help="The sweep file to write; never overwritten.")
     ] = Path("sweep.yaml"),
     source: Annotated[
-        str | None, typer.Option("--from", metavar="SOURCE", help=f"Begin with {_FORMS}.")
+        str | None, typer.Option("--from", metavar="SOURCE", help=f"Begin with {FORMS}.")
     ] = None,
 ) -> None:
     """Write a commented sweep file that runs as it is; what does not map is named on stderr."""

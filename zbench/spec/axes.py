@@ -25,7 +25,6 @@ class ValueRange:
     low: float
     high: float
     log: bool = False
-    step: float | None = None
     integer: bool = False
 
 
@@ -135,10 +134,7 @@ def _range(path: Key, written: AxisSpec, place: KeyPath) -> ValueRange:
         raise ProblemsError.at(place, message)
     if written.log and low <= 0:
         raise ProblemsError.at((*place, "low"), f"a logarithmic range begins above 0, got {low}; raise it")
-    step = None if written.step is None else checked_value(path, written.step, (*place, "step"))
-    if step is not None and step <= 0:
-        raise ProblemsError.at((*place, "step"), f"expected more than 0, got {step}; raise it")
-    return ValueRange(low, high, written.log, step, isinstance(low, int) and isinstance(high, int))
+    return ValueRange(low, high, written.log, isinstance(low, int) and isinstance(high, int))
 
 
 def matching(sweep: SweepSpec) -> list[dict[Key, tuple[Any, ...]]]:

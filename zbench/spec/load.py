@@ -154,7 +154,7 @@ def _written(axis: Axis) -> list[Any] | AxisSpec:
     when = {key: list(values) for key, values in axis.when.items()}
     if axis.range is not None:
         limits = axis.range
-        return AxisSpec(low=limits.low, high=limits.high, log=limits.log, step=limits.step, when=when)
+        return AxisSpec(low=limits.low, high=limits.high, log=limits.log, when=when)
     values = list(axis.values or ())
     return AxisSpec(values=values, when=when) if when else values
 

@@ -98,7 +98,7 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
     return Translated({"name": "trainer", "workload": workload, "run": run, "engine": engine}, notes)
 
 
-_FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
+FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 _COMMENTS = {
     "workload": (
         "What is trained. `model` may be gpt, mlp, hf:NAME_OR_PATH (transformers, random weights) or your",
@@ -126,7 +126,7 @@ def starting_sweep(source: str | None, base_dir: Path, name: str = "first") -> T
     elif Path(source).exists():
         translated = _from_file(Path(source), base_dir)
     else:
-        raise UsageError(f"--from {source}: no such file; expected {_FORMS}")
+        raise UsageError(f"--from {source}: no such file; expected {FORMS}")
     document = _completed({"name": name} | dict(translated.document))
     sweep_from_mapping(document, environ={}, source=f"--from {source}")  # every mistake is told here
     return Translated(document, translated.notes)
@@ -147,7 +147,7 @@ def commented(document: Mapping[str, Any], source: str | None) -> str:
 def _from_file(path: Path, base_dir: Path) -> Translated:
     data = read_document(path).data
     if not isinstance(data, Mapping):
-        raise UsageError(f"--from {path}: expected a mapping of keys; expected one of {_FORMS}")
+        raise UsageError(f"--from {path}: expected a mapping of keys; expected one of {FORMS}")
     if "model_type" in data:
         return _hf_workload(f"{shapes.PREFIX}{path}", base_dir)
     if "distributed_type" in data or "compute_environment" in data:
@@ -157,7 +157,7 @@ def _from_file(path: Path, base_dir: Path) -> Translated:
     try:
         return from_deepspeed(data)
     except UsageError as error:
-        raise UsageError(f"--from {path}: {error}; or use one of {_FORMS}") from None
+        raise UsageError(f"--from {path}: {error}; or use one of {FORMS}") from None
 
 
 def _hf_workload(model: str, base_dir: Path) -> Translated:

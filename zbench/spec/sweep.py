@@ -25,9 +25,6 @@ class AxisSpec(SpecModel):
     low: Number | None = Field(None, description="Lowest value of a range that a search may draw from.")
     high: Number | None = Field(None, description="Highest value of the range, included.")
     log: bool = Field(False, description="Draw evenly on a logarithmic scale.")
-    step: Number | None = Field(
-        None, description="Distance of the values in a range that is not logarithmic."
-    )
     when: dict[str, Any] = Field(
         {}, description="Earlier axis -> value or list of values; elsewhere this axis keeps the file's value."
     )
@@ -37,10 +34,8 @@ class AxisSpec(SpecModel):
         ends = sum(end is not None for end in (self.low, self.high))
         if ends == 1 or (ends == 2) == (self.values is not None):
             raise ValueError("expected either `values: [...]` or both `low` and `high`; give one of them")
-        if self.values is not None and (self.log or self.step is not None):
-            raise ValueError("`log` and `step` belong to a range; remove them, or give `low` and `high`")
-        if self.log and self.step is not None:
-            raise ValueError("a logarithmic range has no `step`; remove one of the two")
+        if self.values is not None and self.log:
+            raise ValueError("`log` belongs to a range; remove it, or give `low` and `high`")
         return self
 
 

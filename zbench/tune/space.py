@@ -198,8 +198,8 @@ def _distribution(axis: Axis) -> BaseDistribution:
             return IntDistribution(0, len(values) - 1)
         return CategoricalDistribution([_choice(value) for value in values])
     if limits.integer:
-        return IntDistribution(int(limits.low), int(limits.high), log=limits.log, step=int(limits.step or 1))
-    return FloatDistribution(limits.low, limits.high, log=limits.log, step=limits.step)
+        return IntDistribution(int(limits.low), int(limits.high), log=limits.log)
+    return FloatDistribution(limits.low, limits.high, log=limits.log)
 
 
 def _choice(value: Any) -> Any:
