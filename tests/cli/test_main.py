@@ -48,6 +48,8 @@ def test_version(zbench):
         (["compare", "a", "b", "--to", "x"], "--all-formats DIR"),
         (["plan", "sweep.yaml", "--memory"], "zbench estimate FILE"),
         (["tune", "--warm-start=nowhere"], "under `include:`"),
+        (["sweep", "quickstart", "--run-implied-oom"], "--set search.imply_oom=false"),
+        (["estimate", "--from", "ds_config.json"], "zbench init FILE --from ds_config.json"),
     ],
 )
 def test_what_is_misspelt_renamed_or_removed_names_the_remedy(zbench, words, remedy):

@@ -59,11 +59,6 @@ def test_a_condition_names_values_that_the_earlier_axis_has() -> None:
     )
 
 
-def test_a_condition_on_a_range_may_name_any_value() -> None:
-    axis = {"values": ["adam", "adamw"], "when": {"lr": 0.5}}
-    assert resolved("optimizer.name", axis, lr={"low": 0, "high": 1}).when == {"lr": (0.5,)}
-
-
 def test_blocks_are_equal_in_whatever_order_their_keys_are_written() -> None:
     message = refused("options", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
     assert message.startswith("axes.options[1]: {'b': 2, 'a': 1} stands twice on this axis")
@@ -73,9 +68,3 @@ def test_a_mistake_inside_a_value_is_told_at_its_own_place() -> None:
     assert refused("betas", [[0.5, 0.9], [0.5, 1.5]]) == (
         "axes.betas[1][1]: expected a number of less than 1, got 1.5; correct it"
     )
-
-
-def test_an_axis_applies_where_all_its_conditions_hold() -> None:
-    axis = Axis("c", ("engine", "c"), (1,), None, {"a": (1, 2), "b": (3,)})
-    points = [{"a": 2, "b": 3}, {"a": 2, "b": 4}, {"a": 2}]
-    assert [axis.applies(point) for point in points] == [True, False, False]

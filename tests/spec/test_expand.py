@@ -161,11 +161,6 @@ def test_an_axis_is_a_list_or_a_whole_range(axis: dict[str, object]) -> None:
         AxisSpec.model_validate(axis)
 
 
-def test_a_point_of_no_axis_is_refused_by_name() -> None:
-    with pytest.raises(KeyError, match=r"no axis of the sweep: \['lr'\]"):
-        Points(SweepSpec(axes={"zero_stage": [0, 1]})).trial({"zero_stage": 0, "lr": 1.0})
-
-
 def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
     values = [1, True, 1.0, "1", [1], {"a": 1}, {"a": True}, None]
     expansion = expand(SweepSpec(workload=WorkloadSpec(model="mine:build"), axes={"options.x": values}))

@@ -95,7 +95,7 @@ def of_trainer(arguments: dict[str, Any]) -> Translated:
 @pytest.mark.parametrize("key", sorted(OTHER.keys() - {"ds_config"}))
 @pytest.mark.parametrize("target", ["deepspeed", "accelerate", "hf-trainer"])
 def test_what_is_carried_comes_back(target: str, key: str) -> None:
-    for base in BASES.values():
+    for base in (BASES["stage 3"], BASES["stage 0"]):
         engine = base | NEEDED.get(key, {}) | {key: OTHER[key]}
         trial_spec = trial(engine, {})
         if not is_legal(engine) or not acts(trial_spec.engine, ("engine", *key.split("."))):
