@@ -43,7 +43,7 @@ def test_plan_of_a_search_prints_the_space(sweep, zbench):
 
 
 @pytest.mark.parametrize("command", ["plan", "sweep --dry-run", "tune --dry-run", "run --dry-run"])
-def test_a_plan_runs_nothing_and_says_what_it_does_not_know(tmp_path, zbench, command):
+def test_a_plan_prints_the_trials_runs_nothing_and_says_what_it_does_not_know(tmp_path, zbench, command):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
     python.chmod(0o755)
@@ -54,7 +54,9 @@ def test_a_plan_runs_nothing_and_says_what_it_does_not_know(tmp_path, zbench, co
     said = zbench(*command.split(), file)
     assert said.code == 0, said.err
     assert f"{python}: not asked what it has: a plan runs nothing" in said.err
+    assert ("lr=0.1" in said.out) == (not command.startswith("run"))
     assert not (tmp_path / "was-run").exists()
+    assert not (tmp_path / "results").exists()
     assert zbench("sweep", file).code == 2
     assert (tmp_path / "was-run").exists()
 

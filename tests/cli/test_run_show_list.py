@@ -32,12 +32,6 @@ def test_run_needs_no_file(zbench):
     assert [record["config"]["run"]["world_size"] for record in document["trials"]] == [2]
 
 
-def test_dry_run_prints_the_configuration_and_leaves_nothing(zbench):
-    (planned,) = zbench("run", "--dry-run", "--seed", "5", "--json").document["trials"]
-    assert planned["config"]["run"]["seed"] == 5
-    assert not Path("results").exists()
-
-
 def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
     table = zbench("sweep", sweep_file).out
     assert zbench("show").out == table

@@ -1,6 +1,5 @@
 """Whatever stdout, stderr and the environment are, a command ends with a message and a documented code."""
 
-import io
 import os
 import subprocess
 import sys
@@ -8,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from analysis.synthetic import HEAD_ID, trial, write_run
-
-from zbench.cli.streams import OutputError, Stream
 
 NAME = "größe\U0001f642"
 
@@ -72,22 +69,3 @@ def test_bytes_that_are_no_text_can_be_arguments(results):
     done = shell(results, "show $'\\xff\\x1b[2J'")
     assert done.returncode == 2
     assert b"\\udcff\\x1b[2J" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [("ascii", "~ . x \\u6a21 \\udc80"), ("latin-1", "± . × \\u6a21 \\udc80"), ("utf-8", "± … × 模 \\udc80")],
-)
-def test_what_an_encoding_lacks_is_spelled_out(encoding, shown):
-    assert "± … × 模 \udc80".encode(encoding, "zbench.nearest").decode(encoding) == shown
-
-
-class Broken(io.StringIO):
-    def write(self, text: str) -> int:
-        raise OSError(28, "No space left on device")
-
-
-def test_only_a_lost_result_is_an_error():
-    with pytest.raises(OutputError, match="No space left"):
-        Stream(Broken(), strict=True).write("result")
-    assert Stream(Broken(), strict=False).write("note") == 4

@@ -66,13 +66,6 @@ def test_output_directory_by_flag_or_variable(zbench, sweep_file, monkeypatch, t
     assert len(find_runs(tmp_path / "by-variable")) == len(find_runs(tmp_path / "by-flag")) == 1
 
 
-def test_dry_run_prints_the_trials_and_leaves_nothing(zbench, sweep_file):
-    said = zbench("sweep", sweep_file, "--dry-run")
-    assert said.code == 0
-    assert "zero_stage=1" in said.out
-    assert not Path("results").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -20,11 +20,6 @@ def out(tmp_path: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("name", ["last~3", "example~2", "~1"])
-def test_what_is_not_there_is_a_mistake(refusal, out, name):
-    assert name in refusal("compare", name, "last")
-
-
 def test_an_invalid_configuration_cannot_be_exported(refusal, out):
     (invalid,) = load_records(
         write_run(out / "example" / "20260103-000000-aaaa", [record(outcome="invalid")])
