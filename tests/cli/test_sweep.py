@@ -103,7 +103,7 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, refusal, 
 
 def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, refusal, sweep_file):
     secret = "aB3dE5gH7jK9"
-    model = "{model: 'fake:model', options: {api_key: %s}}"
+    model = "{model: 'fake:model', options: {api_key: %s, do: describe}}"
     text = sweep_file.read_text().replace("{model: 'fake:model'}", model)
     sweep_file.write_text(text % secret)
     first = zbench("sweep", sweep_file, "--json")
@@ -113,6 +113,7 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
     assert sorted(ids[1]) == sorted(ids[0] + list(set(ids[0])))
     shown = zbench("show", "last", "--json").out
     files = [file.read_text() for file in only_run().rglob("*") if file.is_file()]
+    assert any("'api_key': '***'" in text for text in files), "in a log"
     assert not any(secret in text for text in [*files, first.out, more.out, shown])
     sweep_file.unlink()
     assert "its secrets are masked, and in no sweep file" in refusal("sweep", "--resume", "last")

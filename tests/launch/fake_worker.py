@@ -133,6 +133,8 @@ def _describe(job: RankJob) -> None:
     cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     threads = job.trial["run"]["threads_per_rank"]
     print(f"group={os.getpgid(0)} session={os.getsid(0)} cpus={cpus} threads={threads}")
+    if "api_key" in (options := job.trial["workload"]["options"]):
+        print(options)
 
 
 def _step_on(job: RankJob) -> None:

@@ -33,6 +33,7 @@ from zbench.launch.executor import (
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
+from zbench.record.secrets import mask_files
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
@@ -178,6 +179,8 @@ class Processes(Contender):
         )
         if error is None and not any(log.stat().st_size for log in logs.iterdir()):
             shutil.rmtree(logs)
+        else:
+            mask_files(logs)
         what = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
         return Attempt(outcome, error, disturbance=what, peak_rss_bytes=end.peak_rss_bytes)
 
