@@ -227,29 +227,33 @@ def test_the_axis_that_moves_the_objective_leads() -> None:
     assert shares["reduce_bucket_size"] < 0.2
 
 
-@pytest.mark.parametrize(("count", "is_enough"), [(0, False), (11, False), (12, True)])
-def test_too_few_trials_say_nothing(count: int, is_enough: bool) -> None:
-    assert bool(importance(history(lambda p: p["zero_stage"], count), "minimize")) == is_enough
+def stages(count: int = 18) -> list[FrozenTrial]:
+    return history(lambda p: p["zero_stage"], count)
 
 
-def test_four_trials_for_each_axis_are_needed() -> None:
-    space = Space(small_sweep(axes={**AXES, "allgather_bucket_size": [10, 100]}))
-    points = [point for point in space.points() or [] if point["zero_stage"] > 0]
-    trials = [seen(space, point, float(n)) for n, point in enumerate(points)]
-    assert importance(trials[:15], "maximize") == {}
-    assert importance(trials[:16], "maximize")
+FOUR = Space(small_sweep(axes={**AXES, "allgather_bucket_size": [10, 100]}))
+OF_FOUR = [seen(FOUR, point, float(n)) for n, point in enumerate(FOUR.points() or [])]
+FIRST, SECOND, *_ = SPACE.points() or []
 
 
-def test_where_nothing_varies_nothing_matters() -> None:
-    space = Space(small_sweep(axes={}))
-    assert importance([seen(space, {}, float(n)) for n in range(20)], "maximize") == {}
-    assert importance(history(lambda p: 1), "maximize") == {}
-
-
-def test_failed_and_running_trials_do_not_count() -> None:
-    points = SPACE.points() or []
-    trials = [seen(SPACE, points[0]), seen(SPACE, points[1], failed=True)]
-    assert importance([*trials, *history(lambda p: p["zero_stage"])], "maximize")
+@pytest.mark.parametrize(
+    ("trials", "is_enough"),
+    [
+        (stages(0), False),
+        (stages(11), False),
+        (stages(12), True),
+        (OF_FOUR[:15], False),
+        (OF_FOUR[:16], True),
+        (history(lambda p: 1), False),
+        ([seen(SPACE, FIRST), seen(SPACE, SECOND, failed=True), *stages()], True),
+        ([seen(SPACE, {}, float(n)) for n in range(20)], False),
+    ],
+    ids=["none", "11", "12", "15 of 4 axes", "16 of 4 axes", "equals", "some failed", "no axis"],
+)
+def test_twelve_unlike_trials_that_ended_and_four_for_each_axis_say_what_mattered(
+    trials: list[FrozenTrial], is_enough: bool
+) -> None:
+    assert bool(importance(trials, "minimize")) == is_enough
 
 
 def test_conditional_axes_are_judged_where_they_act() -> None:

@@ -97,12 +97,7 @@ def test_work_is_that_of_all_ranks_and_micro_batches(metric: str, work: float | 
 
 @pytest.mark.parametrize(
     ("goals", "rate", "factor"),
-    [
-        (RATE, 0.0, 2.0),
-        (RATE, 5.0, None),
-        ((*RATE, Goal("peak_device_bytes", "minimize")), 5.0, 2.0),
-        ((Goal("peak_device_bytes", "minimize"),), 5.0, 2.0),
-    ],
+    [(RATE, 0.0, 2.0), (RATE, 5.0, None), ((*RATE, Goal("peak_device_bytes", "minimize")), 5.0, 2.0)],
 )
 def test_nothing_is_pruned_without_a_measure(
     goals: tuple[Goal, ...], rate: float, factor: float | None

@@ -58,15 +58,13 @@ def test_what_is_proposed_is_decided_by_the_seed_and_the_history(method: str) ->
     assert (first == other) == (method == "grid")
 
 
+GOALS = {"maximize": "tokens_per_s", "minimize": "peak_device_bytes"}
+
+
 @pytest.mark.parametrize("method", METHODS[1:])
-def test_ranges_are_drawn_from(method: str) -> None:
+def test_ranges_are_drawn_from_and_there_may_be_several_objectives(method: str) -> None:
     assert len(play(*proposer(ranged(), method), 14)) == 14
-
-
-@pytest.mark.parametrize("method", METHODS[2:])
-def test_several_objectives(method: str) -> None:
-    sweep = small_sweep(objective={"maximize": "tokens_per_s", "minimize": "peak_device_bytes"})
-    assert len(play(*proposer(sweep, method), 15, objectives=2)) == 15
+    assert len(play(*proposer(small_sweep(objective=GOALS), method), 15, objectives=2)) == 15
 
 
 KEYS = [

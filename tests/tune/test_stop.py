@@ -53,20 +53,19 @@ def test_a_budget_of_zero_or_of_no_sense_is_refused_with_an_example(text: str) -
     assert ("a budget of nothing finds nothing" in str(caught.value)) == (text in NOTHING)
 
 
-def test_trials_and_time_are_spent() -> None:
-    stopper = Stopper(3, 60.0, ONE, None, 0.01)
-    assert stopper.spent(2) is None
-    assert stopper.spent(3) == "the budget of 3 trials is spent"
-    stopper.began = time.monotonic() - 61
-    assert stopper.spent(0) == "the budget of 60 s is spent"
-
-
-@pytest.mark.parametrize(("now", "spent"), [(59.5, False), (60.0, True)])
-def test_a_budget_of_time_is_spent_when_it_is_over(
-    monkeypatch: pytest.MonkeyPatch, now: float, spent: bool
+@pytest.mark.parametrize(
+    ("begun", "now", "reason"),
+    [
+        (2, 59.5, None),
+        (3, 59.5, "the budget of 3 trials is spent"),
+        (0, 60.0, "the budget of 60 s is spent"),
+    ],
+)
+def test_a_budget_is_spent_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, begun: int, now: float, reason: str | None
 ) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert (Stopper(None, 60.0, ONE, None, 0.01, began=0.0).spent(0) is not None) == spent
+    assert Stopper(3, 60.0, ONE, None, 0.01, began=0.0).spent(begun) == reason
 
 
 STEADY = (1.0, 2.0, 2.0, 2.01)
