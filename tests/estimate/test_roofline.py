@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.making import make_trial
 from zbench.estimate.result import Estimate, Product, StepWork
-from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, step_time
+from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
@@ -39,6 +40,8 @@ def test_a_product_takes_its_operations_or_its_bytes_whichever_is_longer() -> No
 def test_operators_and_collectives_have_latencies_where_they_are_known() -> None:
     assert known(time_of(StepWork(operators=50), operator_latency="10ms")).compute_s == pytest.approx(0.5)
     assert known(time_of(StepWork(), sent=10, link_latency=1.0)).collectives_s == pytest.approx(5.0)
+    assert known(time_of(StepWork(), sent=10)).collectives_s == pytest.approx(1.0)
+    assert time_of(StepWork(operators=50)) == StepTime(0, 0, 0, 0, 0, 0)
 
 
 def test_a_share_of_the_rates_is_reached() -> None:
@@ -96,17 +99,19 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
 
 def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> None:
     held = {"parameters": 300, "moments": 200, "activations": 100}
-    estimate = Estimate(1000, 0, 0, held, {}, "backward", [], {}, None)
+    estimate = Estimate(1000, 0, 1200, held, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
-    for memory, fits, verdict in (
-        (1200, True, "fits with 200 B to spare"),
-        (1000, True, "fits with 0 B to spare"),
-        (999, False, "does not fit: 1 B too much"),
+    for memory, spare, is_whole_too_large in (
+        (1200, "fits with 200 B to spare", False),
+        (1199, "fits with 199 B to spare", True),
+        (1000, "fits with 0 B to spare", True),
+        (999, "does not fit: 1 B too much", False),
     ):
         row = EstimateRow(trial, estimate, memory=memory)
         assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
-        assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (fits, memory - 1000)
-        assert row.cells()["verdict"] == verdict
+        assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 999, memory - 1000)
+        verdict, _, remark = row.cells()["verdict"].partition(" (but building the model whole takes 1.17 KiB")
+        assert (verdict, bool(remark)) == (spare, is_whole_too_large)
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 
@@ -119,5 +124,24 @@ def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
         trial, estimate, time=time, training=(3 * 10**11, (2 * 86400.5, 40 * 86400.0))
     ).cells()
     assert (cells["step"], cells["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
+    assert (cells["trial"], cells["activations"]) == (trial.trial_id, "0 B")
+    a_day = EstimateRow(trial, estimate, training=(1, (86_400.0, 86_400.5))).cells()
+    assert a_day["1 tokens"] == "86400 s to 1 days"
     unknown = EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")).cells()
     assert (unknown["step"], unknown["1e+03 tokens"]) == ("not known: a rate", "not known: a rate")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "received"),
+    [
+        ("reduce_scatter", 75, 75), ("all_reduce", 150, 150), ("all_gather", 300, 300),
+        ("broadcast", 100, 300),
+    ],
+)  # fmt: skip
+def test_a_rank_sends_and_receives_parts_by_what_a_collective_does(
+    kind: str, sent: float, received: float
+) -> None:
+    """Of four ranks, or of the four that share shards."""
+    for run, engine in ((4, {}), (8, {"zero_stage": 1, "shard_group_size": 4})):
+        trial = make_trial(engine, world_size=run)
+        assert moved({kind: {"calls": 1, "bytes": 100}}, trial) == (sent, received)

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from zbench.estimate import ledger
-from zbench.estimate.ledger import ACTIVATIONS
+from zbench.estimate.ledger import ACTIVATIONS, PARAMETERS, TEMPORARIES, AllocationLedger
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
 
@@ -68,3 +69,25 @@ def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]
         for name in ("parameters", "master", "moments", "gradients"):
             own = step.engine_bytes.get(f"{prefix}{name}", 0)
             assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"
+
+
+def test_memory_counts_from_its_allocation_to_its_end_by_what_it_is_for() -> None:
+    ledger, before = AllocationLedger(), torch.ones(4)
+    with ledger.watching():
+        first = torch.ones(8)
+        at_first = ledger.moment
+        del first
+        assert ledger.by_category(at_first, host=False) == {PARAMETERS: 32}, "of the build"
+        assert ledger.by_category(ledger.moment, host=False) == {}
+        with ledger.during("optimizer"):
+            second = torch.ones(8)
+        assert (ledger.peak[False], ledger.peak_moment[False]) == (32, at_first), "the first of equal peaks"
+        assert ledger.by_category(ledger.moment, host=False) == {TEMPORARIES: 32}
+        second.untyped_storage().resize_(64)  # in the phase that was before
+        before.untyped_storage().resize_(0)
+        assert ledger.live == {False: 64, True: 0}
+        with ledger.during("forward"):
+            kept = torch.ones(16)
+            torch.ones(32)
+        assert ledger.by_category(ledger.moment, host=False) == {PARAMETERS: 64, ACTIVATIONS: kept.nbytes}
+        assert ledger.by_category(ledger.moment - 1, host=False)[TEMPORARIES] == 128

@@ -14,6 +14,7 @@ from zbench.estimate.client import Simulator, SimulatorProcess
 from zbench.estimate.reading import answer, explained
 from zbench.estimate.result import Estimate, NotSimulated
 from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger
+from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
 _SCALE = torch.tensor(2.0)
@@ -78,6 +79,22 @@ def test_as_many_are_simulated_at_once_as_asked_for() -> None:
     assert Simulator(Path())._idle.qsize() == len(os.sched_getaffinity(0))
 
 
+def test_a_process_that_ends_is_replaced_and_what_is_known_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [trial(zero_stage=stage) for stage in (0, 1, 0)]
+    with Simulator(tmp_path, jobs=1) as simulator:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/bin/true")
+            assert isinstance(simulator.of(trial(zero_stage=3)), NotSimulated)
+        first, second, again = simulator.each(trials)
+        assert isinstance(first, Estimate)
+        assert isinstance(second, Estimate)
+        assert again is first
+        assert len(simulator._children) == 2
+    assert not any(child.alive for child in simulator._children)
+
+
 def test_an_estimate_says_what_the_peak_is_made_of() -> None:
     """On the device and on the host; the largest allocations first, those of one kind together."""
     estimate = answer(trial(zero_stage=2, offload_optimizer="cpu"), Path())
@@ -86,13 +103,15 @@ def test_an_estimate_says_what_the_peak_is_made_of() -> None:
     assert sum(estimate.host.values()) == estimate.peak_host_bytes
     assert {"master", "moments"} <= estimate.host.keys()
     assert estimate.phase == "backward"
+    assert estimate.build_device_bytes > 4 * 25_000, "the whole model"
+    assert isinstance(answer(trial().model_copy(update={"run": RunSpec()}), Path()), Estimate)
     sizes = [each.nbytes for each in estimate.alive]
     assert sizes == sorted(sizes, reverse=True)
     assert min(sizes) > 0
     assert len(sizes) == 20
     assert 0.9 * estimate.peak_device_bytes < sum(sizes) <= estimate.peak_device_bytes
-    (weights,) = (each for each in estimate.alive if each.shape == (32, 256))
-    assert (weights.count, weights.nbytes, weights.dtype) == (1, 4 * 32 * 256, "float32")
+    (batch,) = (each for each in estimate.alive if each.shape == (2, 16))
+    assert (batch.count, batch.nbytes, batch.dtype) == (2, 2 * 8 * 2 * 16, "int64"), "tokens and targets"
     assert all(len(each.where.split("/")) <= 3 for each in estimate.alive)
 
 

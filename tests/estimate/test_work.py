@@ -55,7 +55,8 @@ def test_views_are_operators_that_touch_nothing_and_sums_read_and_write() -> Non
     assert work_of(lambda: x.view(10, 10)[2:4]) == StepWork(operators=2)
     assert work_of(lambda: x.add(1.0)) == StepWork(operators=1, streamed_bytes=2 * x.nbytes)
     assert work_of(lambda: x.zero_()) == StepWork(operators=1, streamed_bytes=x.nbytes)
-    assert work_of(lambda: x[torch.tensor([3, 4])]).streamed_bytes == 2 * 2 * 4, "what is chosen, not all"
+    chosen = torch.tensor([3, 4])
+    assert work_of(lambda: x[chosen]).streamed_bytes == 2 * 2 * 4, "what is chosen, not all"
     assert work_of(lambda: torch.empty(9)).streamed_bytes == 0
 
 
@@ -88,6 +89,8 @@ def trial(**engine: object) -> TrialSpec:
 
 def test_a_step_multiplies_what_the_model_does_and_updates_what_is_offloaded_on_the_host() -> None:
     step = simulate(trial(zero_stage=2, offload_optimizer="cpu"), Path.cwd())
+    twice = simulate(trial(zero_stage=2, gradient_accumulation_steps=2), Path.cwd())
+    assert twice.flops == 2 * (step.flops or 0)
     flops = sum(each.flops * each.count for each in step.work.products)
     assert step.flops is not None
     assert 0.8 * step.flops < flops <= step.flops  # `flops` counts attention whole

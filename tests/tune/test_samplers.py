@@ -103,7 +103,7 @@ def test_what_others_run_now_changes_what_the_model_proposes() -> None:
     points = space.points() or []
     finished = [seen(space, point, float(n)) for n, point in enumerate(points[:14])]
     running = [seen(space, point) for point in points[14:22]]
-    taken = {point_key(point) for point in points[:22]}
+    taken = {point_key(point) for point in [*points[:22], space.base_point()]}
     alone, beside = (
         [proposer(small_sweep(axes=MANY), "tpe", seed)[1](history, taken) for seed in range(4)]
         for history in (finished, [*finished, *running])

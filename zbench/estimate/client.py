@@ -48,9 +48,7 @@ class Simulator(AbstractContextManager["Simulator"]):
             try:
                 yield from threads.map(self.of, trials)
             except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                for child in self._children:
-                    child.close()
+                self.__exit__()  # else what is under way is waited for
                 raise
 
     def _asked(self, trial: TrialSpec) -> SimulationOutcome:

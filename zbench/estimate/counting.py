@@ -51,11 +51,10 @@ class WorkCounter:
             else:
                 self._streamed += nbytes
 
-    def _note_copy(self, target: Tensor, source: Any) -> None:
-        nbytes = target.nbytes + (source.nbytes if isinstance(source, Tensor) else 0)
-        there = isinstance(source, Tensor) and self._offloaded(source)
+    def _note_copy(self, target: Tensor, source: Tensor) -> None:
+        nbytes = target.nbytes + source.nbytes
         here = self._offloaded(target)
-        if here != there:
+        if here != self._offloaded(source):
             self._copied += nbytes // 2
         elif here:
             self._host += nbytes
@@ -107,7 +106,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     packet = func._overloadpacket
     if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu:
-        return _attention(sdpa_flop_count, args[:3], is_causal=len(args) > 4 and args[4])
+        return _attention(sdpa_flop_count, args[:3], is_causal=any(args[4:5]))
     if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu_backward:
         return _attention(sdpa_backward_flop_count, args[:4], is_causal=args[7])
     count = flop_registry.get(packet)

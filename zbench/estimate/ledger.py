@@ -44,7 +44,6 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py holds these
 }
 MODEL = "model"
 """Code outside of the engine: in the forward, what the model allocates."""
-_NEVER = 1 << 62
 _LIFT = torch.ops.aten.lift_fresh.default
 HOST = "host_"
 
@@ -57,11 +56,11 @@ class Allocation:
     category: str
     where: str
     phase: str
-    born: int
     shape: tuple[int, ...]
     dtype: torch.dtype
     host: bool
-    died: int = _NEVER
+    born: int = 0
+    died: int = sys.maxsize
 
     def alive(self, moment: int) -> bool:
         """Whether it holds memory after the change `moment`."""
@@ -76,8 +75,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.allocations: list[Allocation] = []
         self.live = {False: 0, True: 0}  # by host
         self.moment = 0
-        self.restart_peak()
         self.phase = "build"
+        self.restart_peak()
         self._on_host = 0
         self._held: dict[int, tuple[Any, Allocation]] = {}
 
@@ -132,6 +131,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From here on, the peaks are new ones."""
         self.peak, self.peak_of_both = self.live.copy(), sum(self.live.values())
         self.peak_moment = dict.fromkeys(self.live, self.moment)
+        self.peak_phase = dict.fromkeys(self.live, self.phase)
 
     def _note(self, out: Any) -> None:
         if isinstance(out, Tensor):
@@ -154,7 +154,6 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             category,
             where,
             self.phase,
-            self.moment + 1,
             tuple(tensor.shape),
             tensor.dtype,
             host=bool(self._on_host),
@@ -165,12 +164,13 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _begin(self, allocation: Allocation) -> None:
         self.moment += 1
-        host = allocation.host
+        allocation.born, host = self.moment, allocation.host
         self.allocations.append(allocation)
         self.live[host] += allocation.nbytes
         self.peak_of_both = max(self.peak_of_both, sum(self.live.values()))
         if self.live[host] > self.peak[host]:
             self.peak[host], self.peak_moment[host] = self.live[host], self.moment
+            self.peak_phase[host] = self.phase
 
     def _drop(self, key: int) -> None:
         _, allocation = self._held.pop(key)
@@ -187,8 +187,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         reference, before = self._held[key]
         self._end(before)
-        born = self.moment + 1
-        after = replace(before, nbytes=storage.nbytes(), phase=self.phase, born=born, died=_NEVER)
+        after = replace(before, nbytes=storage.nbytes(), phase=self.phase, died=sys.maxsize)
         self._held[key] = (reference, after)
         self._begin(after)
 
@@ -226,7 +225,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def allocation_site() -> tuple[str, str]:
     """Return (category, where) of the allocation that is being made; MODEL where the engine has no part."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         found = _category(frame.f_code)
         if found is not None:

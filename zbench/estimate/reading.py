@@ -41,16 +41,12 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         build_device_bytes=step.build_device_bytes,
         device=ledger.by_category(moment, host=False),
         host=ledger.by_category(ledger.peak_moment[True], host=True),
-        phase=_phase(step, moment),
+        phase=ledger.peak_phase[False],
         alive=_alive(step, moment),
         traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
         flops=step.flops,
         work=step.work,
     )
-
-
-def _phase(step: Step, moment: int) -> str:
-    return next((a.phase for a in reversed(step.ledger.allocations) if a.born <= moment), "build")
 
 
 def _alive(step: Step, moment: int) -> list[HeldAllocation]:

@@ -88,7 +88,7 @@ def _range(compute: float, collectives: float, copies: float, updates: float) ->
     work = compute + updates  # the optimizer on the host follows what it needs, so it is never hidden
     high = work + collectives + copies
     low = max(work, collectives, copies, high / WIDTH)
-    widen = math.sqrt(WIDTH * low / high) if high else 1.0
+    widen = math.sqrt(WIDTH * low / high) if high else WIDTH
     return StepTime(low / widen, high * widen, compute, collectives, copies, updates)
 
 

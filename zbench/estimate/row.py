@@ -9,6 +9,7 @@ from zbench.estimate.search import Limits
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes, format_seconds
 
+_DAY = 86_400.0  # seconds
 _STATE = ("parameters", "gradients", "master", "moments")
 
 
@@ -88,7 +89,7 @@ class EstimateRow:
 def _span(seconds: tuple[float, float] | str) -> str:
     if isinstance(seconds, str):
         return f"not known: {seconds}"
-    return " to ".join(f"{s / 86400:,.3g} days" if s > 86400 else format_seconds(s) for s in seconds)
+    return " to ".join(f"{s / _DAY:,.3g} days" if s > _DAY else format_seconds(s) for s in seconds)
 
 
 def _verdict(outcome: Estimate, memory: int) -> str:
