@@ -37,9 +37,8 @@ def test_the_regressions_race_the_versions_that_are_installed(
     for version in ("0.18.2", "0.19.8"):
         (tmp_path / f"deepspeed-{version}" / "bin").mkdir(parents=True)
         (tmp_path / f"deepspeed-{version}" / "bin" / "python").touch()
-    environment = environments.Environment(
-        tmp_path, (3, 11, 0), "cpython-311", {"torch": "2", "deepspeed": "9"}, frozenset()
-    )
+    has = dict.fromkeys(("torch", "deepspeed", *environments.WORKER_NEEDS), "9")
+    environment = environments.Environment(tmp_path, (3, 11, 0), "cpython-311", has, frozenset())
     monkeypatch.setattr(environments, "_asked", lambda *_: environment)
     found = expand(
         load_sweep(SWEEPS / "deepspeed_regressions.yaml", environ={"ZBENCH_ENVIRONMENTS": str(tmp_path)})
