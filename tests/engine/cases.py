@@ -58,7 +58,8 @@ def train(
             changes.CHANGES[change](step, engine.model, engine.param_groups)
         infos.append(engine.step())
     norms, skipped = [i.grad_norm for i in infos], [i.skipped for i in infos]
-    result = Trajectory(engine.full_parameters(), engine.first_moments(), norms, skipped)
+    state = (engine.full_parameters(), engine.first_moments())
+    result = Trajectory(*({n: value.cpu() for n, value in of.items()} for of in state), norms, skipped)
     assert all(p.grad is None for p in engine.model.parameters() if p.numel())
     engine.close()
     return result

@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 
 from tests.engine import changes, models
@@ -10,6 +11,9 @@ from tests.engine.plain import Options, PlainTrainer, Trajectory
 from tests.engine.ranks import RankPool
 
 STEPS = 3
+NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+PLACES = ["", pytest.param("@cuda", marks=[pytest.mark.cuda, NO_CARD])]
+"""What a model's name ends in; see `models`."""
 ROWS = [
     {"zero_stage": 0},
     {"zero_stage": 1},

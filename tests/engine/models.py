@@ -1,5 +1,9 @@
-"""Small models and batches for engine tests; the same bits in every process."""
+"""Small models and batches for engine tests; the same bits in every process.
 
+A name may end in `@cuda`: then model and batches are there, and all runs under deterministic algorithms.
+"""
+
+import os
 from collections.abc import Callable
 
 import torch
@@ -157,11 +161,20 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 def make(name: str) -> nn.Module:
     """Return a model by name, seeded."""
     torch.manual_seed(7)
-    return MODELS[name]()
+    name, _, device = name.partition("@")
+    if device:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    return MODELS[name]().to(device or "cpu")
 
 
 def batch(name: str, step: int, micro: int, rank: int) -> Batch:
     """Return one micro-batch."""
+    name, _, device = name.partition("@")
+    return tuple(part.to(device or "cpu") for part in _batch(name, step, micro, rank))
+
+
+def _batch(name: str, step: int, micro: int, rank: int) -> Batch:
     g = torch.Generator().manual_seed(1000 * step + 100 * micro + rank)
     if name == "gpt":
         return torch.randint(61, (2, 9), generator=g), torch.randint(61, (2, 9), generator=g)

@@ -110,7 +110,7 @@ class PlainTrainer:
             p.grad = None
         value = loss(self.model, batch)
         (value * scale if scale != 1.0 else value).backward()
-        return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        return {n: p.grad.cpu().clone() for n, p in self.model.named_parameters() if p.grad is not None}
 
     def step(self, loss: Callable[[nn.Module, Batch], Tensor], batches: list[list[Batch]]) -> None:
         """Take one step on batches[micro][rank], or skip it where float16 overflows."""
@@ -192,7 +192,7 @@ class PlainTrainer:
         parameter = self.model.get_parameter(name)
         trained = parameter.requires_grad or self.masters.get(name) in self.optimizer.state
         if name not in self.masters or not trained:
-            return parameter.detach().float().clone()
+            return parameter.detach().float().cpu().clone()
         return self.masters[name].detach()[: shape.numel()].view(shape).clone()
 
 

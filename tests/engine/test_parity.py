@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import Point, covering
-from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE, SPECULATIVE_ROWS, check, row_id
+from tests.engine.lattice import CHOICES, PLACES, ROWS, SPECULATIVE, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 
 SHARED_OUT: list[dict[str, Any]] = [
@@ -31,14 +31,15 @@ PAIRS = covering(
 )
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("k", range(len(PAIRS)), ids=lambda k: f"{row_id(ALL[PAIRS[k]['row']])}-{k}")
-def test_every_pair_of_choices_is_bit_identical_to_plain_pytorch(ranks: RankPool, k: int) -> None:
+def test_every_pair_of_choices_is_bit_identical_to_plain_pytorch(ranks: RankPool, k: int, place: str) -> None:
     """`make soak` runs every three of them."""
     point = dict(PAIRS[k])
     row, world_size, model = ALL[point.pop("row")], point.pop("world_size"), point.pop("model")
     for choice in point.values():
         row = row | choice
-    check(ranks, model, world_size, row)
+    check(ranks, model + place, world_size, row)
 
 
 SHARDED = [row for row in ROWS if row["zero_stage"]] + SPECULATIVE_ROWS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS
+from tests.engine.lattice import PLACES, ROWS, SIZES, SPECULATIVE_ROWS
 from tests.engine.ranks import RankPool
 
 ALL = [row | SIZES | {"gradient_clipping": 0.1} for row in (*ROWS, *SPECULATIVE_ROWS)]
@@ -18,20 +18,21 @@ HALF = {"dtype": "bfloat16", "optimizer": {"moments_dtype": "bfloat16", "moments
 SCALED = {"dtype": "float16", "initial_loss_scale": 2.0**24, "loss_scale_window": 1}
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("model", "more", "turn"),
     [("mlp", AMSGRAD, 0), ("gpt", HALF, 1), ("mlp", SCALED, 2), ("odd-together", {}, 3), ("mixed", {}, 4)],
     ids=["amsgrad", "bfloat16", "float16", "odd", "mixed"],
 )
 def test_resumed_is_continuous_at_the_same_stage_and_at_others(
-    ranks: RankPool, tmp_path: Path, model: str, more: dict[str, Any], turn: int
+    ranks: RankPool, tmp_path: Path, model: str, more: dict[str, Any], turn: int, place: str
 ) -> None:
     specs = [row | more for row in ALL]
     for k in range(turn, len(specs), 5):
         folder = tmp_path / str(k)
         folder.mkdir()
         later = [specs[k], specs[(k + 5) % len(specs)]]
-        ranks.run(2, "tests.engine.resuming:interrupted", model, specs[k], later, str(folder))
+        ranks.run(2, "tests.engine.resuming:interrupted", model + place, specs[k], later, str(folder))
 
 
 @pytest.mark.parametrize("model", ["mlp", "odd-together"])

@@ -62,7 +62,7 @@ def run_reference(job: ReferenceJob) -> None:
         case "fails":
             raise RuntimeError("no reference today")
         case "bad_input":
-            write_error(job.error_stem, "reference", "usage", "no such module")
+            write_error(job.result_path, "reference", "usage", "no such module")
             raise SystemExit(1)
         case "disk_full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

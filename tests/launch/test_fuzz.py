@@ -21,8 +21,6 @@ from zbench.record import lines
 from zbench.record.summary import summarize
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
-from zbench.worker.job import error_path, first_failure
-from zbench.worker.progress import ProgressTail
 
 from .conftest import make_trial
 from .fake_worker import result_of
@@ -115,13 +113,6 @@ def workers_result(data: st.DataObject, home: Path) -> None:
     lines.encode(found)
 
 
-def workers_messages(value: Any, home: Path) -> None:
-    error_path(str(home / "result"), 0).write_text(json.dumps(value))
-    first_failure(str(home / "result"), 1)
-    (home / "progress").write_text(json.dumps(value) + "\n")
-    assert all(isinstance(line["step"], int) for line in ProgressTail(home / "progress").new_lines())
-
-
 def any_sweep(data: st.DataObject, _: Path) -> None:
     document = replaced(SWEEP, data)
     assume(isinstance(document, dict))  # the file's reader refuses everything else
@@ -149,7 +140,6 @@ READERS: dict[Callable[..., None], st.SearchStrategy[Any]] = {
     record_file: st.binary(max_size=200) | st.just(json.dumps(RECORD).encode()),
     any_record: st.data(),
     workers_result: st.data(),
-    workers_messages: VALUES,
     any_sweep: st.data(),
     sweep_file: TEXTS | st.text(max_size=40),
     deepspeed_configuration: st.data(),

@@ -9,7 +9,7 @@ import torch
 from tests.worker.conftest import RunTrial, trial
 from zbench.errors import UsageError
 from zbench.record.record import Failure
-from zbench.worker.job import call, error_path, first_failure, kind_of, message_of, write_error
+from zbench.worker.job import call, first_failure, kind_of, message_of, write_error
 
 ENGINES, MODELS = "tests.worker.engines:", "tests.worker.models:"
 GREEDY: dict[str, Any] = {"model": MODELS + "Greedy", "sequence_length": 8}
@@ -93,9 +93,6 @@ def test_the_cause_is_found_among_the_errors(
     tmp_path: Path, errors: list[tuple[int | str, str]], expected: Failure | None
 ) -> None:
     result = str(tmp_path / "result.json")
-    odd = '{"kind": "odd", "message": "", "time": 0, "rank": 5}'
-    for rank, text in enumerate(('{"kind": "cra', "[]", '{"kind": "oom"}', odd), 3):
-        error_path(result, rank).write_text(text)  # passed over
     for rank, kind in errors:
         write_error(result, rank, kind, f"of rank {rank}")
     assert first_failure(result, 7) == expected

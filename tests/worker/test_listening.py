@@ -1,16 +1,9 @@
-"""Ranks of one host listen at the loopback interface and nowhere else: rendezvous, gloo and TCP stores."""
+"""Ranks of one host listen at the loopback interface and nowhere else."""
 
 import re
-import socket
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-
-from torch._C._distributed_c10d import TCPStore
 
 from tests.worker.conftest import trial
-from tests.worker.engines import listening
 from zbench.launch.trial import TrialRunner
-from zbench.worker.process import loopback_store
 
 
 def test_ranks_of_a_trial_listen_at_the_loopback_interface_alone(runner: TrialRunner) -> None:
@@ -23,22 +16,3 @@ def test_ranks_of_a_trial_listen_at_the_loopback_interface_alone(runner: TrialRu
     assert len(addresses) == 2
     for one in addresses:
         assert set(one) == {"127.0.0.1"}, "gloo listens there, and nothing elsewhere"
-
-
-def test_the_store_of_ranks_that_meet_at_a_port_of_this_host_listens_there_alone() -> None:
-    """torch's own listens at every address, whatever host it is told."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    before = listening()
-
-    def join(rank: int) -> TCPStore:
-        return loopback_store(f"tcp://127.0.0.1:{port}", rank, 2, timedelta(seconds=30))
-
-    with ThreadPoolExecutor(2) as both:
-        first, second = both.map(join, range(2))
-    first.set("word", "spoken")
-    assert second.get("word") == b"spoken"
-    new = listening()
-    for address in before:
-        new.remove(address)
-    assert new == ["127.0.0.1"]

@@ -11,9 +11,9 @@ from typing import Literal, get_args
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange, exact_changes, exact_details
 from zbench.analysis.settings import Settings
-from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, is_incorrect
 from zbench.spec.keys import leaves
+from zbench.spec.metrics import VERDICTS
 from zbench.spec.trial import NOT_IDENTITY
 
 _NOT_COMPARED = frozenset({f"run.{key}" for key in NOT_IDENTITY} | {"verify.mode"})
@@ -97,7 +97,7 @@ class Row:
     @property
     def verdict_lowered(self) -> bool:
         """Say whether head is proved less than base was: a lower verdict, or none where base had one."""
-        return VERDICT_ORDER.index(self.head.verdict) < VERDICT_ORDER.index(self.base.verdict)
+        return VERDICTS.index(self.head.verdict) < VERDICTS.index(self.base.verdict)
 
     def exact_with(self, answer: ExactAnswer) -> tuple[ExactChange, ...]:
         """Return the exact figures that got this answer."""

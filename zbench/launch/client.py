@@ -343,6 +343,7 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads in the server, and fork would lose them
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking for devices must not start CUDA before a fork
+        "CUBLAS_WORKSPACE_CONFIG": kept.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),  # else not deterministic
     }
     if python is not None:
         for name in _OF_ANOTHER_PYTHON:

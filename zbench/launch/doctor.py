@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,14 +12,17 @@ import psutil
 
 from zbench.errors import ZbenchError
 from zbench.launch.client import THREAD_VARIABLES
-from zbench.launch.local import Launcher, usable_cores
+from zbench.launch.local import LocalExecutor, usable_cores
+from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
+from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes, format_seconds
 
 FACTS = "zbench.worker.facts:report"
-MEET = "zbench.worker.facts:meet"
+_RUN = {"world_size": 2, "device": "cpu", "warmup_steps": 0, "steps": 1}
+TWO_RANKS = {"workload": {"model": "mlp"}, "run": _RUN, "engine": {}, "verify": {"mode": "off"}}
 _PATIENCE_SECONDS = 60.0
 _LITTLE_DISK = 1 << 30
 _BUSY_SHARE = 0.1
@@ -136,7 +138,9 @@ def _usable(name: str, problem: str | None) -> Check:
 
 
 def _trials() -> Iterator[Check]:
-    with Launcher() as launcher:
+    executor = LocalExecutor(None, Path.cwd())
+    with TrialRunner(executor, executor.run_dir) as runner:
+        launcher = executor.launchers[None]
         ready = launcher.wait_until_ready()
         for problem in ready.problems:
             yield Check("imports", "fail", problem)
@@ -145,7 +149,10 @@ def _trials() -> Iterator[Check]:
             yield from _facts_checks(launcher.call(FACTS, {}, 1, patience=_PATIENCE_SECONDS))
         except ZbenchError as error:
             yield Check("torch", "fail", str(error))
-        yield _meeting(launcher)
+        record = runner.run(TrialSpec.model_validate(TWO_RANKS))
+        ended = f"trained over gloo and ended within {format_seconds(record.elapsed_s or 0.0)}"
+        problem = record.error and record.error.message
+        yield Check("two ranks", "fail" if problem else "ok", problem or ended)
 
 
 def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
@@ -176,16 +183,3 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
             yield Check("engine builtin", "fail", problem)
         else:
             yield _usable(f"engine {name}", problem)
-
-
-def _meeting(launcher: Launcher) -> Check:
-    """Start two ranks as a trial does, and let them add two numbers."""
-    before = time.monotonic()
-    try:
-        answer = launcher.call(MEET, {}, 2, patience=_PATIENCE_SECONDS)
-    except ZbenchError as error:
-        return Check("two ranks", "fail", str(error))
-    if answer != {"sum": 3}:
-        return Check("two ranks", "fail", "added 1 and 2 to something else")
-    seconds = time.monotonic() - before
-    return Check("two ranks", "ok", f"met over gloo and ended within {format_seconds(seconds)}")

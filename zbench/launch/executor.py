@@ -268,7 +268,7 @@ class JobFactory:
         trial = self.values(task.trial)
         if isinstance(task, ReferenceTask):
             task.path.parent.mkdir(exist_ok=True)
-            return ReferenceJob(trial, run_dir, base_dir, str(task.path), progress, str(files.result))
+            return ReferenceJob(trial, run_dir, base_dir, str(files.result), str(task.path), progress)
         return RankJob(
             trial=trial,
             rank=0,

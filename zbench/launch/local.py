@@ -348,7 +348,7 @@ def process_starts(
     cores: the logical CPUs of each usable core.
     """
     if isinstance(job, ReferenceJob):
-        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.error_stem, "reference"))]
+        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.result_path, "reference"))]
     # a command starts its ranks by its own launcher
     has_command = job.trial.get("workload", {}).get("command") is not None
     starts = []

@@ -5,14 +5,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from zbench.spec.metrics import VERDICTS
 from zbench.spec.metrics import VerdictName as VerdictName  # part of this module's interface
 from zbench.units import format_seconds
 
 SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
-VERDICT_ORDER = VERDICTS
 _PART = 1.2
 """Mean over median step from which on a warning names the steps that stall."""
 
@@ -135,6 +133,8 @@ class Correctness:
 
     diagnosis: what is wrong, in words. not_checked: `update`, `scale`: what the engine does not let be read;
     such a configuration is never the best. coefficients: of the replayed update and the first gradient.
+    deterministic_steps: how many first steps ran under torch's deterministic algorithms and decided
+    `identical`, before the warm-up on a GPU; 0 where every step did.
     """
 
     verdict: VerdictName
@@ -148,6 +148,7 @@ class Correctness:
     diagnosis: str | None = None
     not_checked: list[str] = field(default_factory=list)
     coefficients: list[Coefficient] = field(default_factory=list)
+    deterministic_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zbench.record.record import VERDICT_ORDER, Correctness, Failure, Outcome, Record, VerdictName
+from zbench.record.record import Correctness, Failure, Outcome, Record, VerdictName
 from zbench.spec.keys import resolve_key, value_at
-from zbench.spec.metrics import METRICS, RATES, Constraint, Goal, metric_named
+from zbench.spec.metrics import METRICS, RATES, VERDICTS, Constraint, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
@@ -46,7 +46,7 @@ class ConfigSummary:
     @property
     def verdict(self) -> VerdictName:
         """The worst verdict of any repeat that ended well; `unchecked` where there is none."""
-        return min((r.correctness.verdict for r in self.ok), key=VERDICT_ORDER.index, default="unchecked")
+        return min((r.correctness.verdict for r in self.ok), key=VERDICTS.index, default="unchecked")
 
     @property
     def not_checked(self) -> list[str]:

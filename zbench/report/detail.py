@@ -66,12 +66,11 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     count = len(summary.ok)
     over = f" ±{spread:.1%} over {count} repeats" if spread is not None else ""
     yield RATES[rate], f"{rate_text(summary.number(rate))}{over}"
-    mean, *others = (summary.number(name) for name in STEP_TIMES)
-    step = others[0]
+    mean, step, *longest = (summary.number(name) for name in STEP_TIMES)
     if mean is not None:
         each = ", ".join(format_seconds(value) for value in summary.values("mean_step_s"))
         yield "mean step", format_seconds(mean) + (f" (each repeat: {each})" if count > 1 else "")
-        yield "median, p95, worst", ", ".join(map(seconds_text, others))
+        yield "median, p95, worst", ", ".join(map(seconds_text, (step, *longest)))
     tflops = summary.number("tflops")
     if tflops is not None:
         yield ("TFLOP/s", f"{tflops:.3g}") if tflops >= 1 else ("GFLOP/s", f"{1e3 * tflops:.3g}")
@@ -116,6 +115,7 @@ def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
         ("max ULP diff", what.max_ulp_diff),
         ("worst parameter", what.worst_parameter),
         ("first differing", what.first_differing_step),
+        ("deterministic steps", what.deterministic_steps or None),
         ("loss diff", what.loss_max_abs_diff),
         ("grad norm diff", what.grad_norm_max_abs_diff),
     )

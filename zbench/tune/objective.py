@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
-from zbench.record.record import VERDICT_ORDER, Outcome
+from zbench.record.record import Outcome
 from zbench.record.summary import ConfigSummary, first_goal
-from zbench.spec.metrics import Constraint, Direction
+from zbench.spec.metrics import VERDICTS, Constraint, Direction
 from zbench.spec.sweep import ObjectiveSpec
 
 _FAILED: dict[Outcome, float] = {"ok": 0.0, "timeout": 1.0, "oom": 1.0, "crashed": 2.0, "invalid": 2.0}
@@ -53,7 +53,7 @@ def score(summary: ConfigSummary, objective: ObjectiveSpec) -> Score:
     values = [summary.number(goal.metric) for goal in goals]
     known = tuple(value for value in values if value is not None)
     finished = _FAILED[summary.outcome] or float(len(known) < len(values))
-    correct = VERDICT_ORDER.index("equivalent") - VERDICT_ORDER.index(summary.verdict)
+    correct = VERDICTS.index("equivalent") - VERDICTS.index(summary.verdict)
     correct = max(correct, 1) if summary.not_checked else correct
     margins = {"finished": finished, "correct": float(correct)}
     margins |= {str(constraint): _margin(constraint, summary) for constraint in objective.constraints}

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -257,7 +256,8 @@ class Session:
             self._tell(TrialFinished(own, record, (own and record.elapsed_s) or 0.0, left))
 
     def _measure_again(self, trials: Sequence[TrialSpec], repeat: int) -> None:
-        """Run a fresh repeat of each finalist, in turns where that can be; keep each before it counts."""
+        """Run a fresh repeat of each finalist, in turns or at once where that can be; keep each before it
+        counts."""
         lot = random.Random(f"{self._spec.seed}/{repeat}")
         trials = lot.sample(trials, len(trials))
         for trial in trials:
@@ -266,9 +266,11 @@ class Session:
         able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
         heat = fit if len(fit := self._room.share(able, self._runner.most_bytes)) > 1 else []
         in_turns = self._runner.run_heat(heat, repeat, self._watching, lot) if heat else ()
-        run = partial(self._runner.run, repeat=repeat)
-        alone = ((t, run(t, watch=self._watching(t))) for t in trials if t not in heat)
-        for trial, record in chain(in_turns, alone):
+        alone = [trial for trial in trials if trial not in heat]
+        for trial in alone:
+            self._runner.expect([(trial, repeat)], watch=self._watching(trial))
+        rest = ((t, self._runner.run(t, repeat=repeat, watch=self._watching(t))) for t in alone)
+        for trial, record in chain(in_turns, rest):
             record = replace(record, run_id=self._directory.run_id)
             self._directory.append(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, 0))

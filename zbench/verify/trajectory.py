@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,8 +21,8 @@ from zbench.errors import DamagedReferenceError, UsageError, undamaged
 
 _BLOCK = 1 << 16
 _BASE = 0x9E3779B97F4A7C15
-_FORMAT = "5"
-_TEXTS = ("names", "skipped", "inputs")  # fields that are no tensors, kept as JSON
+_FORMAT = "6"
+_TEXTS = ("names", "skipped", "inputs", "deterministic_steps", "warnings")  # no tensors, kept as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class Reference:
     contributions: sketches (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to
     it. active [S, P] bool: which parameters had a gradient. buffers, true_buffers: final ones by
     `RANK/NAME`. frozen: digests [2] int64 of what is not trained, in float32 and in the model's dtype.
+    deterministic_steps: how many first steps decide `identical`; 0 for all. warnings: of operations that
+    were not deterministic there.
     """
 
     plain: Trajectory
@@ -70,6 +72,8 @@ class Reference:
     true_buffers: Mapping[str, Tensor] = field(default_factory=dict)
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     clipping_error: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    deterministic_steps: int = 0
+    warnings: Sequence[str] = ()
 
 
 def save_reference(reference: Reference, path: Path) -> None:
@@ -94,6 +98,12 @@ def load_active(path: Path) -> tuple[list[str], NDArray[np.bool_]]:
     """Return a reference's trained parameters, and in which steps [S, P] each had a gradient."""
     with _whole(path), safe_open(path, framework="pt") as file:
         return json.loads(file.metadata()["names"]), file.get_tensor("active").numpy().copy()
+
+
+def load_warnings(path: Path) -> list[str]:
+    """Return a reference's warnings."""
+    with _whole(path), safe_open(path, framework="pt") as file:
+        return list(json.loads(file.metadata()["warnings"]))
 
 
 def load_reference(path: Path) -> Reference:

@@ -1,6 +1,7 @@
 """The verdict: is this the same training as plain PyTorch's? Pure functions of what both runs observed.
 
-`identical`: every parameter had the reference's bits after every step. Otherwise the distance from a float64
+`identical`: every parameter had the reference's bits after every step; on a GPU after each of the first,
+deterministic ones, if no later step is worse than `equivalent`. Otherwise the distance from a float64
 run of the same training is compared with the reference's own: `error_ratio` up to 4 is `equivalent` (the
 order of rounding differs, no more), above 4 `drifted`, above 100, or where a value is not finite, `wrong`.
 
@@ -33,7 +34,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from zbench.errors import UsageError
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
@@ -43,7 +43,6 @@ from zbench.verify.trajectory import Reference, Trajectory, all_finite
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
-_MANY = 100
 _MOST_NAMED = 3
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
 _TINY = torch.finfo(torch.float32).tiny
@@ -102,6 +101,9 @@ def _by_distance(observed: Trajectory, reference: Reference) -> Judgement:
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
     difference = compare(observed.parameters, plain.parameters, plain.names)
     verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects)
+    agreed = first >= reference.deterministic_steps > 0 and all_finite(plain.parameters)
+    if agreed and verdict in ("equivalent", "unchecked"):
+        verdict, warnings = "identical", []
     measured = (ratio, difference.max_abs, difference.max_ulp, worst)
     if observed.skipped != plain.skipped:
         skipped = [list(run.skipped) for run in (observed, plain)]
@@ -129,7 +131,7 @@ def _weigh(
     if not reference.truth:
         share = difference.distance / travelled
         if share > GROSS_SHARE_OF_TRAVEL:
-            warning = f"it ended {_way(share)} that the reference travelled away from it"
+            warning = f"it ended {share:.0%} of the way that the reference travelled away from it"
             return "drifted", None, difference.farthest, [warning]
         warning = "not the reference's bits; verify mode full tells whether it matters"
         return "unchecked", None, difference.farthest, [warning]
@@ -152,7 +154,7 @@ def _weigh(
     share = math.sqrt(math.fsum(squares)) / travelled
     if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
         warning = (
-            f"the reference itself ended {_way(share)} that it travelled away from its float64 run,"
+            f"the reference itself ended {share:.0%} of the way that it travelled away from its float64 run,"
             " so even another training would seem equivalent: train fewer steps, or in float32"
         )
         return "unchecked", ratio, worst, [warning]
@@ -176,10 +178,6 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
     return max(first or ratios, key=lambda name: ratios[name])
 
 
-def _way(share: float) -> str:
-    return f"{share:.0%} of the way" if share < _MANY else f"more than {_MANY} times the way"
-
-
 def _finite_steps(run: Trajectory) -> Tensor:
     """Return [S] bool: in which steps every loss was finite."""
     return run.losses.isfinite().flatten(1).all(dim=1)
@@ -189,12 +187,6 @@ def _differing(observed: Trajectory, plain: Trajectory) -> Tensor:
     """Return [S, P] bool: which of the reference's parameters had other bits after which step."""
     column = {name: place for place, name in enumerate(observed.names)}
     digests = observed.digests[:, [column[name] for name in plain.names]]
-    steps = [len(run.losses) for run in (plain, observed)]
-    if digests.shape != plain.digests.shape or steps[0] != steps[1]:
-        raise UsageError(
-            f"expected {len(plain.digests)} observed steps, got {min(len(digests), steps[1])}: the reference "
-            "is another trial's; remove it and run the sweep again"
-        )
     return digests != plain.digests
 
 

@@ -1,11 +1,9 @@
 """What a machine can do, as only a process with torch can tell. `zbench doctor` runs it in a child."""
 
 import importlib
-import os
 import statistics
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -82,23 +80,6 @@ def cuda_devices() -> list[dict[str, Any]]:
         return []
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": device.name, "memory_bytes": device.total_memory} for device in devices]
-
-
-def meet(job: RankJob) -> None:
-    """Join a gloo group of processes on this host and add the ranks' numbers."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "gloo",
-        init_method=job.init_method,
-        rank=job.rank,
-        world_size=job.world_size,
-        timeout=timedelta(seconds=20),
-    )
-    total = torch.tensor([job.rank + 1])
-    dist.all_reduce(total)
-    if job.rank == 0:
-        write_json(Path(job.result_path), {"sum": int(total)})
-    dist.destroy_process_group()
 
 
 _ROWS, _WIDTH = 256, 768

@@ -86,7 +86,7 @@ class RankJob:
     progress_path: str | None = None
     repeat: int = 0
     trace: str | None = None
-    local_rank: int | None = None
+    local_rank: int = 0
     local_world_size: int | None = None
     turns: str | None = None
 
@@ -95,20 +95,15 @@ class RankJob:
 class ReferenceJob:
     """Compute the reference trajectory of a trial and save it, atomically, at `reference_path`.
 
-    errors: path that the error file is named after; by default `reference_path`.
+    result_path: what the error file is named after, as a rank's.
     """
 
     trial: dict[str, Any]
     run_dir: str
     base_dir: str
+    result_path: str
     reference_path: str
     progress_path: str | None = None
-    errors: str | None = None
-
-    @property
-    def error_stem(self) -> str:
-        """Return the path that `error_path` and `first_failure` take."""
-        return self.errors or self.reference_path
 
 
 def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None, cpus: int = 0) -> int:
@@ -171,8 +166,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     for bad input that only the worker could see, `storage` for a full disk, or `reference` for a damaged one.
     `log` is a file's name. None where no rank left an error.
     """
-    reports = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
-    errors = [error for error in reports if error is not None]
+    paths = [error_path(result_path, rank) for rank in ["reference", *range(world_size)]]
+    errors = [json.loads(path.read_text()) for path in paths if path.exists()]
     if not errors:
         return None
     cause = min(errors, key=lambda error: (_KINDS_BY_RANK_OF_CAUSE.index(error["kind"]), error["time"]))
@@ -180,18 +175,6 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     if cause["rank"] == "reference":
         return Failure(kind, cause["message"], "rank0.log")
     return Failure(kind, f"rank {cause['rank']}: {cause['message']}", f"rank{cause['rank']}.log")
-
-
-def _read_error(path: Path) -> dict[str, Any] | None:
-    """Return what a rank left, None for no file or one that `write_error` did not write."""
-    try:
-        error = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(error, dict) or error.get("kind") not in _KINDS_BY_RANK_OF_CAUSE:
-        return None
-    fits = isinstance(error.get("message"), str) and isinstance(error.get("time"), int | float)
-    return error if fits and "rank" in error else None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,56 +10,32 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import IO
-from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
 
 from zbench.errors import UsageError
 from zbench.spec.run import RunSpec, shared_gpus
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
 
-_LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
+_LOCAL_PREFIXES = ("file://", "tcp://127.")
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
 _MOST_STARTED = 1 << 10
 
 
 def start(job: RankJob, trial: TrialSpec) -> torch.device:
     """Start the process's threads, join the process group, and return the rank's device."""
-    local_rank = job.rank if job.local_rank is None else job.local_rank
     set_threads(threads_per_rank(trial, job.local_world_size))
-    device = device_of(trial.run.device, local_rank)
+    device = device_of(trial.run.device, job.local_rank)
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
-    store = None
-    if job.init_method.startswith("tcp://127."):
-        store = loopback_store(job.init_method, job.rank, job.world_size, timeout)
     dist.init_process_group(
-        backend=backend,
-        init_method=None if store else job.init_method,
-        store=store,
-        rank=job.rank,
-        world_size=job.world_size,
-        timeout=timeout,
+        backend, init_method=job.init_method, rank=job.rank, world_size=job.world_size, timeout=timeout
     )
     return device
-
-
-def loopback_store(url: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
-    """Return the store of ranks that meet at `tcp://127.0.0.1:PORT`; rank 0 accepts them there.
-
-    torch listens at all addresses of the machine, whichever one it is told, unless it is given a socket.
-    """
-    place = urlsplit(url)
-    host, port = str(place.hostname), int(place.port or 0)
-    listener = None
-    if rank == 0:
-        listener = socket.create_server((host, port), backlog=world_size).detach()
-    return TCPStore(host, port, world_size, rank == 0, timeout, master_listen_fd=listener)
 
 
 def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:

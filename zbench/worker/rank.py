@@ -24,9 +24,10 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.plain_training import PlainRun, make_reference
-from zbench.verify.trajectory import digest, save_reference
+from zbench.verify.trajectory import digest, load_warnings, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
+from zbench.worker.determinism import Determinism, prepared
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
 from zbench.worker.observer import Observer, from_all
@@ -58,6 +59,8 @@ def run_reference(job: ReferenceJob) -> None:
         run_base(job, trial)
         return
     process.set_threads(threads_per_rank(trial))
+    device = process.device_of(trial.run.device)
+    trial, algorithms = prepared(trial, device, [])
     workload = trial_workload(trial, job.base_dir)
     read = inputs_of(trial, Path(job.base_dir), workload.data)
     task = PlainRun(
@@ -65,14 +68,20 @@ def run_reference(job: ReferenceJob) -> None:
         trial.engine,
         accumulation(trial.engine, trial.workload),
         trial.run.warmup_steps + trial.run.steps + 1,  # the last one is not timed
-        process.device_of(trial.run.device),
+        device,
     )
     full = trial.verify.mode == "full"
     with Progress(job.progress_path) as progress:
-        reference = make_reference(
-            task, truth=full, on_step=lambda done, total: progress.step("reference", done, total)
-        )
-    save_reference(dataclasses.replace(reference, inputs=read), Path(job.reference_path))
+
+        def on_step(done: int, total: int) -> None:
+            algorithms.begin(done)
+            progress.step("reference", done, total)
+
+        algorithms.begin(0)
+        reference = algorithms.retried(lambda: make_reference(task, truth=full, on_step=on_step))
+    steps, warnings = algorithms.steps, algorithms.warnings
+    reference = dataclasses.replace(reference, inputs=read, deterministic_steps=steps, warnings=warnings)
+    save_reference(reference, Path(job.reference_path))
 
 
 def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
@@ -84,6 +93,12 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
+    warnings = load_warnings(Path(job.reference_path)) if job.reference_path else []
+    longer, algorithms = prepared(trial, device, warnings)
+    return algorithms.retried(lambda: _train(job, longer, device, algorithms))
+
+
+def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Determinism) -> dict[str, Any]:
     workload = trial_workload(trial, job.base_dir)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
@@ -107,9 +122,11 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             if observer is not None:
                 with limit.lifted():
                     observer.after_step(losses, info)
+            algorithms.begin(step + 1)
             progress.training_step(trial.run, step + 1, seconds)
 
         fence = Fence(device, job)
+        algorithms.begin(0)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
@@ -135,8 +152,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "memory": dataclasses.asdict(memory),
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
-        "correctness": dataclasses.asdict(judgement.correctness),
-        "warnings": ([warning] if warning else []) + shared + judgement.warnings,
+        "correctness": dataclasses.asdict(judgement.correctness) | {"deterministic_steps": algorithms.steps},
+        "warnings": [*filter(None, [warning]), *shared, *algorithms.warnings, *judgement.warnings],
         "inputs": read,
         "losses": observer.curve if observer is not None else [],
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,

@@ -26,7 +26,7 @@ class Case:
     another engine or (even seeds) by the same one after all its weights were overwritten.
     staged: collectives go through the far memory, as gloo's do for tensors of a device.
     sockets: ranks do not read one another's memory. late: `change` is made behind a step's backwards.
-    dawdling: how often threads are late.
+    dawdling: how often threads are late. A model on a card (`models`) has the card's own memory instead.
     """
 
     spec: dict[str, Any]
@@ -84,7 +84,8 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
         spec = EngineSpec.model_validate(case.spec)
         probe = (lambda group, memory: None) if case.sockets else choose.probe_peers
         with mock.patch.object(choose, "probe_peers", probe):
-            return build_engine(models.make(case.model), spec, group, instruments=far(copies, through))
+            instruments = None if "@" in case.model else far(copies, through)
+            return build_engine(models.make(case.model), spec, group, instruments=instruments)
 
     def resumed(step: int, engine: Engine) -> Engine:
         if step != case.resume:

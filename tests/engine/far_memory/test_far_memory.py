@@ -1,20 +1,24 @@
 """Every wait is needed and none is missing: training over far memory leaves the bits of plain PyTorch."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.engine.far_memory.cases import Case
 from tests.engine.far_memory.lattice import CHOSEN, OFFLOADED, ROWS, SPECULATIVE, check, drawn
+from tests.engine.lattice import PLACES
 from tests.engine.ranks import RankPool
 
 SMALL_BUCKETS = {"reduce_bucket_size": 1500, "allgather_bucket_size": 700, "sub_group_size": 900}
 SHORT, LONG = len(ROWS), 1000
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: int) -> None:
+def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: int, place: str) -> None:
     """Three backwards, one bucket: the second one's sum is still to be added when the third's arrives."""
     spec = {"zero_stage": stage, **SPECULATIVE, "gradient_accumulation_steps": 3}
-    check(ranks, [Case(spec, seed, backwards=3) for seed in range(4)])
+    check(ranks, [Case(spec, seed, model=f"mlp{place}", backwards=3) for seed in range(4)])
 
 
 SUMMED_ROWS = {"after_backward": OFFLOADED, "speculative": SPECULATIVE}
@@ -43,19 +47,23 @@ def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
     check(ranks, cases)
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("ratio", [0.3, 0.5])
 def test_idle_parameters_beside_masters_of_another_memory_keep_their_values(
-    ranks: RankPool, ratio: float
+    ranks: RankPool, ratio: float, place: str
 ) -> None:
     """Masters on the device, parameters on the host and in a double buffer: a commit changes halves, and only
     parameters with a gradient get new values.
     """
     spec = {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "offload_ratio": ratio}
-    check(ranks, [Case(spec, 712, world_size=world, model="odd-together") for world in (1, 2)])
+    check(ranks, [Case(spec, 712, world_size=world, model=f"odd-together{place}") for world in (1, 2)])
 
 
-def test_a_few_schedules_of_every_row(ranks: RankPool) -> None:
-    assert check(ranks, [*CHOSEN, *(drawn(seed) for seed in range(SHORT))]) > 20 * SHORT
+@pytest.mark.parametrize("place", PLACES)
+def test_a_few_schedules_of_every_row(ranks: RankPool, place: str) -> None:
+    cases = [*CHOSEN, *(drawn(seed) for seed in range(SHORT))]
+    late = check(ranks, [replace(case, model=f"{case.model}{place}") for case in cases])
+    assert place or late > 20 * SHORT
 
 
 @pytest.mark.soak

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
-from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report.html import charts, style
 from zbench.report.html.content import Report, TextTable
@@ -28,6 +27,7 @@ from zbench.report.text import (
     started_text,
     throughput_text,
 )
+from zbench.spec.metrics import VERDICTS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,9 +86,7 @@ def _environment() -> "Environment":
 def _facts(report: Report) -> list[tuple[str, str]]:
     """Return name and value of the facts at the top; the first has the whole width."""
     source, winner = report.source, report.winner
-    counts = {
-        verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICT_ORDER)
-    }
+    counts = {verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICTS)}
     limit = report.limit("peak_device_bytes")
     shares = sorted(report.importance.items(), key=lambda item: -item[1])
     facts = {

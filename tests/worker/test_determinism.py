@@ -1,0 +1,125 @@
+"""The first steps on a GPU are deterministic and decide `identical`. Here a CPU is taken for one."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from tests.worker.conftest import trial
+from zbench.launch.client import server_environment
+from zbench.worker import rank
+from zbench.worker.determinism import STEPS, prepared
+from zbench.worker.job import RankJob, ReferenceJob
+from zbench.worker.rank import run_rank, run_reference
+
+USUAL, WARNS, RAISES = 0, 1, 2
+TIMED = 3
+
+
+class Unordered(nn.Module):
+    """A model that rounds by chance, as a GPU's atomics do, unless deterministic algorithms are on.
+
+    Its first forward is never so: on a CPU a first step that differs when it runs again is refused.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 4)
+        self.calls = 0
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        self.calls += 1
+        loss = nn.functional.cross_entropy(self.inner(inputs), targets)
+        if torch.get_deterministic_debug_mode() == USUAL and self.calls > 1:
+            loss = loss * (1 + 2e-7 * (os.urandom(1)[0] % 2))
+        return loss
+
+
+class Refused(Unordered):
+    """A model with an operation that torch refuses where it must be deterministic."""
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        inputs = torch.zeros_like(inputs).put_(torch.arange(inputs.numel()), inputs.reshape(-1))
+        return super().forward(inputs, targets)
+
+
+def rows() -> TensorDataset:
+    """Return data: 64 rows and their classes."""
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(
+        torch.randn(64, 8, generator=generator), torch.randint(4, (64,), generator=generator)
+    )
+
+
+def run(
+    model: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], list[int]]:
+    """Return what one rank reports, in this process, and the modes of all forwards; its device counts as
+    `device`.
+    """
+    modes, loss = list[int](), nn.functional.cross_entropy
+
+    def noted(*args: Tensor) -> Tensor:
+        modes.append(torch.get_deterministic_debug_mode())
+        return loss(*args)
+
+    monkeypatch.setattr(nn.functional, "cross_entropy", noted)
+    here = "tests.worker.test_determinism:"
+    monkeypatch.setattr(rank, "prepared", lambda one, _, w: prepared(one, torch.device(device), w))
+    workload = {"model": here + model, "data": {"dataset": here + "rows"}, "micro_batch_size": 16}
+    values = trial(workload=workload, run={"world_size": 1, "steps": TIMED}).model_dump(mode="json")
+    result, reference, where = (str(tmp_path / name) for name in ("result", "reference", "meeting"))
+    run_reference(ReferenceJob(values, str(tmp_path), str(tmp_path), result, reference))
+    run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, reference))
+    return json.loads(Path(result).read_text()), modes
+
+
+def test_the_deterministic_steps_decide_and_later_ones_run_as_users_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, modes = run("Unordered", "cuda", tmp_path, monkeypatch)
+    steps = [RAISES] * STEPS + [USUAL] * (1 + TIMED + 1)  # a warm-up, and one that is not timed
+    again, truth = [USUAL], [USUAL] * len(steps)
+    assert modes[: 3 * len(steps) + 1] == [*steps, *again, *truth, *steps]
+    assert torch.get_deterministic_debug_mode() == USUAL
+    assert len(found["timing"]["step_seconds"]) == TIMED
+    verdict = found["correctness"]
+    assert (verdict["verdict"], verdict["deterministic_steps"]) == ("identical", STEPS)
+    assert verdict["first_differing_step"] is None or verdict["first_differing_step"] > STEPS
+    assert not any("not deterministic" in warning for warning in found["warnings"])
+
+
+def test_an_operation_without_a_deterministic_form_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, modes = run("Refused", "cuda", tmp_path, monkeypatch)
+    assert [mode for mode in modes if mode != USUAL] == [WARNS] * 2 * STEPS
+    assert found["correctness"]["verdict"] == "identical"
+    (warning,) = (text for text in found["warnings"] if text.startswith("not deterministic: "))
+    assert "torch has no deterministic form of put_" in warning
+
+
+def test_on_a_cpu_every_step_decides_and_none_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, modes = run("Unordered", "cpu", tmp_path, monkeypatch)
+    assert set(modes) == {USUAL}
+    assert len(found["losses"]) == 1 + TIMED + 1
+    assert found["correctness"]["deterministic_steps"] == 0
+    assert found["correctness"]["first_differing_step"] is not None
+
+
+def test_what_nobody_verifies_has_no_deterministic_steps() -> None:
+    unverified = trial(verify="off")
+    assert prepared(unverified, torch.device("cuda"), [])[0] == unverified
+
+
+@pytest.mark.parametrize("own", [None, ":16:8"])
+def test_cublas_is_deterministic_from_its_start(own: str | None) -> None:
+    inherited = {} if own is None else {"CUBLAS_WORKSPACE_CONFIG": own}
+    assert server_environment(None, inherited)["CUBLAS_WORKSPACE_CONFIG"] == (own or ":4096:8")
