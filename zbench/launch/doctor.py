@@ -151,8 +151,8 @@ def _trials() -> Iterator[Check]:
             yield Check("torch", "fail", str(error))
         record = runner.run(TrialSpec.model_validate(TWO_RANKS))
         ended = f"trained over gloo and ended within {format_seconds(record.elapsed_s or 0.0)}"
-        problem = record.error and record.error.message
-        yield Check("two ranks", "fail" if problem else "ok", problem or ended)
+        failed = record.error.message if record.error else None
+        yield Check("two ranks", "fail" if failed else "ok", failed or ended)
 
 
 def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
