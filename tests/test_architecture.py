@@ -39,7 +39,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "results": {"spec", "record", "analysis", "report", "cli"},  # the Python face
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
-WORKER_IN_LAUNCH = {f"zbench.worker.{name}" for name in ("job", "progress", "turns")}  # no torch
+WORKER_IN_LAUNCH = {f"zbench.worker.{name}" for name in ("job", "turns")}  # no torch
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from zbench.launch.executor import Attempt, Executor, ReferenceTask, RepeatTask, Task
 from zbench.record.record import Failure
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .fake_worker import result_of
 

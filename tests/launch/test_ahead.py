@@ -13,7 +13,7 @@ from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .conftest import make_trial
 from .mock_executor import MockExecutor

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zbench.worker.progress import ProgressTail
+from zbench.worker.job import ProgressTail
 
 
 def line(step: int) -> dict[str, object]:

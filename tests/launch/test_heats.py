@@ -24,7 +24,7 @@ from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .conftest import make_trial
 from .fake_worker import TIMING

@@ -30,7 +30,7 @@ from zbench.tune.ledger import trial_at
 from zbench.tune.objective import Score
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 PARAMETERS = 3_000_000
 SMALL_AXES: dict[str, Any] = {

@@ -8,7 +8,7 @@ from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
 from zbench.tune.forecast import pruner, too_large, work_per_step
 from zbench.tune.space import Space
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .fakes import estimated, small_sweep
 

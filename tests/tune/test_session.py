@@ -17,7 +17,7 @@ from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .fakes import FakeRunner, Paced, Searched, estimated, searched, simulating, small_sweep
 

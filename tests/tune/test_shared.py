@@ -15,7 +15,7 @@ from zbench.tune import session
 from zbench.tune.objective import History
 from zbench.tune.space import Point
 from zbench.tune.storage import StudyStorageError, relational_storage
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 from .fakes import FakeRunner, searched
 from .studies import POINTS, begun, ledger, result

@@ -18,8 +18,7 @@ from zbench.launch.disturbance import Disturbance
 from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob
-from zbench.worker.progress import Watch
+from zbench.worker.job import RankJob, ReferenceJob, Watch
 
 MODULES = ("zbench.measure.shim", "zbench.worker.rank")
 """What every trial server imports: the memory shim before torch, and all that every rank needs."""

@@ -37,8 +37,7 @@ from zbench.record.secrets import mask_files
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
-from zbench.worker.progress import ProgressTail, Watch
+from zbench.worker.job import ProgressTail, RankJob, ReferenceJob, Watch, threads_per_rank
 from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"

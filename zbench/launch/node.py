@@ -21,8 +21,7 @@ from zbench.record.environment import fingerprint, machine_facts, machine_name, 
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import kind_of
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch, kind_of
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (

@@ -23,7 +23,7 @@ from zbench.launch.executor import Attempt, Executor, RepeatTask, Targets, Task
 from zbench.launch.node import NodeWorker, joined, nodes_of, unpack
 from zbench.launch.ray_cluster import Node, RayCluster
 from zbench.record.record import Failure, Placement
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0

@@ -24,7 +24,7 @@ from zbench.launch.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
 from zbench.launch.slurm_node import all_there, last_start, serve, write
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
-from zbench.worker.progress import ProgressTail, Watch
+from zbench.worker.job import ProgressTail, Watch
 
 _POLL_SECONDS = 1.0
 _SHARED_FILES_SECONDS = 15.0

@@ -28,7 +28,7 @@ from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")

@@ -27,8 +27,7 @@ from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import REFERENCES, StorageError
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import reference_key
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch, reference_key
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""

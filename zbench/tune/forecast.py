@@ -8,7 +8,7 @@ from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.spec.metrics import STEP_TIMES, Goal
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.units import format_bytes
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 Ask = Callable[[TrialSpec], SimulationOutcome]
 

@@ -59,7 +59,7 @@ from zbench.tune.storage import (
     reaching,
     relational_storage,
 )
-from zbench.worker.progress import Watch
+from zbench.worker.job import Watch
 
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200

@@ -60,6 +60,10 @@ _LONGEST_ADVICE = 2000
 _KINDS_BY_RANK_OF_CAUSE = get_args(Kind)
 
 
+Watch = Callable[[dict[str, Any]], str | None]
+"""Called with each progress line (see `RankJob`); a returned reason ends the trial."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankJob:
     """One rank of one repeat of one trial.
@@ -279,3 +283,42 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
     if not isinstance(error, RuntimeError | OSError):
         return False
     return _NO_THREAD in text or any(words in text.lower() for words in OUT_OF_MEMORY)
+
+
+class ProgressTail:
+    """Reads the progress lines of rank 0 (`process.Progress` writes them) since the last look; one that is
+    still being written waits.
+
+    Make a new one for each run of a trial. A network file system may show a line before what is in it: that
+    is skipped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self) -> list[dict[str, Any]]:
+        """Return the whole lines that came since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        return [line for line in map(_parsed, data[:end].splitlines()) if line is not None]
+
+    def feed(self, watch: Watch) -> str | None:
+        """Show new lines to `watch`; return the first reason it gives to end the trial."""
+        for line in self.new_lines():
+            if (reason := watch(line)) is not None:
+                return reason
+        return None
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """Return a progress line, None for bytes that are none."""
+    with contextlib.suppress(ValueError):
+        return dict(json.loads(text))
+    return None
