@@ -127,9 +127,14 @@ def _from_directory(name: str, path: Path) -> RunResults:
 
 
 def _from_run(name: str, path: Path) -> RunResults:
+    records = check_plausible(store.load_records(path), str(path / store.TRIALS))
+    return RunResults.of(source_of(path, name), records)
+
+
+def source_of(path: Path, name: str) -> Source:
+    """Return where the records of a run directory come from, without reading them."""
     known, whole = _machine_and_code(store.load_environment(path)), path.resolve()
-    source = Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
-    return RunResults.of(source, check_plausible(store.load_records(path), str(path / store.TRIALS)))
+    return Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
 
 
 def _machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:

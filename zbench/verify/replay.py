@@ -137,8 +137,9 @@ class Remainder:
         noise += rate * unsure * (2 * gradient.abs() + unsure)
         rows = torch.stack([rest, given - rate * before]) / noise
         self.moments += (rows @ rows.T).numpy()
-        share = _healthy_part(rows[0], rows[1], (adam.beta2_in_float32,))
-        self.worst_moment = max(self.worst_moment, float((rows[0] - share * rows[1]).abs().max()))
+        rounded = rows[1] * adam.beta2_in_float32  # of engines that round beta2 first, and 1 - beta2 with it
+        left = rows[0] - rows[0].clamp(rounded.clamp(max=0), rounded.clamp(min=0))
+        self.worst_moment = max(self.worst_moment, float(left.abs().max()))
 
 
 def replay(

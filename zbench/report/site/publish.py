@@ -4,12 +4,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from zbench import __version__
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.settings import Settings
-from zbench.analysis.sources import load_results
+from zbench.analysis.sources import load_results, source_of
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError, ZbenchError
 from zbench.record.store import ENVIRONMENT, SPEC, TRIALS
@@ -41,15 +42,23 @@ class _Run:
                 whole.update((path / name).read_bytes())
         return whole.hexdigest()[:32]
 
-    def page(self) -> tuple[str, KeptRun]:
-        """Return its page, and what the site keeps of it."""
-        results = load_results(str(self.path), self.path.parent)
-        base = load_results(str(self.base), self.base.parent) if self.base else None
-        report = report_of(results, _comparison(base, results))
+    def page(self) -> "tuple[str, KeptRun] | UsageError":
+        """Return its page, and what the site keeps of it; why not, where the run cannot be read."""
+        try:
+            results = _results(self.path)
+        except UsageError as error:
+            return error
+        report = report_of(results, _comparison(self.base, results))
         return page.render(report, home="../../index.html", drawn=self.is_drawn), KeptRun.of(results, report)
 
 
-def _made(runs: Sequence[_Run]) -> Iterator[tuple[str, KeptRun]]:
+@lru_cache(2)
+def _results(path: Path) -> RunResults:
+    """Return the results of a run, read once: the next run's page compares with them."""
+    return load_results(str(path), path.parent)
+
+
+def _made(runs: Sequence[_Run]) -> "Iterator[tuple[str, KeptRun] | UsageError]":
     """Yield the page of each run, made by as many processes as there are processors where there are many."""
     if len(runs) < _MANY:
         yield from map(_Run.page, runs)
@@ -67,6 +76,7 @@ def publish(
     commits: the address of commits, before their hash; empty where they have none. A run that cannot be read
     is named by `warn` and left out.
     """
+    _results.cache_clear()
     kept = {run.name: run for run in site.kept()}
     newest: dict[tuple[str | None, ...], Path] = {}
     present: list[str] = []
@@ -75,21 +85,25 @@ def publish(
         if (path / TRIALS).stat().st_size == 0:
             continue
         try:
-            source = load_results(str(path), path.parent).source
+            source, name = source_of(path, path.name), f"{path.parent.name}/{path.name}"
         except UsageError as error:
             warn(f"left out: {error}")
             continue
-        name = f"{path.parent.name}/{path.name}"
         place = source.sweep, repr(sorted(source.facts.items()))
         base = newest.get((*place, source.branch)) or newest.get(place)
         newest[place] = newest[*place, source.branch] = path
         run = _Run(path, base, path in runs[-_DRAWN:] or name in tags.values())
-        present.append(name)
         if name not in kept or not site.is_current(f"runs/{name}.html", run.digest()):
             new.append((name, run))
-    for (name, run), (text, about) in zip(new, _made([run for _, run in new]), strict=True):
+        else:
+            present.append(name)
+    for (name, run), made in zip(new, _made([run for _, run in new]), strict=True):
+        if isinstance(made, UsageError):
+            warn(f"left out: {made}")
+            continue
+        text, kept[name] = made
         site.write(f"runs/{name}.html", text, run.digest())
-        kept[name] = about
+        present.append(name)
     for name in present:
         kept[name] = replace(kept[name], tags=tuple(tag for tag, named in tags.items() if named == name))
         site.keep(kept[name])
@@ -99,12 +113,13 @@ def publish(
     return ordered
 
 
-def _comparison(base: RunResults | None, head: RunResults) -> Comparison | None:
-    """Return the comparison with the run before, where both can be compared."""
-    if base is None:
+def _comparison(path: Path | None, head: RunResults) -> Comparison | None:
+    """Return the comparison with the run before, where both can be read and compared."""
+    if path is None:
         return None
-    named = replace(base, source=replace(base.source, name=base.source.run_ids[0]))
     try:
+        base = _results(path)
+        named = replace(base, source=replace(base.source, name=base.source.run_ids[0]))
         return compare_runs(named, head, Settings())
     except ZbenchError:
         return None
