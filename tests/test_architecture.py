@@ -218,14 +218,14 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7431,
-    "spec": 3236,
+    "spec": 3165,
     "launch": 3290,
-    "cli": 2678,
-    "report": 2554,
-    "analysis": 2080,
+    "cli": 2560,
+    "report": 2555,
+    "analysis": 2082,
     "worker": 1546,
-    "tune": 1186,
-    "estimate": 932,
+    "tune": 1110,
+    "estimate": 910,
     "verify": 1450,
     "workloads": 684,
     "record": 879,
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_940), ("tests", 31_260)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_600), ("tests", 30_300)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
