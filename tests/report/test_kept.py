@@ -32,7 +32,7 @@ def measured(repeat: int) -> Record:
     )
     return record(
         1, 1.0, repeat=repeat, timing=timing, memory=memory, correctness=WRONG,
-        traffic={"all_reduce": Traffic(1, 4096), "all_gather": Traffic(3, 1 << 20)},
+        traffic={"all_reduce": Traffic(1, 4096), "all_gather": Traffic(3, 1 << 20)}, losses=[2.5, 2.0, 1.25],
         environment={"torch": "2.13.0"}, warnings=["loaded: 40 %"],
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from rich.text import Text
@@ -51,7 +52,7 @@ def relative_tables(relative: Relative) -> list[RelativeTable]:
 
 def _table(rows: Sequence[RelativeRow], relative: Relative) -> RelativeTable:
     points = [point(row.summary, relative.axes) for row in rows]
-    varied = [key for key in relative.axes if any(values[key] != points[0][key] for values in points)]
+    varied = [key for key in relative.axes if any(one[key] != other[key] for one, other in pairwise(points))]
     shared = {key: value for key, value in points[0].items() if key not in varied}
     columns = {key: [value_text(values[key]) for values in points] for key in varied}
     against = [axes_text(point(row.counterpart, relative.named)) for row in rows]

@@ -67,8 +67,7 @@ class Column:
     def width(self, cells: Iterable[Text]) -> int:
         """Return how wide the column is at least."""
         separator = None if self.wraps else "\n"
-        parts = (part for cell in cells for part in cell.plain.split(separator))
-        return max(map(cell_len, parts), default=0)
+        return max(cell_len(part) for cell in cells for part in cell.plain.split(separator))
 
 
 def print_table(

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
@@ -17,8 +16,7 @@ from zbench.analysis.settings import Settings
 from zbench.record.record import Record
 from zbench.report import exports
 from zbench.report.exports import csv as csv_format
-from zbench.report.exports import document, junit, markdown, table, texts
-from zbench.report.screen import Screen
+from zbench.report.exports import document, junit, markdown, texts
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 HOSTILE = "<script>alert(1)</script>|`x`\n[a](http://e.example)@all ]]>&\x1b[31m\x00=1+1"
@@ -53,15 +51,6 @@ def test_json_of_a_single_process_has_no_infinite_bounds() -> None:
     found = document.document(compare_runs(results(trial([0.1])), results(trial([0.1])), Settings()))
     assert found["trials"][0]["step_time"]["low"] is None
     assert "2 are needed" not in json.dumps(found, allow_nan=False)
-
-
-def test_in_a_terminal_the_answers_alone_are_coloured() -> None:
-    text = io.StringIO()
-    screen = Screen(file=text, width=200, force_terminal=True, _environ={"TERM": "xterm"})
-    table.print_comparison(comparison(), screen)
-    rows = [line for line in text.getvalue().splitlines() if line.startswith("zero_stage")][:5]
-    coloured = [re.findall(r"\x1b\[[1-9][\d;]*m([^\x1b\s]+)", row) for row in rows]
-    assert coloured == [["incorrect"], ["failed"], ["regression"], ["inconclusive"], ["pass"]]
 
 
 @pytest.mark.parametrize(("count", "told"), [(200, []), (201, ["Not listed: 1 further configuration."])])

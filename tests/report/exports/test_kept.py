@@ -15,9 +15,10 @@ from zbench.report.screen import Screen
 from .test_formats import comparison
 
 
-def as_table() -> str:
+def as_table(width: int = 200, *, terminal: bool = False) -> str:
     text = io.StringIO()
-    table.print_comparison(comparison(), Screen(file=text, width=200))
+    screen = Screen(file=text, width=width, force_terminal=terminal, _environ={"TERM": "xterm"})
+    table.print_comparison(comparison(), screen)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
@@ -27,6 +28,7 @@ FORMATS = {
     "compare.csv": lambda: csv_format.render(comparison()),
     "compare.junit.xml": lambda: junit.render(comparison()),
     "compare.txt": as_table,
+    "compare-100-terminal.txt": lambda: as_table(100, terminal=True),
     "summary.txt": lambda: "\n".join(texts.summary(comparison())),
 }
 

@@ -40,7 +40,7 @@ class _Run:
         for path in filter(None, (self.path, self.base)):
             for name in (TRIALS, ENVIRONMENT, SPEC):
                 whole.update((path / name).read_bytes())
-        return whole.hexdigest()[:32]
+        return whole.hexdigest()
 
     def page(self) -> "tuple[str, KeptRun] | UsageError":
         """Return its page, and what the site keeps of it; why not, where the run cannot be read."""
