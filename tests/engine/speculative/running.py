@@ -19,7 +19,7 @@ def threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
-def threads_left(before: set[str], patience: float = 10.0) -> set[str]:
+def threads_left(before: set[str], patience: float = 120.0) -> set[str]:
     """Return those that are more than `before`; a thread that was joined may take a moment to be gone."""
     deadline = time.monotonic() + patience
     while (left := threads() - before) and time.monotonic() < deadline:

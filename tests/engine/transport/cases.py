@@ -80,7 +80,7 @@ def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
     if closed:
         comm.close()
     del comm
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     return [thread.name for thread in left]
@@ -112,11 +112,17 @@ def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     comm, rank = make(group), dist.get_rank(group)
     send, out = torch.ones(3 << 15), torch.zeros((3 << 15) // dist.get_world_size(group))
     if rank:
-        time.sleep(1.0)  # rank 0 may be late
+        dist.recv(torch.empty(1), group_src=0, group=group)  # rank 0 was interrupted while it waited
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), 2)
+        for peer in range(1, dist.get_world_size(group)):
+            dist.send(torch.empty(1), group_dst=peer, group=group)
+
     work = comm.reduce_scatter(send, out, TAG)
-    if rank == 0:
-        threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()
     try:
+        if rank == 0:
+            threading.Timer(0.1, interrupt).start()
         work.wait()
         heard = "nothing"
     except KeyboardInterrupt:
