@@ -72,7 +72,7 @@ nvcc:
 .PHONY: gpu gpu-wheels
 BEGUN := $(shell date +%s)
 GPU_PYTHON ?= 3.12
-GPU_NEEDS := pydantic "optuna>=5,<6" ruamel.yaml "scikit-build-core>=0.10" "pybind11>=2.13"
+GPU_NEEDS := pydantic "optuna>=5,<6" ruamel.yaml hypothesis cmake ninja "scikit-build-core>=0.10" "pybind11>=2.13"
 GPU_ENVIRONMENT := $(if $(WHEELS),build/gpu,$(VENV))
 gpu: $(if $(WHEELS),build/gpu/.installed,$(VENV)/.installed-test)
 	$(GPU_ENVIRONMENT)/bin/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)
@@ -80,6 +80,7 @@ gpu: $(if $(WHEELS),build/gpu/.installed,$(VENV)/.installed-test)
 gpu-wheels:
 	$(PYTHON) -m pip download --quiet --dest $(or $(WHEELS),wheels) --only-binary=:all: --python-version $(GPU_PYTHON) \
 	  $(addprefix --platform manylinux_2_,28_x86_64 27_x86_64 17_x86_64 5_x86_64) --platform manylinux2014_x86_64 $(GPU_NEEDS)
+	rm -f $(or $(WHEELS),wheels)/numpy-*.whl  # it is there; what is left has 40 MB
 
 build/gpu/.installed: pyproject.toml $(NATIVE_SOURCES)
 	$(PYTHON) -m venv --without-pip build/gpu
