@@ -9,6 +9,14 @@ import torch
 
 from tests.engine.knobs import LAYERS, WIDTH, Seen
 from tests.engine.ranks import RankPool
+from zbench.engine.assembly import optimizer
+from zbench.engine.assembly.settings import bucket_size
+from zbench.engine.memory.buffers import MemoryLayout
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.partition import Extent, GatherGroup, plan_layout
+from zbench.engine.shard_layout import ShardedLayout
+from zbench.engine.speculative.updates import LARGEST, cut
+from zbench.spec.engine import EngineSpec
 
 CHUNK, RANKS = 256, 2
 ALIGNMENT = CHUNK * RANKS
@@ -86,6 +94,33 @@ def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observ
             kinds = [kind for kind, _ in seen.events if kind in ("adam", "gather")]
             last_update, first_gather = len(kinds) - 1 - kinds[::-1].index("adam"), kinds.index("gather")
             assert (first_gather < last_update) == (size < EVERYTHING), "gathers run under later updates"
+
+
+def billion(device: str) -> ShardedLayout:
+    """Return the layout of 24 blocks of 1e9 parameters together, in buckets of the size that is not given."""
+    sizes = [n for _ in range(24) for n in (12_582_912, 4_194_304, 12_582_912, 12_582_912, 2048)]
+    group, size = GatherGroup(tuple(reversed(range(len(sizes))))), bucket_size(EngineSpec(), device)
+    return ShardedLayout(plan_layout(sizes, [group], shards=1, block_size=5_000_000, bucket_size=size), 0)
+
+
+@pytest.mark.parametrize(("device", "buckets", "subgroups"), [("cpu", 202, 2060), ("cuda", 41, 368)])
+def test_a_billion_parameters_are_fewer_buckets_and_subgroups_on_a_gpu(
+    device: str, buckets: int, subgroups: int
+) -> None:
+    shard = billion(device)
+    assert len(shard.layout.buckets) == buckets
+    assert sum(map(len, cut(shard, shard.layout.buckets, LARGEST[device]))) == subgroups
+
+
+@pytest.mark.parametrize(("device", "missing"), [("cuda", None), ("cuda", "not built"), ("cpu", None)])
+def test_one_call_updates_all_where_the_kernels_of_a_gpu_do(
+    device: str, missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's take memory of the size."""
+    monkeypatch.setattr(optimizer, "cuda_unavailable_reason", lambda: missing)
+    shard, near = billion(device), DeviceMemory(torch.device(device))
+    size = optimizer._sub_group_size(MemoryLayout.of([(near, [Extent(0, 1)])]), shard)
+    assert size == (shard.length if device == "cuda" and not missing else 10_000_000)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, LAYERS])

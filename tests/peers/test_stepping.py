@@ -101,9 +101,9 @@ def test_the_optimizer_is_torchs_with_the_specs_keys_in_the_fused_kernel(name: s
     assert group["params"] == list(model.parameters())
 
 
-@pytest.mark.parametrize(("elements", "mebibytes"), [(1000, 1), (1 << 18, 1), (3 << 18, 3)])
+@pytest.mark.parametrize(("elements", "mebibytes"), [(None, None), (1000, 1), (1 << 18, 1), (3 << 18, 3)])
 def test_ddp_is_made_as_its_guide_recommends(
-    monkeypatch: pytest.MonkeyPatch, elements: int, mebibytes: int
+    monkeypatch: pytest.MonkeyPatch, elements: int | None, mebibytes: int | None
 ) -> None:
     monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **keys: keys)
     assert ddp.wrap(small(), spec_of(reduce_bucket_size=elements), None) == {

@@ -87,7 +87,7 @@ def test_keys_of_the_sweep_fill_in_what_the_file_leaves_out_and_may_not_disagree
 def test_a_size_that_is_auto_is_the_sweeps_and_not_deepspeeds_default() -> None:
     zero = {"stage": 2, "reduce_bucket_size": "auto"}
     engine: Any = the_trial(THEIRS | {"zero_optimization": zero, "train_batch_size": "auto"}).engine
-    assert (engine.reduce_bucket_size, engine.allgather_bucket_size) == (5_000_000, 500_000_000)
+    assert (engine.reduce_bucket_size, engine.allgather_bucket_size) == (None, 500_000_000)
     assert engine.ds_config["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 5_000_000}
     assert "train_batch_size" not in engine.ds_config, "DeepSpeed derives it"
 

@@ -28,6 +28,23 @@ class Segment:
             yield replace(self, flat=self.flat + at, local=self.local + at, length=length)
 
 
+def joined(
+    segments: Iterable[Segment], alike: Callable[[Segment, Segment], bool] = lambda run, s: True
+) -> Iterator[Segment]:
+    """Yield neighbours that are `alike` as one, which has the first one's parameter."""
+    run: Segment | None = None
+    for s in segments:
+        ends = run and (run.dtype_group, run.flat + run.length, run.local + run.length)
+        if run and ends == (s.dtype_group, s.flat, s.local) and alike(run, s):
+            run = replace(run, length=run.length + s.length)
+        else:
+            if run:
+                yield run
+            run = s
+    if run:
+        yield run
+
+
 def packed(items: Iterable[T], size: int, length: Callable[[T], int]) -> list[list[T]]:
     """Return the items, in order, in groups of at most `size` elements; a longer item is a group alone."""
     groups: list[list[T]] = []

@@ -16,14 +16,14 @@ _MIB = 1 << 20
 def wrap(
     model: nn.Module, spec: EngineSpec, process_group: dist.ProcessGroup | None
 ) -> DistributedDataParallel:
-    """Return DDP as its guide recommends it; `reduce_bucket_size` elements of 4 bytes a bucket.
+    """Return DDP as its guide recommends it; `reduce_bucket_size` elements of 4 bytes a bucket, else its own.
 
     Each rank keeps its own buffers, as with every other engine; DDP's default takes rank 0's in each step.
     """
     return DistributedDataParallel(
         model,
         process_group=process_group,
-        bucket_cap_mb=max(1, round(spec.reduce_bucket_size * 4 / _MIB)),
+        bucket_cap_mb=spec.reduce_bucket_size and max(1, round(spec.reduce_bucket_size * 4 / _MIB)),
         gradient_as_bucket_view=True,
         broadcast_buffers=False,
     )

@@ -48,7 +48,7 @@ _DEFAULTS = {
     f"{_ZERO}stage3_prefetch_bucket_size": 50_000_000,
     f"{_ZERO}stage3_param_persistence_threshold": 100_000,
 }
-_OPTIMIZER_DEFAULTS = {"optimizer.params.weight_decay": 0.0}
+_SIZES = {"reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000}
 _FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
 CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
     "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
@@ -80,7 +80,7 @@ def from_deepspeed(config: object) -> Translated:
     if given.get(f"{_ZERO}stage", 0):
         filled = _DEFAULTS | {f"{_ZERO}overlap_comm": given[f"{_ZERO}stage"] == 3} | filled
     if "optimizer.type" in given:
-        filled = _OPTIMIZER_DEFAULTS | filled
+        filled = {"optimizer.params.weight_decay": 0.0} | filled
     if not any(key in PLAIN or key in _FLAGS for key in given):
         raise UsageError(
             "this is no DeepSpeed configuration: it has none of DeepSpeed's keys; name another file"
@@ -197,9 +197,9 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
     """Return the DeepSpeed configuration of an engine, every value written out but for the batch's.
 
     torch_adam: whether torch's Adam is to update. Clipping that is off is written as 0: left out, it is 1 in
-    DeepSpeed from 0.19 on.
+    DeepSpeed from 0.19 on. A size that is not given is what it means on a CPU.
     """
-    config = {"engine": engine.model_dump(mode="json")}
+    config = {"engine": _SIZES | engine.model_dump(mode="json", exclude_none=True)}
     document: dict[str, Any] = {}
     for theirs, ours in PLAIN.items():
         if ours.startswith("engine.") and _applies(theirs, engine, torch_adam):

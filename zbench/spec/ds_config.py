@@ -40,8 +40,6 @@ _REFUSED = {  # key -> accepted values, and why no other
 }
 _ROUND_ROBIN = "zero_optimization.round_robin_gradients"
 _DERIVED = ("train_batch_size", "gradient_accumulation_steps")
-_ALWAYS = ("gradient_clipping",)
-"""Always written out: what DeepSpeed does without it depends on its version."""
 
 
 def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path | None) -> dict[str, Any]:
@@ -128,7 +126,8 @@ def _filled(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
         ours = tuple(_OURS.get(key, "").split("."))
         if key in filled or key in _DERIVED or (key.startswith("optimizer.") and not has_optimizer):
             continue
-        if written.get(key) == "auto" or key in _ALWAYS or sets(ours):
+        # what DeepSpeed does without gradient_clipping depends on its version
+        if written.get(key) == "auto" or key == "gradient_clipping" or sets(ours):
             filled[key] = value
     return _nested(filled)
 

@@ -82,10 +82,8 @@ class EngineSpec(SpecModel):
     offload_ratio: float = Field(
         1.0, ge=0, le=1, description="Share of the optimizer state that lives on the CPU, 0 to 1."
     )
-    optimizer_threads: int | None = Field(
-        None,
-        ge=1,
-        description="Threads of a rank's CPU optimizer. Missing: its share of the cores that are free then.",
+    optimizer_threads: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Threads of a rank's CPU optimizer. Missing: its share of the cores that are free."
     )
     rollback: Literal["double_buffer", "journal"] = Field(
         "double_buffer", description="How speculation restores bits: from a second copy, or a journal."
@@ -98,11 +96,15 @@ class EngineSpec(SpecModel):
     reduce_at: Literal["auto", "boundary", "each_backward"] = Field(
         "auto", description="When gradients are reduced; auto: boundary below stage 2, else each backward."
     )
-    reduce_bucket_size: ElementCount = Field(5_000_000, description="Elements in one gradient reduction.")
+    reduce_bucket_size: ElementCount | None = Field(
+        None, description="Elements in one gradient reduction. Missing: 5M, and 25M on a GPU."
+    )
     allgather_bucket_size: ElementCount = Field(
         5_000_000, description="Elements in one parameter all-gather."
     )
-    sub_group_size: ElementCount = Field(10_000_000, description="Elements that one Adam call updates.")
+    sub_group_size: ElementCount | None = Field(
+        None, description="Elements that one Adam call updates. Missing: 10M; all on a GPU with all state."
+    )
     prefetch_bucket_size: ElementCount = Field(
         5_000_000, description="Elements gathered ahead of their use (stage 3)."
     )

@@ -20,7 +20,7 @@ from tests.engine.speculative.running import (
     threads,
     threads_left,
 )
-from zbench._native import UpdateFailed, UpdateTimeout
+from zbench._native import Gate, UpdateFailed, UpdateTimeout
 from zbench.engine import Engine
 from zbench.engine.engine import uninterrupted
 from zbench.engine.protocols import Work
@@ -49,10 +49,10 @@ def slow_bucket(built: Engine, index: int, arrival: Work) -> None:
     slow = {subgroup.index for subgroup in scheduled.subgroups[index]}
     submit = scheduled.worker.submit
 
-    def submitted(update: Update, scale: float, was: Work | None = None) -> None:
+    def submitted(update: Update, scale: float, was: Gate | None = None) -> None:
         waits = update.subgroup in slow
         slow.discard(update.subgroup)
-        submit(update, scale, arrival if waits else was)
+        submit(update, scale, scheduled.worker.gate_behind(arrival) if waits else was)
 
     scheduled.worker.submit = submitted  # type: ignore[method-assign]
 

@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from tests.engine.disturbances import when_backward_passes
+from tests.engine.far_memory.cases import far
+from tests.engine.far_memory.copies import Copies, LateCopy
+from tests.engine.far_memory.memory import FarMemory
 from tests.engine.ranks import RankPool
 from tests.engine.speculative.running import engine, layers, loss, schedule_of
+from zbench.engine import build_engine
+from zbench.spec.engine import EngineSpec
 
 LATE = "tests.engine.speculative.late"
 
@@ -22,7 +27,7 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
         def wait_for_two() -> None:
             pending = list(worker.pending)
             assert len(pending) >= 2, "nothing was submitted under backward"
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 30
             while not all(worker._executor.done(update.ticket) for update in pending[:2]):
                 assert time.monotonic() < deadline, "updates wait for the end of backward"
                 time.sleep(0.001)
@@ -58,6 +63,30 @@ def test_unmanaged_updates_subgroups_at_step(size: int, updates: int) -> None:
         assert not scheduled.ahead
         assert not e.step().rolled_back
         assert len(submitted) == updates
+
+
+def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many subgroups it has: each gate and each copy costs the thread that launches."""
+    model, copies = layers(), Copies(0)
+    spec = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
+    sizes = {"reduce_bucket_size": 8192, "sub_group_size": 512}
+    built = build_engine(model, EngineSpec.model_validate(spec | sizes), instruments=far(copies, None))
+    scheduled, back = schedule_of(built), list[int]()
+    worker, out = scheduled.worker, FarMemory.copy_out
+
+    def copied(self: FarMemory, source: torch.Tensor, target: torch.Tensor) -> LateCopy:
+        back.append(target.numel())
+        return out(self, source, target)
+
+    monkeypatch.setattr(FarMemory, "copy_out", copied)
+    built.backward(loss(model))
+    buckets, subgroups = len(scheduled.subgroups), sum(map(len, scheduled.subgroups))
+    assert len({id(pending.gate) for pending in worker.pending}) == buckets == 3
+    assert len(scheduled.ahead) == subgroups > 10 * buckets
+    built.step()
+    assert back == [8192, 8192, 1024]
+    built.close()
+    assert not copies.close()
 
 
 def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from zbench.engine.adam import AdamBackend, MixedAdam, NativeAdam, cuda_adam
+from zbench.engine.adam import AdamBackend, MixedAdam, NativeAdam, cuda_adam, cuda_unavailable_reason
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
@@ -14,6 +14,7 @@ from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOp
 from zbench.engine.optimizer.threads import threads_after_backward
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
+from zbench.engine.shard_layout import ShardLayout
 from zbench.spec.engine import EngineSpec
 
 
@@ -48,8 +49,17 @@ def make_optimizer(
         reduced_gradients.sums,
         groups,
         [t.group for t in parameters.param_infos],
-        sub_group_size=spec.sub_group_size,
+        sub_group_size=spec.sub_group_size or _sub_group_size(memory_layout, parameters.shard),
     )
+
+
+def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout) -> int:
+    """Return the elements of one Adam call where none are given: all on a device that keeps all, since no
+    gather begins behind the first ones there, and the kernels take no memory (torch's do).
+    """
+    there = all(memory.device.type == "cuda" for memory, _ in memory_layout.parts)
+    at_once = there and shard.keeps_all and cuda_unavailable_reason() is None
+    return shard.length if at_once else 10_000_000
 
 
 def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:

@@ -69,6 +69,11 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
+def bucket_size(spec: EngineSpec, device: str) -> int:
+    """Return the elements of one gradient reduction on a device of this type."""
+    return spec.reduce_bucket_size or (25_000_000 if device == "cuda" else 5_000_000)
+
+
 def offload_ratio(spec: EngineSpec) -> float:
     """Return the share of the optimizer state that lives on the CPU."""
     return spec.offload_ratio if spec.offload_optimizer == "cpu" else 0.0

@@ -21,7 +21,7 @@ from zbench.engine.speculative.rollback import (
     storage_of,
 )
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
-from zbench.engine.speculative.updates import Subgroup, Updates, cut, written_by
+from zbench.engine.speculative.updates import LARGEST, Subgroup, Updates, cut, written_by
 from zbench.engine.speculative.worker import UpdateWorker
 from zbench.spec.engine import EngineSpec
 
@@ -42,7 +42,9 @@ def speculate(
     run until `close`.
     """
     shard, param_infos = optimizer.shard, parameters.param_infos
-    subgroups = cut(shard, shard.layout.buckets, spec.sub_group_size)
+    device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
+    largest = LARGEST[device.type]
+    subgroups = cut(shard, shard.layout.buckets, min(spec.sub_group_size or largest, largest))
     squares = torch.zeros(shard.length // NORM_CHUNK, dtype=torch.float64) if assumptions.norm else None
     ahead = [g for of_bucket in subgroups[:offloaded] for g in of_bucket]
     if spec.rollback == "journal":
@@ -56,7 +58,6 @@ def speculate(
         else DoubleBuffer(targets, [t.parameter for t in param_infos])
     )
     updates = Updates(optimizer, parameters, rollback, squares)
-    device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
     threads = threads_for(spec.optimizer_threads, device, alone=alone)
     by_index = {g.index: g for of_bucket in subgroups for g in of_bucket}
     late = by_index.keys() - {g.index for g in ahead}

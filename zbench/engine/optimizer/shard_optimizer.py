@@ -7,7 +7,7 @@ long tasks. A schedule may call `task` for any runs in any order, in place or in
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
-from zbench.engine.shard_layout import Segment, ShardLayout, packed
+from zbench.engine.shard_layout import Segment, ShardLayout, joined, packed
 from zbench.errors import nearest
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -180,33 +180,17 @@ class ShardOptimizer:
         return [(group["amsgrad"], list(map(id, group["params"]))) for group in self.groups]
 
     def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[UpdateRun]:
-        joined: Segment | None = None
-        for s in segments:
-            if key[s.parameter] < 0:
-                continue
-            if joined is not None and self._continues(joined, s, key):
-                joined = replace(joined, length=joined.length + s.length)
-                continue
-            if joined is not None:
-                yield from self._split(joined, key)
-            joined = s
-        if joined is not None:
-            yield from self._split(joined, key)
+        def alike(run: Segment, s: Segment) -> bool:
+            return (
+                self.group_of[run.parameter] == self.group_of[s.parameter]
+                and key[run.parameter] == key[s.parameter]
+                and self.gradients.flat(run.local, run.length) is self.gradients.flat(s.local, s.length)
+                and not self.stochastic
+            )
 
-    def _continues(self, run: Segment, s: Segment, key: Sequence[int]) -> bool:
-        return (
-            run.dtype_group == s.dtype_group
-            and run.flat + run.length == s.flat
-            and run.local + run.length == s.local
-            and self.group_of[run.parameter] == self.group_of[s.parameter]
-            and key[run.parameter] == key[s.parameter]
-            and self.gradients.flat(run.local, run.length) is self.gradients.flat(s.local, s.length)
-            and not self.stochastic
-        )
-
-    def _split(self, whole: Segment, key: Sequence[int]) -> Iterator[UpdateRun]:
         alignment = max(self.sub_group_size // 256, 1) * 256
-        return (self._bind(part, key) for part in whole.cut(alignment))
+        for whole in joined((s for s in segments if key[s.parameter] >= 0), alike):
+            yield from (self._bind(part, key) for part in whole.cut(alignment))
 
     def _bind(self, s: Segment, key: Sequence[int]) -> UpdateRun:
         masters, group = self.masters[s.dtype_group], self.group_of[s.parameter]

@@ -96,16 +96,9 @@ def threads_for(wanted: int | None, device: torch.device, *, alone: bool) -> Opt
         computing = min(2, len(machine.allowed) - 1)
         near = _node_of_gpu(device)
     else:
-        here = _current_processor()
+        here = ctypes.CDLL(None).sched_getcpu()
         near = next((k for k, node in enumerate(machine.nodes) if here in node), 0)
     return choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
-
-
-def _current_processor() -> int:
-    try:
-        return int(ctypes.CDLL(None).sched_getcpu())
-    except (OSError, AttributeError):
-        return 0
 
 
 def _node_of_gpu(device: torch.device) -> int:

@@ -12,19 +12,22 @@ mode only `step()` knows which one that was; there the updates run during the re
 norm.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
+from ctypes import c_float
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from zbench._native import Gate
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.gradients.norm import chunk_square_sums
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
-from zbench.engine.shard_layout import Segment
+from zbench.engine.shard_layout import Segment, joined
 from zbench.engine.speculative.updates import Subgroup, Update, Updates
 from zbench.engine.speculative.worker import UpdateWorker
 
@@ -67,7 +70,8 @@ class Speculative(Schedule):
     ) -> None:
         self.updates, self.worker, self.parameters, self.backend = updates, worker, parameters, backend
         self.subgroups, self.late, self.assumptions = subgroups, late, assumptions
-        self._all = sorted((g for of in subgroups for g in of), key=lambda g: g.segments[0].local)
+        self._in_order = sorted(filter(None, subgroups), key=lambda of_bucket: of_bucket[0].segments[0].local)
+        self._all = [subgroup for of_bucket in self._in_order for subgroup in of_bucket]
         self.ahead: dict[int, Update] = {}
         self._scale = 1.0  # of what runs ahead
         self._wrote = False  # since the last commit
@@ -91,21 +95,20 @@ class Speculative(Schedule):
         if not self.ahead:
             self._scale = self.assumptions.scale()
         there = self.assumptions.contributed()
-        for subgroup in self.subgroups[bucket.index]:
-            if subgroup.index in self.late:
-                continue
+        early = [g for g in self.subgroups[bucket.index] if g.index not in self.late]
+        gate = self.worker.gate_behind(arrival) if early and arrival is not None else None
+        for subgroup in early:
             segments = subgroup.segments
             if not all(there[s.parameter] for s in segments):
                 segments = tuple(s for s in segments if there[s.parameter])
             if segments:
-                self.ahead[subgroup.index] = self._submit(subgroup, segments, self._scale, arrival)
+                self.ahead[subgroup.index] = self._submit(subgroup, segments, self._scale, gate)
 
     def square_sums(self) -> Tensor:
         """Return the chunk sums of this rank's gradients, [shard.length / NORM_CHUNK] float64."""
         self._collect()
         gradients, sums = self.updates.optimizer.gradients, self.updates.squares
-        everything = (s for subgroup in self._all for s in subgroup.segments)
-        missing = list(everything if sums is None else self._missing())
+        missing = [s for g in self._all for s in (g.segments if sums is None else self._left(g))]
         if sums is None:  # updates take none: no step needs the norm, but this one asks for it
             sums = torch.zeros(self.updates.optimizer.shard.length // NORM_CHUNK, dtype=torch.float64)
         chunk_square_sums(
@@ -117,15 +120,17 @@ class Speculative(Schedule):
 
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         self._collect()
-        guessed = _single(scale) == _single(self._scale)
-        wrong = {k for k, update in self.ahead.items() if not guessed or not self.updates.current(update)}
+        guessed = c_float(scale).value == c_float(self._scale).value
+        wrong = [k for k, update in self.ahead.items() if not guessed or not self.updates.current(update)]
+        for index in wrong:
+            del self.ahead[index]
         self._valid, self._wrote = [], True
         try:
             for subgroup in self._all:
                 if subgroup.index in self.late:
                     self._hold(subgroup, active)
                 else:
-                    self._complete(subgroup, scale, active, again=subgroup.index in wrong)
+                    self._complete(subgroup, scale, active)
             self.worker.collect()
         except BaseException:
             self.drop()
@@ -141,12 +146,15 @@ class Speculative(Schedule):
         optimizer.planned = None
         self._wrote = False
         self.ahead.clear()
-        for subgroup in self._all:
-            there = [s for s in subgroup.segments if active[s.parameter]]
-            if there and subgroup.index in self.late:
-                tasks = [optimizer.task(run) for run in optimizer.runs(there)]
+        for of_bucket in self._in_order:
+            late = [s for g in of_bucket if g.index in self.late for s in g.segments if active[s.parameter]]
+            if late:
+                tasks = [optimizer.task(run) for run in optimizer.runs(late)]
                 self.backend.update(tasks, grad_scale=scale)
-            self._deliver(subgroup, there)
+            segments = [s for g in of_bucket for s in g.segments]
+            for run in joined(s for s in segments if active[s.parameter]):  # one copy, if there is one
+                optimizer.masters[run.dtype_group].deliver(run)
+            self.parameters.publish(segments[-1].local + segments[-1].length)
         optimizer.commit(active)
 
     def drop(self) -> bool:
@@ -160,11 +168,9 @@ class Speculative(Schedule):
         self._alike.clear()
 
     def bytes_by_category(self) -> dict[str, int]:
-        held = self.updates.rollback.bytes_by_category()
         sums = self.updates.squares
-        if sums is not None:
-            held["host_speculative"] = held.get("host_speculative", 0) + sums.nbytes
-        return held
+        held = {"host_speculative": 0 if sums is None else sums.nbytes}
+        return bytes_of([held, self.updates.rollback.bytes_by_category()])
 
     def close(self) -> None:
         self.worker.close()
@@ -178,33 +184,25 @@ class Speculative(Schedule):
             raise
 
     def _submit(
-        self, subgroup: Subgroup, segments: tuple[Segment, ...], scale: float, arrival: Work | None = None
+        self, subgroup: Subgroup, segments: tuple[Segment, ...], scale: float, gate: Gate | None = None
     ) -> Update:
         self._wrote = True
         self._alike.difference_update(s.local for s in segments)
         update = self.updates.of(subgroup, segments)
-        self.worker.submit(update, scale, arrival)
+        self.worker.submit(update, scale, gate)
         return update
 
-    def _missing(self) -> Iterator[Segment]:
-        for subgroup in self._all:
-            ahead = self.ahead.get(subgroup.index)
-            if ahead is None:
-                yield from subgroup.segments
-            elif len(ahead.segments) != len(subgroup.segments):
-                done = {s.local for s in ahead.segments}
-                yield from (s for s in subgroup.segments if s.local not in done)
+    def _left(self, subgroup: Subgroup) -> list[Segment]:
+        """Return the segments that no update of this step covers."""
+        update = self.ahead.get(subgroup.index)
+        done = set() if update is None else {s.local for s in update.segments}
+        return [s for s in subgroup.segments if s.local not in done]
 
-    def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool], *, again: bool) -> None:
+    def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool]) -> None:
         """Write a subgroup's new values to where a commit takes them from."""
-        ahead = None if again else self.ahead.get(subgroup.index)
-        if ahead is not None:
-            self._valid.append(ahead)
-            if len(ahead.segments) == len(subgroup.segments):
-                return
-        done = {s.local for s in ahead.segments} if ahead is not None else set()
-        left = tuple(s for s in subgroup.segments if active[s.parameter] and s.local not in done)
-        if left:
+        if subgroup.index in self.ahead:
+            self._valid.append(self.ahead[subgroup.index])
+        if left := tuple(s for s in self._left(subgroup) if active[s.parameter]):
             self._valid.append(self._submit(subgroup, left, scale))
         self._keep_idle(subgroup, active)
 
@@ -219,14 +217,3 @@ class Speculative(Schedule):
         idle = [s for s in subgroup.segments if not active[s.parameter] and s.local not in self._alike]
         self.updates.keep(idle)
         self._alike.update(s.local for s in idle)
-
-    def _deliver(self, subgroup: Subgroup, segments: Sequence[Segment]) -> None:
-        """Copy new values to parameters in other memory, and start gathers that run during later updates."""
-        for s in segments:
-            self.updates.optimizer.masters[s.dtype_group].deliver(s)
-        end = subgroup.segments[-1]
-        self.parameters.publish(end.local + end.length)
-
-
-def _single(value: float) -> float:
-    return torch.tensor(value, dtype=torch.float32).item()

@@ -54,15 +54,17 @@ class UpdateWorker:
         self.pending: list[PendingUpdate] = []
         self._arrivals: WorkerThread | None = None
 
-    def submit(self, update: Update, scale: float, arrival: Work | None = None) -> None:
-        """Queue an update of gradients times `scale`, which begins when `arrival`, if given, is done."""
+    def gate_behind(self, arrival: Work) -> Gate:
+        """Return a gate for any number of updates, which opens when `arrival` is done."""
+        gate = Gate()
+        self._arrivals = self._arrivals or WorkerThread("arrivals")
+        self._arrivals.submit(partial(_open_after, arrival, gate))
+        return gate
+
+    def submit(self, update: Update, scale: float, gate: Gate | None = None) -> None:
+        """Queue an update of gradients times `scale`, which begins when `gate`, if given, is open."""
         if update.plan is None:
             return
-        gate = None
-        if arrival is not None:
-            gate = Gate()
-            self._arrivals = self._arrivals or WorkerThread("arrivals")
-            self._arrivals.submit(partial(_open_after, arrival, gate))
         ticket = self._executor.submit(update.plan, scale, gate)
         self.pending.append(PendingUpdate(ticket, update, scale, gate))
 
