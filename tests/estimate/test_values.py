@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
 from zbench.engine.transport.agreement import Call
 from zbench.estimate.client import Simulator, SimulatorProcess
 from zbench.estimate.reading import answer, explained
 from zbench.estimate.result import Estimate, NotSimulated
-from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger
+from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger, simulate
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
@@ -159,3 +160,11 @@ def test_a_shape_that_depends_on_data_is_named_with_the_remedy() -> None:
         torch.randn(3).nonzero()
     assert "aten.nonzero.default" in explained(told.value)
     assert "fixed shape" in explained(told.value)
+
+
+def test_a_model_is_compiled_and_what_its_graph_delivers_is_reduced() -> None:
+    counters.clear()
+    step, eager = (simulate(trial(zero_stage=1, compile=how), Path()) for how in ("aot_eager", "off"))
+    assert counters["stats"]["unique_graphs"] > 0
+    assert step.traffic == eager.traffic
+    assert step.ledger.peak_of_both < eager.ledger.peak_of_both

@@ -68,8 +68,7 @@ def smallest(holds: Callable[[int], bool], most: int) -> int | None:
         if above >= most:
             return None
         above = min(2 * above, most)
-    between = range(above // 2 + 1, above)
-    return between.start + bisect_left(between, True, key=holds)
+    return bisect_left(range(above), True, lo=1, key=holds)
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int | None:
