@@ -227,12 +227,6 @@ def test_every_combination_that_can_occur_occurs(strength: int) -> None:
     assert combinations(chosen, strength) == combinations(POINTS, strength)
 
 
-def test_a_seed_chooses_the_same_points_in_every_version() -> None:
-    assert covering(POINTS, 2) == [4, 5, 6, 12, 17, 22, 33, 46, 49, 51, 53, 61, 68, 77, 78]
-    assert covering(POINTS, 2) == covering(POINTS, 2, seed=0)
-    assert [len(covering(POINTS, strength)) for strength in (1, 5)] == [4, len(POINTS)]
-
-
 def test_blocks_are_values_in_whatever_order_they_are_written_and_so_is_an_axis_that_does_not_apply() -> None:
     blocks = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
     assert len(covering(blocks, 1)) == 2

@@ -97,12 +97,6 @@ def test_yaml_is_version_1_2(loaded: Loaded) -> None:
     assert parse_scalar("2020-01-01", "here") == "2020-01-01"
 
 
-def test_plain_data_is_checked_like_a_file() -> None:
-    data = {"axes": {"zero_stage": [0, 1]}}
-    assert sweep_from_mapping(data, ["steps=2"], {}).run.steps == 2
-    assert data == {"axes": {"zero_stage": [0, 1]}}
-
-
 floats = st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | floats | st.text(max_size=8)
 keys = st.text("xyz", min_size=1, max_size=3)

@@ -22,7 +22,6 @@ from zbench.tune.storage import (
     redacted_arguments,
     relational_storage,
     require_existing,
-    shown,
 )
 
 SECRET = "hunter2"
@@ -153,10 +152,6 @@ def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
 )
 def test_a_command_line_is_kept_without_passwords(argument: str, kept: str) -> None:
     assert redacted_arguments(["tune", argument]) == ["tune", kept]
-
-
-def test_what_is_no_url_is_not_shown_since_a_password_may_stand_anywhere() -> None:
-    assert shown(f"{SECRET} no url") == "this text"
 
 
 def test_of_two_passwords_of_which_one_begins_the_other_nothing_is_left() -> None:
