@@ -5,6 +5,7 @@ freed belongs at once to whatever the stream that it was allocated on is given n
 recorded as using it: what the caching allocator of torch does.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,8 +15,10 @@ from unittest import mock
 import torch
 
 from zbench.engine.memory import kinds
+from zbench.engine.transport import buffers
 
 GARBAGE = -1.0
+_RUNNING = threading.RLock()
 
 
 class Stream:
@@ -30,10 +33,14 @@ class Stream:
 
     def run(self, upto: int) -> None:
         """Run the first `upto` operations."""
-        while self.ran < upto:
-            operation = self.operations[self.ran]
-            self.ran += 1
-            operation()
+        with _RUNNING:
+            while self.ran < upto:
+                operation = self.operations[self.ran]
+                self.ran += 1
+                operation()
+
+    def synchronize(self) -> None:
+        self.run(len(self.operations))
 
     def wait_event(self, event: "Event") -> None:
         self.give(event.reach)
@@ -88,14 +95,15 @@ class Values:
     def __init__(self, device: Device, value: float = GARBAGE) -> None:
         self._cuda, self.value, self._own = device, value, device.current_stream()
         self._users = [self._own]
-        self.device = torch.device("cuda", 0)
+        self.device, self.shape, self.dtype = torch.device("cuda", 0), (), torch.float32
 
     def write(self, value: float) -> None:
         """Give the current stream a kernel that writes."""
         self._cuda.current_stream().give(lambda: setattr(self, "value", value))
 
-    def copy_(self, source: "Values", non_blocking: bool = False) -> None:
+    def copy_(self, source: "Values", non_blocking: bool = False) -> "Values":
         self._cuda.current_stream().give(lambda: setattr(self, "value", source.value))
+        return self
 
     def record_stream(self, stream: Stream) -> None:
         self._users.append(stream)
@@ -111,6 +119,6 @@ class Values:
 def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
     """Yield a modelled device, and page-locked memory beside it."""
     device = Device()
-    module: Any = SimpleNamespace(cuda=device, device=torch.device)
-    with mock.patch.object(kinds, "torch", module):
+    module: Any = SimpleNamespace(cuda=device, device=torch.device, empty=lambda *_, **__: Values(device))
+    with mock.patch.object(kinds, "torch", module), mock.patch.object(buffers, "torch", module):
         yield device, kinds.PinnedHostMemory(torch.device("cuda", 0))

@@ -21,7 +21,7 @@ from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.engine import Core, Engine
 from zbench.engine.gradients.accumulators import BucketBufferFactory
-from zbench.engine.gradients.norm import ChunkSums, Summarizer
+from zbench.engine.gradients.norm import Summarizer, part_square_sums
 from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReducedGradientBuffer, ReductionConfig
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients
@@ -225,8 +225,8 @@ class _Builder:
     ) -> Schedule:
         spec, policies = self.spec, self.policies
         if spec.offload_schedule == "after_backward":
-            sums = ChunkSums(optimizer.shard, optimizer.gradients, adam)
-            return AfterBackward(optimizer, adam, parameters, sums.take)
+            sums = partial(part_square_sums, optimizer.shard, optimizer.gradients, adam)
+            return AfterBackward(optimizer, adam, parameters, sums)
         assumptions = StepAssumptions(
             lambda: gradients.contributed,
             lambda: policies.scale(policies.scaling.scale, 1.0),

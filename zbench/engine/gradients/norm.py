@@ -17,6 +17,7 @@ from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import ShardLayout
 from zbench.engine.transport.agreement import Agreement
+from zbench.engine.transport.buffers import to_device, to_host
 from zbench.engine.transport.collective_checks import Terms
 
 _SUMMARY = Tag("the step's norm and flags")
@@ -81,24 +82,19 @@ class Summarizer:
         if comm.shards < comm.world_size:
             flags = comm.all_gather_small(flags, _SUMMARY)
             return comm.gather_shards(sums, _SUMMARY), flags
-        gathered = comm.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
+        gathered = comm.all_gather_small(torch.cat([sums, to_device(flags, sums.device)]), _SUMMARY)
         return gathered[:, : sums.numel()], gathered[:, sums.numel() :]
 
 
-class ChunkSums:
-    """Computes the chunk sums of this rank's part of the gradient, in every memory that holds some of it."""
-
-    def __init__(self, shard: ShardLayout, gradients: PartitionedBuffer, backend: AdamBackend) -> None:
-        self.backend, self._gradients, self._parts = backend, gradients, shard.parts
-        self._chunks = sum(part.length for part in self._parts) // NORM_CHUNK
-
-    def take(self) -> Tensor:
-        """Return the sums of squares [chunks] float64 of this rank's part, in local order."""
-        out = torch.zeros(self._chunks, dtype=torch.float64)
-        views = [view for part in self._parts for view in self._gradients.views(part)]
-        sizes = [view.numel() // NORM_CHUNK for view in views]
-        chunk_square_sums(self.backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
-        return out
+def part_square_sums(shard: ShardLayout, gradients: PartitionedBuffer, backend: AdamBackend) -> Tensor:
+    """Return the chunk sums, float64, of this rank's part of the gradient, in local order: on the device of
+    the gradients, or in CPU memory where some are on another.
+    """
+    views = [view for part in shard.parts for view in gradients.views(part)]
+    sizes, devices = [view.numel() // NORM_CHUNK for view in views], {view.device for view in views}
+    out = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop() if len(devices) == 1 else "cpu")
+    chunk_square_sums(backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
+    return out
 
 
 def sum_in_order(chunk_sums: Tensor) -> float:
@@ -114,15 +110,14 @@ def sum_in_order(chunk_sums: Tensor) -> float:
 
 
 def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """Write the chunk sums of `gradients`, on any device, to `out` in CPU memory."""
-    there = [
-        o if g.device == o.device else torch.zeros_like(o, device=g.device)
-        for g, o in zip(gradients, out, strict=True)
-    ]
-    backend.chunk_square_sums(gradients, there)
-    for target, sums in zip(out, there, strict=True):
-        if sums is not target:
-            target.copy_(sums)
+    """Write the chunk sums of `gradients`, on any device, to `out` in CPU memory: a device's by one copy."""
+    far = [k for k, gradient in enumerate(gradients) if gradient.device != out[k].device]
+    sizes = [out[k].numel() for k in far]
+    sums = torch.empty(sum(sizes), dtype=torch.float64, device=gradients[far[0]].device if far else "cpu")
+    places = dict(zip(far, sums.split(sizes), strict=True))  # type: ignore[no-untyped-call]
+    backend.chunk_square_sums(gradients, [places.get(k, o) for k, o in enumerate(out)])
+    for k, there in zip(far, to_host(sums).split(sizes), strict=True):  # type: ignore[no-untyped-call]
+        out[k].copy_(there)
 
 
 def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

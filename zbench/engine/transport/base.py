@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
-from zbench.engine.transport.buffers import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool, to_device, to_host
 
 
 class GroupCollectives(ABC):
@@ -48,10 +48,10 @@ class GroupCollectives(ABC):
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         gathered = torch.empty((self.world_size, *values.shape), dtype=values.dtype, device=self.device)
-        gathered[self.rank] = values
+        gathered[self.rank] = to_device(values, self.device)
         if values.numel():
             self.all_gather(gathered.view(-1), tag).wait()
-        return gathered.cpu()
+        return to_host(gathered)
 
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self.all_gather_small(values, tag)

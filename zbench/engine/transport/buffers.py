@@ -21,6 +21,21 @@ def share_storage(one: Tensor, other: Tensor) -> bool:
     return place(one)[0] == place(other)[0]
 
 
+def to_host(values: Tensor) -> Tensor:
+    """Return values in CPU memory; for those of a device, waits until it has them there."""
+    if values.device.type != "cuda":
+        return values.cpu()
+    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+    torch.cuda.current_stream(values.device).synchronize()
+    return there
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Return values on a device, which the host does not wait for."""
+    there = values.device.type == device.type
+    return values if there else values.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(slots=True)
 class ScratchPool:
     """Uninitialised buffers that are kept between uses, of `memory` or ordinary ones of `device`. `bytes`:

@@ -2,13 +2,17 @@
 NCCL refuses.
 """
 
+from collections import deque
+
 from torch import Tensor
 
-from zbench.engine.protocols import Memory, Tag, Work
+from zbench.engine.protocols import Copy, Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool, to_host
 from zbench.engine.transport.hybrid import HybridCollectives
 from zbench.engine.transport.works import Done, Then, WorkerThread
+
+_LEAVING = 4  # results that may be on their way to the device: the host waits for the one before
 
 
 class HostStagedCollectives:
@@ -23,6 +27,7 @@ class HostStagedCollectives:
         self.shard, self.shards = inner.shard, inner.shards
         self._inner, self._host = inner, host
         self._staging = ScratchPool(host.device, host)
+        self._leaving: deque[tuple[Copy, list[Tensor]]] = deque()
         self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
@@ -43,10 +48,10 @@ class HostStagedCollectives:
         return Then(call, lambda: self._bring_back(gathered, flat, buffers))
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
-        return self._inner.all_gather_small(values.cpu(), tag)
+        return self._inner.all_gather_small(to_host(values), tag)
 
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
-        return self._inner.gather_shards(values.cpu(), tag)
+        return self._inner.gather_shards(to_host(values), tag)
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         values = tensor.cpu()
@@ -76,6 +81,9 @@ class HostStagedCollectives:
     def _bring_back(self, result: Tensor, target: Tensor, buffers: list[Tensor]) -> None:
         copy = self._host.copy_out(result, target)
         copy.wait()
-        copy.release()
-        for buffer in buffers:
-            self._staging.give(buffer)
+        self._leaving.append((copy, buffers))
+        while self._leaving and (len(self._leaving) > _LEAVING or self._leaving[0][0].is_completed()):
+            copy, buffers = self._leaving.popleft()
+            copy.release()
+            for buffer in buffers:
+                self._staging.give(buffer)

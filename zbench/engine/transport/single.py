@@ -4,7 +4,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import Agreement
-from zbench.engine.transport.buffers import place
+from zbench.engine.transport.buffers import place, to_host
 from zbench.engine.transport.works import Done
 
 
@@ -26,7 +26,7 @@ class SingleProcessCollectives:
         return Done()
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
-        return values.cpu().unsqueeze(0)
+        return to_host(values).unsqueeze(0)
 
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self.all_gather_small(values, tag)
