@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -80,6 +81,11 @@ class Copy(Work, Protocol):
     """
 
     def release(self) -> object: ...
+
+    def behind(self) -> AbstractContextManager[object]:
+        """Return a context in which the model's device reads the target of a copy to it; outside of it, what
+        the device computes does not wait for the copy.
+        """
 
 
 class Memory(Protocol):

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -41,6 +42,11 @@ class LateCopy:
     def release(self) -> None:
         """Return when the source may be written."""
         self._copies.complete(self, self.read)
+
+    def behind(self) -> AbstractContextManager[None]:
+        """Return a context in which the target may be read: on this device by waiting."""
+        self.wait()
+        return nullcontext()
 
     def is_completed(self) -> bool:
         """Whether the copy is done; being asked is an occasion to complete some."""

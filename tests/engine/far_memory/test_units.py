@@ -11,6 +11,7 @@ from tests.engine.far_memory.streams import Stream, Values, modelled
 from tests.engine.speculative import running
 from zbench.engine.memory.kinds import Filled, GradientStream, used_on_current_stream
 from zbench.engine.speculative.updates import Update
+from zbench.engine.transport.buffers import to_host
 from zbench.engine.transport.works import QueuedWork
 
 
@@ -54,6 +55,43 @@ def test_a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it() -> Non
             read.copy_(target)
         side.run(len(side.operations))
         assert read.value == 3.0
+
+
+def test_what_is_computed_does_not_wait_for_a_copy_to_the_device_that_it_does_not_read() -> None:
+    with modelled() as (device, memory):
+        source, target, out = Values(device, 3.0), Values(device), Values(device)
+        copy = memory.copy_out(source, target)  # type: ignore[arg-type]
+        out.write(4.0)
+        device.main.run(len(device.main.operations))
+        assert out.value == 4.0
+        assert not copy.is_completed(), "a prefetch would overlap nothing"
+
+
+def test_a_gather_is_launched_behind_the_copy_of_its_part() -> None:
+    with modelled() as (device, memory):
+        source, part, gathered = Values(device, 3.0), Values(device), Values(device)
+        copy = memory.copy_out(source, part)  # type: ignore[arg-type]
+        with copy.behind():
+            stream = device.current_stream()
+            gathered.copy_(part)
+        assert stream is not device.main
+        stream.run(len(stream.operations))
+        assert gathered.value == 3.0
+
+
+def test_the_target_of_a_copy_to_the_device_may_be_freed() -> None:
+    with modelled() as (device, memory):
+        source, target = Values(device, 3.0), Values(device, 1.0)
+        memory.copy_out(source, target)  # type: ignore[arg-type]
+        target.free()
+        assert target.value == 1.0, "the copy writes to memory that belongs to others"
+
+
+def test_what_is_read_on_the_host_has_been_computed() -> None:
+    with modelled() as (device, _):
+        values = Values(device)
+        values.write(3.0)
+        assert to_host(values).value == 3.0  # type: ignore[arg-type, attr-defined]
 
 
 def test_the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> None:

@@ -8,11 +8,12 @@ from torch import Tensor
 from zbench.engine.gradients.reduced_buffers import OffloadedSums
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport.buffers import ScratchPool
+from zbench.engine.transport.works import Done
 
 CPU = torch.device("cpu")
 
 
-class Sleeping:
+class Sleeping(Done):
     """A copy to the host that is made when the test says so. As on a device, only `wait` sleeps for it, and
     what is launched behind `release` does not change what it copies.
     """
@@ -28,9 +29,6 @@ class Sleeping:
     def wait(self) -> None:
         self.slept.append(threading.current_thread().name)
         assert self._made.wait(10), "whoever launches the copies waits for one of them"
-
-    def release(self) -> None:
-        """Order the device's stream behind the copy."""
 
     def is_completed(self) -> bool:
         return self._made.is_set()

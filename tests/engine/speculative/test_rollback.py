@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.disturbances import when_backward_passes
 from tests.engine.plain import assert_same
 from tests.engine.speculative.running import Layers, after_a_step, bits, engine, layers, loss, schedule_of
 
@@ -79,40 +78,6 @@ def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int, how: str)
         assert after.pop("engine.loss_scale")[0] == 128.0
         before.pop("engine.loss_scale")
         assert_same(before, after)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("how", HOW)
-def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str, how: str) -> None:
-
-    def fail() -> None:
-        raise ZeroDivisionError("in backward")
-
-    with after_a_step(gradient_clipping=0.0, **HOW[how]) as (model, e, before):
-        model.between[0] = when_backward_passes(fail)
-        with pytest.raises(ZeroDivisionError, match="in backward"):
-            e.backward(poisoned(model, HOSTILE[name]))
-        assert_same(before, bits(e))
-        model.between.clear()
-        e.backward(loss(model, 1))
-        e.step()
-        continued = bits(e)
-    model = layers()
-    with engine(model, gradient_clipping=0.0) as e:
-        for step in range(2):
-            e.backward(loss(model, step))
-            e.step()
-        assert_same(continued, bits(e))
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_state_read_between_backward_and_step_is_that_of_the_last_step(how: str) -> None:
-    with after_a_step(**HOW[how]) as (model, e, before):
-        e.backward(loss(model, 1))
-        schedule_of(e).worker.collect()
-        assert_same(before, bits(e))
-        e.step()
-        assert e.state_dict()["engine.steps"] == 2
 
 
 @pytest.mark.parametrize("how", HOW)

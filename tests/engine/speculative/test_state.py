@@ -16,35 +16,6 @@ def steps(built: Engine, first: int, last: int) -> None:
         built.step()
 
 
-@pytest.mark.parametrize(
-    ("saved", "how"),
-    [
-        ("speculative", {}),
-        ("speculative", {"offload_ratio": 0.4}),
-        ("speculative", {"rollback": "journal"}),
-        ("after_backward", {}),
-        ("after_backward", {"offload_ratio": 0.4}),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("resumed", ["speculative", "after_backward"])
-@pytest.mark.parametrize("at", [3, 4])
-def test_resumed_equals_continuous(saved: str, resumed: str, at: int, how: dict[str, Any]) -> None:
-    """Across schedules, and whichever half is current when the state is saved."""
-    options: dict[str, Any] = {"gradient_clipping": 0.1, "param_groups": {"*bias": {"weight_decay": 0.0}}}
-    with engine(layers(), **options) as continuous:
-        steps(continuous, 0, 8)
-        expected = bits(continuous)
-    with engine(layers(), offload_schedule=saved, **options, **how) as first:
-        steps(first, 0, at)
-        state = first.state_dict()
-    with engine(layers(seed=1), offload_schedule=resumed, **options) as second:
-        steps(second, 0, 1)
-        second.load_state_dict(state)
-        steps(second, at, 8)
-        assert_same(bits(second), expected)
-
-
 def test_loading_forgets_what_ran_ahead() -> None:
     with engine(layers()) as e:
         steps(e, 0, 2)

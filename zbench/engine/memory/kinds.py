@@ -32,12 +32,15 @@ class DeviceMemory:
         return nbytes
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
-        target.copy_(source)
-        return Done()
+        return _copied(source, target)
 
     def copy_out(self, source: Tensor, target: Tensor) -> Copy:
-        target.copy_(source)
-        return Done()
+        return _copied(source, target)
+
+
+def _copied(source: Tensor, target: Tensor) -> Done:
+    target.copy_(source)
+    return Done()
 
 
 def _event() -> torch.cuda.Event:
@@ -46,12 +49,18 @@ def _event() -> torch.cuda.Event:
 
 
 class _CopyEvent:
-    """A copy between the device and the host. The device's streams wait for it without the host; the host
-    waits until the device has reached it.
+    """A copy between the device and the host on `stream`, ordered behind what the current stream has been
+    given. The device's streams wait for it without the host; the host waits until the device has reached it.
+    near: the tensor on the device.
     """
 
-    def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
-        self._event, self._device = event, device
+    def __init__(self, source: Tensor, target: Tensor, stream: torch.cuda.Stream, near: Tensor) -> None:
+        self._event, self._stream, self._device = _event(), stream, near.device
+        stream.wait_stream(torch.cuda.current_stream(near.device))
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+            self._event.record(stream)
+        near.record_stream(stream)  # it may be freed before the copy has been made
 
     def is_completed(self) -> bool:
         return bool(self._event.query())  # type: ignore[no-untyped-call]
@@ -61,6 +70,9 @@ class _CopyEvent:
 
     def _on_device(self) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._event)
+
+    def behind(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream)
 
 
 class _CopyToHost(_CopyEvent):
@@ -111,7 +123,7 @@ class PinnedHostMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.pinned = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if self.pinned else None  # type: ignore[no-untyped-call]
+        self._in, self._out = (torch.cuda.Stream(device) if self.pinned else None for _ in range(2))  # type: ignore[no-untyped-call]
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.empty(numel, dtype).zero_()
@@ -125,25 +137,11 @@ class PinnedHostMemory:
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
         """Copy on a stream of its own, so that copies run beside the computation."""
-        if self.stream is None:
-            target.copy_(source)
-            return Done()
-        self.stream.wait_stream(torch.cuda.current_stream(source.device))
-        with torch.cuda.stream(self.stream):
-            target.copy_(source, non_blocking=True)
-            event = _event()
-            event.record(self.stream)
-        source.record_stream(self.stream)  # it may be freed before the copy has been made
-        return _CopyToHost(event, source.device)
+        return _CopyToHost(source, target, self._in, source) if self._in else _copied(source, target)
 
     def copy_out(self, source: Tensor, target: Tensor) -> Copy:
-        """Copy on the current stream, so what is launched there later needs no other order."""
-        target.copy_(source, non_blocking=True)
-        if self.stream is None:
-            return Done()
-        event = _event()
-        event.record(torch.cuda.current_stream(target.device))
-        return _CopyToDevice(event, target.device)
+        """Copy on another stream of its own, likewise."""
+        return _CopyToDevice(source, target, self._out, target) if self._out else _copied(source, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +155,6 @@ class Memories:
     def of(cls, device: torch.device) -> "Memories":
         """Return the memories of a model on `device`."""
         return cls(DeviceMemory(device), PinnedHostMemory(device))
-
-
-def transfer(source: Tensor, at: Memory, target: Tensor, to: Memory) -> Copy:
-    """Start copying from one of these memories to another."""
-    return to.copy_in(source, target) if to.prefix else at.copy_out(source, target)
 
 
 def used_on_current_stream(tensor: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from zbench.engine.memory.kinds import Copy, Memory, transfer
+from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import Segment, ShardLayout
 
@@ -102,9 +102,9 @@ class Parameters(ABC):
 
     def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
         """Start copying new values of what this rank owns from another memory."""
-        copy = transfer(values, at, self.owned(segment), self.memory)
-        self._arriving.append(copy)
-        return copy
+        start = self.memory.copy_in if self.memory.prefix else at.copy_out
+        self._arriving.append(start(values, self.owned(segment)))
+        return self._arriving[-1]
 
     def mark_updated(self, which: Sequence[bool]) -> None:
         """Have torch know that these parameters have new values: a graph that saved old ones is refused."""

@@ -216,7 +216,7 @@ class ShardedParameters(Parameters):
         """Start to all-gather a group."""
         full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
-        works, local = [], self.shard.local(group.extent)
+        works, local = list[Work](), self.shard.local(group.extent)
         wholes = full.split([block.length for block in group.blocks])  # type: ignore[no-untyped-call]
         parts = self._stored(group.dtype_group, local.start, local.length).split(  # type: ignore[no-untyped-call]
             [self.shard.local(block).length for block in group.blocks]
@@ -225,8 +225,8 @@ class ShardedParameters(Parameters):
             at = self.shard.part(block).start - block.start
             copy = self.memory.copy_out(part, whole.narrow(0, at, part.numel()))
             self._leaving.append(copy)
-            copy.wait()
-            works.append(self.collectives.all_gather(whole, group.tag))
+            with copy.behind():
+                works += copy, self.collectives.all_gather(whole, group.tag)
         group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
         group.become(GroupState.GATHERING)
         self.by_storage[full.untyped_storage()._cdata] = group

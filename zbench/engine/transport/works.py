@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -20,6 +20,10 @@ class Done:
 
     def release(self) -> None:
         """Return at once."""
+
+    def behind(self) -> AbstractContextManager[object]:
+        """Return a context that changes nothing."""
+        return nullcontext()
 
     def is_completed(self) -> bool:
         return True
