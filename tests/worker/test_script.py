@@ -23,7 +23,8 @@ from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
-from zbench.worker.script import NUDGING, run_once
+from zbench.worker.job import ProgressTail, ReferenceJob
+from zbench.worker.script import NUDGING, run_base, run_once
 from zbench.worker.step_times import ConsoleTimes
 
 SCRIPT = """
@@ -40,7 +41,8 @@ if a.do == "hang":
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     print("child", child.pid, flush=True)
     time.sleep(600)
-w, noise = np.linspace(-1, 1, 200, dtype=np.float32), np.random.default_rng(os.getpid())
+seed = 0 if a.do == "same" else os.getpid()
+w, noise = np.linspace(-1, 1, 200, dtype=np.float32), np.random.default_rng(seed)
 with open(f"{a.out}/steps.jsonl", "w") as log:
     for step in range(int(a.steps)):
         rounding = 1 + np.float32(1e-7) * noise.standard_normal(200).astype(np.float32)
@@ -86,6 +88,14 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     assert faulty.correctness.verdict == "wrong"
     assert faulty.correctness.worst_parameter == "w"
     assert healthy.config["verify"]["against"] == {"zero_stage": 1}, "the file's own engine is the base"
+
+
+def test_a_script_whose_runs_end_alike_is_run_once_more_from_perturbed_weights(tmp_path: Path) -> None:
+    (trial, _) = sweep(tmp_path, do="same").trials
+    progress = tmp_path / "progress.jsonl"
+    run_base(ReferenceJob({}, "", str(tmp_path), "", str(tmp_path / "base"), str(progress)), trial)
+    told = [(line["phase"], line["step"], line["steps"]) for line in ProgressTail(progress).new_lines()]
+    assert told == [("reference", number, 3) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,11 @@ class FirstMomentsAsIntegers(Rounding):
         return {name: value.long() for name, value in self.inner.first_moments().items()}
 
 
+class FirstMomentsOfOtherNames(Rounding):
+    def first_moments(self) -> dict[str, Tensor]:
+        return {f"module.{name}": value for name, value in self.inner.first_moments().items()}
+
+
 class WithoutMaximum(Rounding):
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
         parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
