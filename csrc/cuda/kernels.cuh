@@ -124,7 +124,8 @@ __device__ int update_one(const DeviceTask& task, std::int64_t i) {
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
 __global__ void __launch_bounds__(device_block_threads)
     update_kernel(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
-  const DeviceTask& task = row_of(rows, count, blockIdx.x);
+  // A copy: a store might alias the row, which would then be read anew behind each.
+  const DeviceTask task = row_of(rows, count, blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) * device_block_elements;
   const std::int64_t left = task.numel - begin;
   const int here = left < device_block_elements ? static_cast<int>(left) : device_block_elements;
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(device_block_threads)
 // Eight neighbouring threads sum a chunk, one lane of the definition each.
 template <Dtype dtype>
 __global__ void __launch_bounds__(device_norm_threads) square_sums_kernel(const DeviceNormTask* rows, int count) {
-  const DeviceNormTask& task = row_of(rows, count, blockIdx.x);
+  const DeviceNormTask task = row_of(rows, count, blockIdx.x);
   const std::int64_t chunk = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) *
                                  (device_block_elements / norm_chunk) + threadIdx.x / 8;
   const std::int64_t begin = chunk * norm_chunk + threadIdx.x % 8;
