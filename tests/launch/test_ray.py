@@ -1,8 +1,13 @@
-"""Trials on the nodes of a Ray cluster, with fake workers: one small cluster for the whole file."""
+"""Trials on the nodes of a Ray cluster, with fake workers: one small cluster for the whole file.
+
+What kills a node comes last: the cluster looks for it for some seconds.
+"""
 
 import os
+import re
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch import ray_cluster
+from zbench.launch import ray_cluster, ray_executor
 from zbench.launch.executor import Executor, RepeatTask
 from zbench.launch.ray_cluster import Node, RayCluster
 from zbench.launch.ray_executor import RayExecutor
@@ -90,35 +95,6 @@ class TestRay(ExecutorSuite):
         assert (attempt.error is None) == (do == "describe")
         log = run_dir / "logs" / task.name / f"rank{rank}.log"
         assert log.exists(), "what a rank wrote on its node is in the run directory"
-
-
-def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_record(
-    nodes: RayNodes, cluster: RayCluster, tmp_path: Path
-) -> None:
-    trials = [changed(make_trial(stage=stage, world_size=1, sleep=1.0), repeats=2) for stage in range(3)]
-    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
-    killed = False
-
-    def kill(event: object) -> None:
-        nonlocal killed
-        if not killed and len(directory.records()) == 1:
-            killed = True
-            nodes.add()
-            nodes.kill(nodes.names()[0])
-
-    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
-    SweepRun(SweepPlan(Expansion(trials, [])), directory, make, on_event=kill).run()
-    records = directory.records()
-    assert sorted((one.trial_id, one.repeat) for one in records) == sorted(
-        (trial.trial_id, repeat) for trial in trials for repeat in (0, 1)
-    )
-    assert {one.outcome for one in records} == {"ok"}
-    spans = [one.placement for one in records if one.placement is not None]
-    assert len(spans) == len(records)
-    for a in spans:
-        for b in spans:
-            together = a is not b and a.began < b.ended and b.began < a.ended
-            assert not (together and set(a.nodes) & set(b.nodes)), "they were on one node at once"
 
 
 @pytest.mark.parametrize(
@@ -200,16 +176,81 @@ def test_an_address_where_ray_does_not_answer_is_refused(
             ray_cluster.connect(f"127.0.0.1:{port}")
 
 
-def test_another_version_of_ray_is_told_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r'--ray needs Ray; run: pip install "zbench\[ray\]"') as refused:
+        RayCluster("auto").require([make_trial()], tmp_path)
+    assert refused.value.exit_code == 2
+
+
+def test_a_node_that_another_job_holds_is_waited_for_with_one_notice(
+    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the command itself holds the nodes, beside a job that only runs."""
+    import ray
+
+    told: list[str] = []
+    monkeypatch.setattr(ray_executor, "_HELD_SECONDS", 0.5)
+    cluster = RayCluster(nodes.address, told.append)
+    cluster.require([make_trial(world_size=1)], tmp_path)
+    others = ray.util.placement_group([{"CPU": 1}] * len(cluster.nodes()), strategy="SPREAD")
+    assert others.wait(30)
+    executor = RayExecutor(tmp_path, tmp_path, cluster, targets=FAKES)
+    executor.expect([RepeatTask(make_trial(world_size=1), repeat) for repeat in range(2)])
+    while not told:
+        executor._advance()
+    ray.util.remove_placement_group(others)
+    attempts = [executor.run(RepeatTask(make_trial(world_size=1), repeat)) for repeat in range(2)]
+    executor.close()
+    assert [attempt.outcome for attempt in attempts] == ["ok", "ok"]
+    (text,) = told
+    assert text.startswith("waiting for 127.0.0.1 (")
+    assert "which something else holds" in text
+
+
+@pytest.mark.parametrize("versions", ["Ray: 2.9.0", "Ray: 2.50.0\n    Python: 3.9.1"])
+def test_another_version_of_ray_or_python_is_told_with_both(
+    monkeypatch: pytest.MonkeyPatch, versions: str
+) -> None:
     import ray
 
     def init(**_: object) -> None:
         raise RuntimeError(
-            "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\nThis process: ..."
+            f"Version mismatch: The cluster was started with:\n    {versions}\nThis process: ..."
         )
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray_cluster, "_require_answer", lambda address: None)
-    with pytest.raises(UsageError, match=r"started with: Ray: 2\.9\.0 .*; install the same here"):
+    told = re.escape(" ".join(versions.split()))
+    with pytest.raises(UsageError, match=rf"started with: {told} .*; install the same here"):
         ray_cluster.connect("127.0.0.1:6379")
+
+
+def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_record(
+    nodes: RayNodes, cluster: RayCluster, tmp_path: Path
+) -> None:
+    trials = [changed(make_trial(stage=stage, world_size=1, sleep=1.0), repeats=2) for stage in range(3)]
+    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+    killed = False
+
+    def kill(event: object) -> None:
+        nonlocal killed
+        if not killed and len(directory.records()) == 1:
+            killed = True
+            nodes.add()
+            nodes.kill(nodes.names()[0])
+
+    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
+    SweepRun(SweepPlan(Expansion(trials, [])), directory, make, on_event=kill).run()
+    records = directory.records()
+    assert sorted((one.trial_id, one.repeat) for one in records) == sorted(
+        (trial.trial_id, repeat) for trial in trials for repeat in (0, 1)
+    )
+    assert {one.outcome for one in records} == {"ok"}
+    spans = [one.placement for one in records if one.placement is not None]
+    assert len(spans) == len(records)
+    for a in spans:
+        for b in spans:
+            together = a is not b and a.began < b.ended and b.began < a.ended
+            assert not (together and set(a.nodes) & set(b.nodes)), "they were on one node at once"

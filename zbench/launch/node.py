@@ -1,7 +1,6 @@
 """What runs on the nodes of a cluster: a look at each, and the worker that runs trials there."""
 
 import os
-import platform
 import shutil
 import socket
 import sys
@@ -30,13 +29,12 @@ _SHIPPED = (
 )
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that must be the same on every node; of Python's, Ray allows another patch."""
-    facts = software_facts() | {"python": platform.python_version().rpartition(".")[0]}
-    return {name: str(facts[name]) for name in ("python", "ray", "torch", "zbench")}
+def versions() -> dict[str, str | None]:
+    """Return the versions that must be the same on every node; another Ray or Python is refused by Ray."""
+    return {name: version for name, version in software_facts().items() if name in ("zbench", "torch")}
 
 
-def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str]) -> tuple[str, str, str]:
+def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]) -> tuple[str, str, str]:
     """Look at this node: its kind, equal where timings may be compared; that in words; what is wrong, if any.
 
     modules: the user's own, which trials import. wanted: the versions of the command.

@@ -72,6 +72,14 @@ class RayCluster:
         """Return the nodes of the chosen kind that are there now; one that has come since is looked at."""
         return [node for node in self._look(0.0) if self._kind_of(node) == self._kind]
 
+    def tell_of_wait(self, nodes: Sequence[Node]) -> None:
+        """Tell which other jobs there are, as far as Ray knows: a trial waits for these nodes."""
+        own = self._ray.get_runtime_context().get_job_id()
+        jobs = importlib.import_module("ray._private.state").jobs()
+        others = [job["Entrypoint"] for job in jobs if not job["IsDead"] and job["JobID"] != own]
+        who = f"; other Ray jobs: {', '.join(others)}" if others else ""
+        self._tell(f"waiting for {', '.join(node.name for node in nodes)}, which something else holds{who}")
+
     def unlike(self) -> str:
         """Return the nodes that are left alone, in words."""
         others = [node for node in self._looks if self._kind_of(node) != self._kind]

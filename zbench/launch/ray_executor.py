@@ -27,6 +27,7 @@ from zbench.worker.job import Watch
 
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0
+_HELD_SECONDS = 10.0
 _PATIENCE_SECONDS = 300.0
 """How long trials wait while none of them has nodes; a cluster takes minutes to replace some."""
 
@@ -47,6 +48,7 @@ class RayExecutor(Executor):
         self._ended: dict[str, Attempt] = {}
         self._expected, self._lost = set[str](), set[str]()
         self._nodes, self._next_look, self._give_up = list[Node](), 0.0, math.inf
+        self._has_told = False
 
     def room(self, nodes: int) -> int:
         """Return how many tasks of so many nodes can run at once."""
@@ -112,6 +114,10 @@ class RayExecutor(Executor):
         while self._queue and (free := self._place_for(self._queue[0][0])) is not None:
             self._under_way[free] = self._queue.popleft()
             free.begin(*self._under_way[free])
+        late = None if self._has_told else next(filter(Place.waits, self._under_way), None)
+        if late is not None:
+            self._has_told = True
+            self._cluster.tell_of_wait(late.nodes)
         is_stuck = len(self._queue) > 0 and not self._under_way
         self._give_up = min(self._give_up, time.monotonic() + _PATIENCE_SECONDS) if is_stuck else math.inf
         if time.monotonic() > self._give_up:
@@ -150,6 +156,7 @@ class Place:
     def __init__(self, nodes: Sequence[Node], arguments: tuple[str, Targets], run_dir: Path) -> None:
         """arguments: the first ones of a `NodeWorker`."""
         self.nodes, self.is_lost, self._run_dir = tuple(nodes), False, run_dir
+        self._is_there = False
         self._ray: Any = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         self._group = self._ray.util.placement_group(
@@ -177,6 +184,14 @@ class Place:
             worker.run.remote(task, number, len(self.nodes), meeting, shipped): number
             for number, worker in enumerate(self._workers)
         }
+
+    def waits(self) -> bool:
+        """Whether somebody else has held its nodes for ten seconds: then its workers are not there yet."""
+        if self._is_there or time.time() - self._began < _HELD_SECONDS:
+            return False
+        state = self._ray.util.placement_group_table(self._group)["state"]
+        self._is_there = state == "CREATED"
+        return not self._is_there
 
     def ended(self) -> Attempt | None:
         """Return how the task ended, None while it runs; never waits."""
