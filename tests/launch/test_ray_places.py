@@ -82,13 +82,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(ray_executor, "Place", FakePlace)
     clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: world.now, sleep=world.sleep)
     monkeypatch.setattr(ray_executor, "time", clock)
+    monkeypatch.setattr("os.fsync", lambda file: None)  # what a power cut leaves is shown elsewhere
     return world
 
 
-def test_64_places_are_busy_and_of_640_trials_none_is_lost(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.fsync", lambda file: None)  # what a power cut would leave is shown elsewhere
+def test_64_places_are_busy_and_of_640_trials_none_is_lost(world: World, tmp_path: Path) -> None:
     base = make_trial(world_size=1)
     once = base.run.model_copy(update={"repeats": 1})
     workloads = [base.workload.model_copy(update={"options": {"n": n}}) for n in range(640)]

@@ -85,6 +85,7 @@ class FakeRunner:
         outcomes: Sequence[tuple[dict[str, Any], str]] = (),
     ) -> None:
         self.began: list[tuple[str, int]] = []
+        self.expected: list[tuple[int, int]] = []
         self.executor = MockExecutor()
         self.takes_turns, self.heats = False, []  # type: ignore[var-annotated]
         self._seconds, self._log, self._outcomes = seconds, log, outcomes
@@ -102,7 +103,8 @@ class FakeRunner:
         return 0
 
     def expect(self, repeats: Sequence[Repeat], *, watch: Watch | None = None) -> None:
-        """One trial runs after the other."""
+        """Note how many had begun."""
+        self.expected += [(repeat, len(self.began)) for _, repeat in repeats]
 
     def run_heat(
         self, trials: Sequence[TrialSpec], repeat: int, watch: Callable[[TrialSpec], Watch], lot: object

@@ -97,7 +97,7 @@ def test_an_operation_without_a_deterministic_form_is_named(
     assert "torch has no deterministic form of put_" in warning
 
 
-def test_on_a_cpu_every_step_decides_and_none_is_added(
+def test_on_a_cpu_and_where_nobody_verifies_no_step_is_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, modes = run("Plain", "cpu", tmp_path, monkeypatch)
@@ -106,9 +106,6 @@ def test_on_a_cpu_every_step_decides_and_none_is_added(
     verdict = found["correctness"]
     assert (verdict["verdict"], verdict["deterministic_steps"]) == ("equivalent", 0)
     assert verdict["first_differing_step"] == 1
-
-
-def test_what_nobody_verifies_has_no_deterministic_steps() -> None:
     unverified = trial(verify="off")
     assert prepared(unverified, torch.device("cuda"), [])[0] == unverified
 

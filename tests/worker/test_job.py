@@ -33,39 +33,23 @@ def test_trials_share_a_reference_where_a_key_shapes_no_bit_and_only_there(key: 
     assert (made(needed | {key: OTHER[key]}) == made(needed)) == (key in SHAPES_NO_BIT)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"engine": {"engine": "ddp"}},
-        {"engine": {"engine": "deepspeed"}},
-        {"engine": {"initial_loss_scale": 2.0}},
-        {"run": {"evaluate_every": 1}},
-    ],
-)
-def test_what_shapes_no_bit_shares_a_reference(keys: dict[str, Any]) -> None:
-    assert trial(**keys).trial_id != trial().trial_id
-    assert reference_key(trial(**keys)) == reference_key(trial())
-
-
 def test_an_engine_that_rounds_the_model_first_has_a_reference_of_its_own() -> None:
     halved = {"dtype": "bfloat16"}
     assert reference_key(trial({"engine": "deepspeed", **halved})) != reference_key(trial(halved))
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"engine": {"gradient_accumulation_steps": 2}},
-        {"workload": {**MLP, "sequence_length": 33}},
-        {"run": {"steps": 4}},
-        {"run": {"seed": 1}},
-        {"run": {"world_size": 3}},
-        {"run": {"threads_per_rank": 2}},
-        {"verify": "reference"},
-    ],
-)
-def test_what_shapes_the_trajectory_has_its_own_reference(keys: dict[str, Any]) -> None:
-    assert reference_key(trial(**keys)) != reference_key(trial())
+SAME: list[dict[str, Any]] = [{"engine": {"engine": name}} for name in ("ddp", "deepspeed")]
+SAME += [{"engine": {"initial_loss_scale": 2.0}}, {"run": {"evaluate_every": 1}}]
+RUN = {"steps": 4, "seed": 1, "world_size": 3, "threads_per_rank": 2}
+OTHERS: list[dict[str, Any]] = [{"run": {key: value}} for key, value in RUN.items()]
+OTHERS += [{"workload": {**MLP, "sequence_length": 33}}, {"verify": "reference"}]
+OTHERS += [{"engine": {"gradient_accumulation_steps": 2}}]
+
+
+@pytest.mark.parametrize("keys", [*SAME, *OTHERS], ids=str)
+def test_what_shapes_the_trajectory_and_nothing_else_has_its_own_reference(keys: dict[str, Any]) -> None:
+    assert trial(**keys).trial_id != trial().trial_id
+    assert (reference_key(trial(**keys)) == reference_key(trial())) == (keys in SAME)
 
 
 def test_the_order_of_summation_has_its_own_reference() -> None:

@@ -20,7 +20,6 @@ from zbench.spec.peers import PEERS, elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes, format_seconds
 
-FACTS = "zbench.worker.facts:report"
 _RUN = {"world_size": 2, "device": "cpu", "warmup_steps": 0, "steps": 1}
 TWO_RANKS = {"workload": {"model": "mlp"}, "run": _RUN, "engine": {}, "verify": {"mode": "off"}}
 _PATIENCE_SECONDS = 60.0
@@ -146,7 +145,8 @@ def _trials() -> Iterator[Check]:
             yield Check("imports", "fail", problem)
         yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
         try:
-            yield from _facts_checks(launcher.call(FACTS, {}, 1, patience=_PATIENCE_SECONDS))
+            facts = launcher.call("zbench.worker.facts:report", {}, 1, patience=_PATIENCE_SECONDS)
+            yield from _facts_checks(facts)
         except ZbenchError as error:
             yield Check("torch", "fail", str(error))
         record = runner.run(TrialSpec.model_validate(TWO_RANKS))

@@ -9,7 +9,6 @@ import random
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -306,9 +305,7 @@ def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attem
         return attempt
     if isinstance(task, ReferenceTask) and task.path.exists():
         return attempt
-    with suppress(OSError, ValueError, RecursionError):
-        result = json.loads(files.result.read_text())
-        if isinstance(result, dict):
-            return replace(attempt, result=result)
+    if files.result.exists():
+        return replace(attempt, result=json.loads(files.result.read_text()))
     message = "its processes ended without a result"
     return replace(attempt, outcome="crashed", error=Failure("crashed", message, log))

@@ -77,8 +77,8 @@ class RayCluster:
         own = self._ray.get_runtime_context().get_job_id()
         jobs = importlib.import_module("ray._private.state").jobs()
         others = [job["Entrypoint"] for job in jobs if not job["IsDead"] and job["JobID"] != own]
-        who = f"; other Ray jobs: {', '.join(others)}" if others else ""
-        self._tell(f"waiting for {', '.join(node.name for node in nodes)}, which something else holds{who}")
+        where, who = ", ".join(node.name for node in nodes), ", ".join(others) or "none that Ray tells of"
+        self._tell(f"waiting for {where}, which something else holds; other Ray jobs: {who}")
 
     def unlike(self) -> str:
         """Return the nodes that are left alone, in words."""

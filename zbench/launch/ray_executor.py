@@ -114,10 +114,9 @@ class RayExecutor(Executor):
         while self._queue and (free := self._place_for(self._queue[0][0])) is not None:
             self._under_way[free] = self._queue.popleft()
             free.begin(*self._under_way[free])
-        late = None if self._has_told else next(filter(Place.waits, self._under_way), None)
-        if late is not None:
+        if not self._has_told and (late := [place for place in self._under_way if place.waits()]):
             self._has_told = True
-            self._cluster.tell_of_wait(late.nodes)
+            self._cluster.tell_of_wait(late[0].nodes)
         is_stuck = len(self._queue) > 0 and not self._under_way
         self._give_up = min(self._give_up, time.monotonic() + _PATIENCE_SECONDS) if is_stuck else math.inf
         if time.monotonic() > self._give_up:
@@ -156,7 +155,6 @@ class Place:
     def __init__(self, nodes: Sequence[Node], arguments: tuple[str, Targets], run_dir: Path) -> None:
         """arguments: the first ones of a `NodeWorker`."""
         self.nodes, self.is_lost, self._run_dir = tuple(nodes), False, run_dir
-        self._is_there = False
         self._ray: Any = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         self._group = self._ray.util.placement_group(
@@ -164,7 +162,7 @@ class Place:
             strategy="STRICT_SPREAD" if len(nodes) > 1 else "STRICT_PACK",
             bundle_label_selector=[{"ray.io/node-id": node.id} for node in nodes],
         )
-        self._workers = []
+        self._ready, self._workers = self._group.ready(), []
         for number, node in enumerate(nodes):
             here = strategies.PlacementGroupSchedulingStrategy(self._group, number)
             options = {"num_cpus": node.cpus, "num_gpus": node.gpus, "max_concurrency": 2}
@@ -187,11 +185,8 @@ class Place:
 
     def waits(self) -> bool:
         """Whether somebody else has held its nodes for ten seconds: then its workers are not there yet."""
-        if self._is_there or time.time() - self._began < _HELD_SECONDS:
-            return False
-        state = self._ray.util.placement_group_table(self._group)["state"]
-        self._is_there = state == "CREATED"
-        return not self._is_there
+        is_late = time.time() - self._began > _HELD_SECONDS
+        return is_late and not self._ray.wait([self._ready], timeout=0)[0]
 
     def ended(self) -> Attempt | None:
         """Return how the task ended, None while it runs; never waits."""

@@ -6,7 +6,6 @@ before the warm-up in which reference and trial take torch's deterministic algor
 `identical`. Every step after them runs as users train, and is judged by distance and replay.
 """
 
-import gc
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -63,6 +62,5 @@ class Determinism:
                 raise
             name = (refusal[1] or refusal[2]).strip()
         self.warnings = [f"not deterministic: torch has no deterministic form of {name}, so bits may differ"]
-        gc.collect()  # what the first run left
         self.begin(0)
         return run()

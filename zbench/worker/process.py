@@ -19,7 +19,6 @@ from zbench.spec.run import RunSpec, shared_gpus
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
 
-_LOCAL_PREFIXES = ("file://", "tcp://127.")
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
 _MOST_STARTED = 1 << 10
 
@@ -28,7 +27,7 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     """Start the process's threads, join the process group, and return the rank's device."""
     set_threads(threads_per_rank(trial, job.local_world_size))
     device = device_of(trial.run.device, job.local_rank)
-    if job.init_method.startswith(_LOCAL_PREFIXES):
+    if job.init_method.startswith(("file://", "tcp://127.")):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
