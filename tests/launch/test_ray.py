@@ -30,7 +30,7 @@ from .conftest import FAKES, make_trial
 from .executor_suite import ExecutorSuite
 from .ray_nodes import RayNodes
 
-pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
+ray = pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 
 
@@ -157,8 +157,6 @@ def test_unlike_nodes_are_named_and_left_alone(
 def test_an_address_where_ray_does_not_answer_is_refused(
     monkeypatch: pytest.MonkeyPatch, answer: bytes | None, message: str
 ) -> None:
-    import ray
-
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray_cluster, "_CONNECT_SECONDS", 0.5)
     with socket.create_server(("", 0)) as server:
@@ -186,8 +184,6 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
     nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import ray
-
     told: list[str] = []
     monkeypatch.setattr(ray_executor, "_HELD_SECONDS", 0.5)
     cluster, task = RayCluster(nodes.address, told.append), RepeatTask(make_trial(world_size=1))
@@ -206,8 +202,6 @@ def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
 
 
 def test_another_version_of_ray_or_python_is_told_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.9")
 

@@ -1,6 +1,7 @@
 """The first steps on a GPU are deterministic and decide `identical`. Here a CPU is taken for one."""
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from zbench.worker.job import RankJob, ReferenceJob
 from zbench.worker.rank import run_rank, run_reference
 
 USUAL, WARNS, RAISES = 0, 1, 2
+JUDGED = itemgetter("verdict", "deterministic_steps", "first_differing_step")
 TIMED = 3
 ALL = 1 + TIMED + 1  # a warm-up, and one that is not timed
 
@@ -81,9 +83,7 @@ def test_the_deterministic_steps_decide_and_later_ones_run_as_users_train(
     assert modes[: 3 * len(steps) + 1] == [*steps, *again, *truth, *steps]
     assert torch.get_deterministic_debug_mode() == USUAL
     assert len(found["timing"]["step_seconds"]) == TIMED
-    verdict = found["correctness"]
-    assert (verdict["verdict"], verdict["deterministic_steps"]) == ("identical", STEPS)
-    assert verdict["first_differing_step"] == STEPS + 1
+    assert JUDGED(found["correctness"]) == ("identical", STEPS, STEPS + 1)
     assert not any("not deterministic" in warning for warning in found["warnings"])
 
 
@@ -103,9 +103,7 @@ def test_on_a_cpu_and_where_nobody_verifies_no_step_is_added(
     found, modes = run("Plain", "cpu", tmp_path, monkeypatch)
     assert set(modes) == {USUAL}
     assert len(found["losses"]) == ALL
-    verdict = found["correctness"]
-    assert (verdict["verdict"], verdict["deterministic_steps"]) == ("equivalent", 0)
-    assert verdict["first_differing_step"] == 1
+    assert JUDGED(found["correctness"]) == ("equivalent", 0, 1)
     unverified = trial(verify="off")
     assert prepared(unverified, torch.device("cuda"), [])[0] == unverified
 

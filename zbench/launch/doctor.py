@@ -22,7 +22,6 @@ from zbench.units import format_bytes, format_seconds
 
 _RUN = {"world_size": 2, "device": "cpu", "warmup_steps": 0, "steps": 1}
 TWO_RANKS = {"workload": {"model": "mlp"}, "run": _RUN, "engine": {}, "verify": {"mode": "off"}}
-_PATIENCE_SECONDS = 60.0
 _LITTLE_DISK = 1 << 30
 _BUSY_SHARE = 0.1
 
@@ -145,8 +144,7 @@ def _trials() -> Iterator[Check]:
             yield Check("imports", "fail", problem)
         yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
         try:
-            facts = launcher.call("zbench.worker.facts:report", {}, 1, patience=_PATIENCE_SECONDS)
-            yield from _facts_checks(facts)
+            yield from _facts_checks(launcher.call("zbench.worker.facts:report", {}, 1, patience=60.0))
         except ZbenchError as error:
             yield Check("torch", "fail", str(error))
         record = runner.run(TrialSpec.model_validate(TWO_RANKS))

@@ -311,10 +311,8 @@ class ProgressTail:
 
     def feed(self, watch: Watch) -> str | None:
         """Show new lines to `watch`; return the first reason it gives to end the trial."""
-        for line in self.new_lines():
-            if (reason := watch(line)) is not None:
-                return reason
-        return None
+        reasons = (watch(line) for line in self.new_lines())
+        return next((reason for reason in reasons if reason is not None), None)
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
