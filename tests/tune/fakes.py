@@ -32,6 +32,7 @@ from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
 from zbench.worker.job import Watch
 
+USUAL = {"micro_batch_size": 2, "reduce_bucket_size": 5_000_000}
 PARAMETERS = 3_000_000
 SMALL_AXES: dict[str, Any] = {
     "zero_stage": [0, 1, 2],
@@ -138,7 +139,7 @@ class FakeRunner:
 
     def figures(self, trial: TrialSpec, repeat: int) -> tuple[float, int]:
         """Return the seconds of a step and the device's peak bytes; equal calls give equal noise."""
-        point = {"micro_batch_size": 2, **trial.engine.model_dump(), **trial.axes}
+        point = USUAL | trial.engine.model_dump(exclude_none=True) | trial.axes
         noise = random.Random(f"{trial.trial_id}/{repeat}").gauss(0, 0.01)
         return step_seconds(point) * (1 + noise), peak_bytes(point)
 

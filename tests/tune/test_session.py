@@ -87,8 +87,8 @@ def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path
 def test_finalists_that_take_no_turns_are_begun_together(tmp_path: Path) -> None:
     runner = Paced({0: 0.1, 1: 0.101, 2: 0.102})
     searched(tmp_path, runner, axes=STAGES)
-    together = Counter(runner.expected)  # of one repeat, before another one was waited for
-    assert [count for (repeat, _), count in together.items() if repeat] == [3, 3]
+    # of one repeat, before another one was waited for
+    assert [count for (repeat, _), count in Counter(runner.expected).items() if repeat] == [3, 3]
 
 
 class Cut(FakeRunner):
