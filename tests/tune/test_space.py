@@ -120,6 +120,7 @@ RANGE = {"low": 1e4, "high": 1e8}
         (SMALL_AXES, {"zero_stage": 1, "reduce_bucket_size": 90_000},
          {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 100_000}),
         ({"dtype": ["bfloat16", "float16"]}, {}, {"dtype": "bfloat16"}),
+        ({"reduce_bucket_size": RANGE}, {}, {"reduce_bucket_size": 5_000_000}),
         ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 1_000}, {"reduce_bucket_size": 10_000}),
         ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 50_000}, {"reduce_bucket_size": 50_000}),
         ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 10**9}, {"reduce_bucket_size": 10**8}),

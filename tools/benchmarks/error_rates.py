@@ -132,8 +132,8 @@ def over_yardstick(
     for part, beside in PARTS.items():
         own = rng.normal(0, noise * OWN_SHARE, (2, n))
         own[loaded] += rng.normal(0, beside, n) * (between == MISSED)
-        both = (tuple((side - pace).tolist()) for side, pace in zip((base, head), own, strict=True))
-        family[part] = {"x": (Unpaired(*both, RESIDUAL), math.log1p(STORED_MARGIN))}
+        paced = [tuple((side - pace).tolist()) for side, pace in zip((base, head), own, strict=True)]
+        family[part] = {"x": (Unpaired(paced[0], paced[1], RESIDUAL), math.log1p(STORED_MARGIN))}
     return label(decision.decide_over(family, Levels.single(ALPHA))["x"])
 
 

@@ -49,7 +49,7 @@ def warm_runner(*, rerun_disturbed: bool = False) -> Iterator[TrialRunner]:
     with tempfile.TemporaryDirectory(prefix="zbench-bench-") as scratch:
         executor = LocalExecutor(Path(scratch), Path.cwd(), targets=None)
         with TrialRunner(executor, Path(scratch), rerun_disturbed=rerun_disturbed) as runner:
-            runner.wait_until_ready()
+            runner.executor.wait_until_ready()
             yield runner
 
 

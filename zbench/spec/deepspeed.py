@@ -11,7 +11,7 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.spec.combinations import acts, differs
-from zbench.spec.engine import EngineSpec, OptimizerSpec
+from zbench.spec.engine import SIZES, EngineSpec, OptimizerSpec
 from zbench.spec.keys import assign, leaves, value_at
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
@@ -48,7 +48,6 @@ _DEFAULTS = {
     f"{_ZERO}stage3_prefetch_bucket_size": 50_000_000,
     f"{_ZERO}stage3_param_persistence_threshold": 100_000,
 }
-_SIZES = {"reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000}
 _FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
 CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
     "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
@@ -199,7 +198,7 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
     torch_adam: whether torch's Adam is to update. Clipping that is off is written as 0: left out, it is 1 in
     DeepSpeed from 0.19 on. A size that is not given is what it means on a CPU.
     """
-    config = {"engine": _SIZES | engine.model_dump(mode="json", exclude_none=True)}
+    config = {"engine": SIZES | engine.model_dump(mode="json", exclude_none=True)}
     document: dict[str, Any] = {}
     for theirs, ours in PLAIN.items():
         if ours.startswith("engine.") and _applies(theirs, engine, torch_adam):

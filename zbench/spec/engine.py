@@ -11,6 +11,9 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only write a list
 
 
+SIZES = {"reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000}
+"""Elements where a key is missing and the device asks for no others."""
+
 ALONE_KEYS = (
     "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
     "accumulation_mode",

@@ -22,6 +22,7 @@ from optuna.trial import Trial
 
 from zbench.spec.axes import Axis
 from zbench.spec.combinations import dependency_of
+from zbench.spec.engine import SIZES
 from zbench.spec.expand import Points, base_config, expand
 from zbench.spec.keys import value_at
 from zbench.spec.sweep import SearchSpec, SweepSpec
@@ -103,7 +104,11 @@ class Space:
 
     def base_point(self) -> Point:
         """Return the point nearest to the file's own configuration."""
-        return self.canonical({a.key: _nearest(a, value_at(self._base, a.path)) for a in self.axes})
+        point = {}
+        for axis in self.axes:
+            own = value_at(self._base, axis.path)
+            point[axis.key] = _nearest(axis, SIZES.get(axis.path[-1]) if own is None else own)
+        return self.canonical(point)
 
     def draw(self, study: optuna.Study) -> tuple[Trial, Point]:
         """Ask a study's sampler for a value of every axis; return its trial, and the point."""

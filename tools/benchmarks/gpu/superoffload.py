@@ -55,8 +55,14 @@ class Setup:
             "reduce_bucket_size": 20_000_000,
         }
         torch.manual_seed(0)
-        sizes = {"layers": self.layers, "width": self.width, "heads": max(self.width // 64, 1)}
-        model = GPT(**sizes, vocabulary=VOCABULARY, sequence_length=self.length)
+        heads = max(self.width // 64, 1)
+        model = GPT(
+            layers=self.layers,
+            width=self.width,
+            heads=heads,
+            vocabulary=VOCABULARY,
+            sequence_length=self.length,
+        )
         return build_engine(model.to(self.device), EngineSpec.model_validate(spec))
 
     def micro_batch(self, step: int) -> tuple[Tensor, ...]:

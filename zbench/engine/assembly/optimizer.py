@@ -15,7 +15,7 @@ from zbench.engine.optimizer.threads import threads_after_backward
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import ShardLayout
-from zbench.spec.engine import EngineSpec
+from zbench.spec.engine import SIZES, EngineSpec
 
 
 def make_adam(device: torch.device, offload_ratio: float, threads: int | None) -> AdamBackend:
@@ -59,7 +59,7 @@ def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout) -> int:
     """
     there = all(memory.device.type == "cuda" for memory, _ in memory_layout.parts)
     at_once = there and shard.keeps_all and cuda_unavailable_reason() is None
-    return shard.length if at_once else 10_000_000
+    return shard.length if at_once else SIZES["sub_group_size"]
 
 
 def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:
