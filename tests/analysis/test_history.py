@@ -99,7 +99,7 @@ def test_a_slowdown_is_blamed_on_its_commit() -> None:
 
 def test_of_thousands_of_runs_one_at_a_time_is_held() -> None:
     def held() -> int:
-        return sum(isinstance(thing, RunResults) for thing in gc.get_objects())
+        return sum(type(thing) is RunResults for thing in gc.get_objects())
 
     def one_after_another(before: int) -> Iterator[RunResults]:
         for index in range(6):

@@ -32,8 +32,8 @@ def known() -> ImpliedOom:
     [
         ({"micro_batch_size": 9}, {}),
         ({"sequence_length": 65}, {}),
-        ({}, {"reduce_bucket_size": 6_000_000}),
-        ({"micro_batch_size": 9, "sequence_length": 128}, {"allgather_bucket_size": 6_000_000}),
+        ({}, {"allgather_bucket_size": 6_000_000}),
+        ({"micro_batch_size": 9, "sequence_length": 128}, {"prefetch_bucket_size": 6_000_000}),
         ({"options": {"layers": 8, "heads": 4}}, {}),
     ],
 )
@@ -52,6 +52,7 @@ def test_a_larger_point_is_ruled_out(
     ("workload", "engine"),
     [
         ({}, {}),
+        ({}, {"reduce_bucket_size": 6_000_000}),  # where it is missing, the device chooses it
         ({"micro_batch_size": 4}, {}),
         ({"options": {"layers": 2, "heads": 4}}, {}),
         ({"options": {"layers": 8, "heads": 8}}, {}),  # more heads need not mean more memory

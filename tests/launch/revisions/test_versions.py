@@ -23,9 +23,10 @@ def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
     assert [version.commit for version in versions] == [
         git(Path.cwd(), "rev-parse", tag) for tag in ("v1", "v2")
     ]
-    assert len(said) == 2
+    assert len(said) <= 2, "other tests may have made one"
+    said.clear()
     assert version_of("v1", said.append) == versions[0]
-    assert len(said) == 2, "an environment that is there is used again"
+    assert not said, "an environment that is there is used again"
 
 
 def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
