@@ -45,8 +45,15 @@ DS_CONFIG = {
 MY_MODULE = """
 import torch
 
+class Model(torch.nn.Sequential):
+    def make_batch(self, generator, micro_batch_size, sequence_length):
+        return (torch.randn(micro_batch_size, 16, generator=generator),)
+
+    def forward(self, x):
+        return (super().forward(x) - x).square().mean()
+
 def make_model():
-    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+    return Model(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
 """
 FEW = ["--set", "steps=2", "--set", "warmup_steps=1", "--set", "repeats=1", "--set", "run.device=cpu"]
 QUICK = [*FEW, "--set", "sequence_length=32"]

@@ -139,7 +139,7 @@ def test_one_reason_of_many_failures_is_told_once():
 def test_values_read_as_a_sweep_file_spells_them():
     values = (5_000_000, 9_999, 10_000, 12_960, 2_500_000, 25_000_020, 3 * 10**9, 2.5, "none", None, True)
     assert [text.value_text(value) for value in values] == [
-        "5M", "9999", "10k", "12960", "2500k", "25000020", "3G", "2.5", "none", "null", "true",
+        "5M", "9999", "10k", "12960", "2500k", "25000020", "3G", "2.5", "none", "default", "true",
     ]  # fmt: skip
     assert text.axes_text({}) == "(the one configuration)"
     group = {"*.bias": {"weight_decay": 0.1, "frozen": False}}

@@ -42,7 +42,9 @@ def values_text(axes: dict[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return an axis value as a sweep file may spell it: 5000000 is `5M`."""
+    """Return an axis value as a sweep file may spell it: 5000000 is `5M`; `default` where it has none."""
+    if value is None:
+        return "default"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
         for unit, letter in _ROUND:
             if value % unit == 0:
