@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from tests.worker.conftest import trial
 from zbench.launch.client import server_environment
 from zbench.worker import rank
-from zbench.worker.determinism import STEPS, prepared
+from zbench.worker.determinism import STEPS, steps_on
 from zbench.worker.job import RankJob, ReferenceJob
 from zbench.worker.rank import run_rank, run_reference
 
@@ -51,7 +51,7 @@ def rows() -> TensorDataset:
 
 
 def run(
-    model: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verified: bool = True
 ) -> tuple[dict[str, Any], list[int]]:
     """Return what one rank reports, in this process, and the mode of each forward. Its device counts as
     `device`; where no deterministic algorithm is asked for, it rounds otherwise than the reference did.
@@ -64,13 +64,13 @@ def run(
 
     monkeypatch.setattr(nn.functional, "cross_entropy", noted)
     here = "tests.worker.test_determinism:"
-    monkeypatch.setattr(rank, "prepared", lambda one, _, w: prepared(one, torch.device(device), w))
+    monkeypatch.setattr(rank, "steps_on", lambda _: steps_on(torch.device(device)))
     workload = {"model": here + model, "data": {"dataset": here + "rows"}, "micro_batch_size": 16}
     values = trial(workload=workload, run={"world_size": 1, "steps": TIMED}).model_dump(mode="json")
     result, reference, where = (str(tmp_path / name) for name in ("result", "reference", "meeting"))
     run_reference(ReferenceJob(values, str(tmp_path), str(tmp_path), result, reference))
-    rounding = 2.0**-22
-    run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, reference))
+    rounding, judge = 2.0**-22, reference if verified else None
+    run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, judge))
     return json.loads(Path(result).read_text()), modes
 
 
@@ -97,15 +97,17 @@ def test_an_operation_without_a_deterministic_form_is_named(
     assert "torch has no deterministic form of put_" in warning
 
 
-def test_on_a_cpu_and_where_nobody_verifies_no_step_is_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_cpu_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, modes = run("Plain", "cpu", tmp_path, monkeypatch)
     assert set(modes) == {USUAL}
     assert len(found["losses"]) == ALL
     assert JUDGED(found["correctness"]) == ("equivalent", 0, 1)
-    unverified = trial(verify="off")
-    assert prepared(unverified, torch.device("cuda"), [])[0] == unverified
+
+
+def test_a_run_that_nobody_judges_has_no_step_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run("Plain", "cuda", tmp_path, monkeypatch, verified=False)
+    assert len(found["timing"]["step_seconds"]) == TIMED
+    assert JUDGED(found["correctness"]) == ("unchecked", 0, None)
 
 
 @pytest.mark.parametrize("own", [None, ":16:8"])

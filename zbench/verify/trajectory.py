@@ -100,10 +100,11 @@ def load_active(path: Path) -> tuple[list[str], NDArray[np.bool_]]:
         return json.loads(file.metadata()["names"]), file.get_tensor("active").numpy().copy()
 
 
-def load_warnings(path: Path) -> list[str]:
-    """Return a reference's warnings."""
+def load_determinism(path: Path) -> tuple[int, list[str]]:
+    """Return how many first steps of a reference are deterministic, and its warnings."""
     with _whole(path), safe_open(path, framework="pt") as file:
-        return list(json.loads(file.metadata()["warnings"]))
+        about = file.metadata()
+        return json.loads(about["deterministic_steps"]), json.loads(about["warnings"])
 
 
 def load_reference(path: Path) -> Reference:

@@ -31,11 +31,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import Difference, Errors, compare, errors_of
+from zbench.verify.distance import SMALLEST_NORMAL, Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
 from zbench.verify.slope import slopes
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
@@ -45,7 +44,6 @@ DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
-_TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ def _weigh(
         return "wrong", None, difference.not_finite, []
     if bool((_finite_steps(plain) & ~_finite_steps(observed)).any()):
         return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
-    travelled = max(float(reference.travelled.norm()), _TINY)
+    travelled = max(float(reference.travelled.norm()), SMALLEST_NORMAL)
     if not reference.truth:
         share = difference.distance / travelled
         if share > GROSS_SHARE_OF_TRAVEL:

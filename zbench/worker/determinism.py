@@ -21,18 +21,14 @@ STEPS = 3
 _REFUSAL = re.compile(r"([^'\"\n]+) does not have a deterministic implementation|uses (CuBLAS) and")
 
 
-def prepared(trial: TrialSpec, device: torch.device, warnings: list[str]) -> tuple[TrialSpec, "Determinism"]:
-    """Return a trial with the deterministic steps before its warm-up: none on a CPU, which adds in one order.
-
-    None either where nothing is verified. warnings: see `Determinism`.
-    """
-    steps = STEPS if device.type != "cpu" and trial.verify.mode != "off" else 0
-    run = trial.run.model_copy(update={"warmup_steps": steps + trial.run.warmup_steps})
-    return trial.model_copy(update={"run": run}), Determinism(steps, warnings)
+def steps_on(device: torch.device) -> int:
+    """Return how many deterministic steps a reference begins with: none on a CPU, which adds in one order."""
+    return 0 if device.type == "cpu" else STEPS
 
 
 class Determinism:
-    """Which algorithms the steps of a run take: the first `steps` take deterministic ones.
+    """Which algorithms the steps of a run take: the first `steps` take deterministic ones. A trial takes as
+    many as its reference, none without one.
 
     warnings: name an operation that has no deterministic form. The first steps then run with what has one, in
     which torch does not count fused attention.
@@ -41,6 +37,11 @@ class Determinism:
     def __init__(self, steps: int, warnings: list[str]) -> None:
         self.steps, self.warnings = steps, warnings
         self._usual: int | None = None
+
+    def lengthened(self, trial: TrialSpec) -> TrialSpec:
+        """Return a trial with these steps before its warm-up."""
+        run = trial.run.model_copy(update={"warmup_steps": self.steps + trial.run.warmup_steps})
+        return trial.model_copy(update={"run": run})
 
     def begin(self, step: int) -> None:
         """Choose the algorithms of `step` (from 0), which comes next; later steps take the process's own."""

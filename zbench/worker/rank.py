@@ -24,10 +24,10 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.plain_training import PlainRun, make_reference
-from zbench.verify.trajectory import digest, load_warnings, save_reference
+from zbench.verify.trajectory import digest, load_determinism, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
-from zbench.worker.determinism import Determinism, prepared
+from zbench.worker.determinism import Determinism, steps_on
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
 from zbench.worker.observer import Observer, from_all
@@ -60,7 +60,8 @@ def run_reference(job: ReferenceJob) -> None:
         return
     process.set_threads(threads_per_rank(trial))
     device = process.device_of(trial.run.device)
-    trial, algorithms = prepared(trial, device, [])
+    algorithms = Determinism(steps_on(device), [])
+    trial = algorithms.lengthened(trial)
     workload = trial_workload(trial, job.base_dir)
     read = inputs_of(trial, Path(job.base_dir), workload.data)
     task = PlainRun(
@@ -93,8 +94,8 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
-    warnings = load_warnings(Path(job.reference_path)) if job.reference_path else []
-    longer, algorithms = prepared(trial, device, warnings)
+    algorithms = Determinism(*load_determinism(Path(job.reference_path)) if job.reference_path else (0, []))
+    longer = algorithms.lengthened(trial)
     return algorithms.retried(lambda: _train(job, longer, device, algorithms))
 
 
