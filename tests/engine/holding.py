@@ -45,12 +45,10 @@ def settled() -> int:
 
 def _others_sleep() -> bool:
     """Tell whether every thread of this process but the caller waits; one without a core runs."""
-    states = []
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ended
-            if task.name != str(threading.get_native_id()):
-                states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return set(states) <= {"S"}
+    others = {*Path("/proc/self/task").iterdir()} - {Path(f"/proc/self/task/{threading.get_native_id()}")}
+    with suppress(OSError):  # one ended meanwhile
+        return all(") S " in (task / "stat").read_text() for task in others)
+    return False
 
 
 def peak_of(call: Callable[[], object]) -> int:

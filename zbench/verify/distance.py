@@ -11,7 +11,7 @@ from torch import Tensor
 
 UNIT_ROUNDOFF = 2.0**-24
 _POOLED_ELEMENTS = 64
-SMALLEST, SMALLEST_NORMAL = 2.0**-149, 2.0**-126
+SMALLEST, TINY = 2.0**-149, 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)

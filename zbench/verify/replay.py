@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zbench.verify.distance import SMALLEST, SMALLEST_NORMAL, UNIT_ROUNDOFF
+from zbench.verify.distance import SMALLEST, TINY, UNIT_ROUNDOFF
 
 LENGTH, DECAY, EPS, EPS_INSIDE = range(1, 5)
 """Rows of `Remainder.gram` after the remainder itself: the update, the decay per unit of `weight_decay`, eps
@@ -115,9 +115,7 @@ class Remainder:
         update = update_by(denominator)
         decay = -adam.lr * start
         rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
-        noise = (
-            _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + SMALLEST_NORMAL
-        )
+        noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + TINY
         noise += torch.where(mean == 0, 0.0, (1 + adam.lr / first) * SMALLEST / denominator)  # if subnormal
         eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
         inside = update_by((largest / second + adam.eps).sqrt()) - update
@@ -135,7 +133,7 @@ class Remainder:
         given = gradient.square() * rate
         rest = square - adam.beta2 * before - given
         unsure = (4 * _UNIT + coarse) * size / (1 - adam.beta1)  # of the gradient
-        noise = (3 * _UNIT + coarse) * (square + before) + SMALLEST_NORMAL
+        noise = (3 * _UNIT + coarse) * (square + before) + TINY
         noise += rate * unsure * (2 * gradient.abs() + unsure)
         rows = torch.stack([rest, given - rate * before]) / noise
         self.moments += (rows @ rows.T).numpy()

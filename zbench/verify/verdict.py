@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import SMALLEST_NORMAL, Difference, Errors, compare, errors_of
+from zbench.verify.distance import TINY, Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
 from zbench.verify.slope import slopes
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
@@ -125,7 +125,7 @@ def _weigh(
         return "wrong", None, difference.not_finite, []
     if bool((_finite_steps(plain) & ~_finite_steps(observed)).any()):
         return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
-    travelled = max(float(reference.travelled.norm()), SMALLEST_NORMAL)
+    travelled = max(float(reference.travelled.norm()), TINY)
     if not reference.truth:
         share = difference.distance / travelled
         if share > GROSS_SHARE_OF_TRAVEL:
