@@ -1,5 +1,6 @@
 """Pictures over time: a configuration's figure from run to run, and the memory of one traced step."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
         axes, count = canvas.axes, len(series.visits)
         first = max(0, count - (_MOST_NARROW if canvas.narrow else MOST_VISITS))
         shown, places = series.visits[first:], range(first, count)
-        ends = [visit.low for visit in shown], [visit.high for visit in shown]
-        axes.vlines(places, *ends, color=style.LIGHT["none"], linewidth=1.5)
+        spans = [(x, end) for x, v in zip(places, shown, strict=True) for end in (v.low, v.high, math.nan)]
+        axes.plot(*zip(*spans, strict=True), color=style.LIGHT["none"], linewidth=1.5, solid_capstyle="butt")
         for start, stop, middle in series.levels():
             if stop > first:
                 across = [max(start, first) - 0.4, stop - 0.6]
