@@ -105,10 +105,11 @@ def print_table(
     box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
     bold = "bold" if screen.is_terminal else ""
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
-    for column, heading in ((columns[i], headings[i]) for i in shown):
+    for column, heading, width in ((columns[i], headings[i], widths[i]) for i in shown):
         table.add_column(
-            heading, justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps
-        )
+            heading, justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps,
+            min_width=width,  # else words would be broken
+        )  # fmt: skip
     for number, row in enumerate(rows):
         table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
     screen.print(table)

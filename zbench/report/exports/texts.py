@@ -38,9 +38,9 @@ _IN_BYTES = ("_bytes", ".bytes")
 
 
 def percent(fraction: float) -> str:
-    """Return a change with its sign, such as `+4.9 %`."""
+    """Return a change with its sign, such as `+4.9 %`; from a factor of eleven on the factor."""
     if abs(fraction) >= 10:
-        return f"x{1 + fraction:.1f}"
+        return f"x{1 + fraction:.1f}" if fraction < 1000 else "over x1000"
     return (
         f"{100 * fraction:+.1f} %" if abs(fraction) >= 0.0005 or not fraction else f"{100 * fraction:+.1g} %"
     )
