@@ -106,10 +106,8 @@ def print_table(
     bold = "bold" if screen.is_terminal else ""
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
     for column, heading, width in ((columns[i], headings[i], widths[i]) for i in shown):
-        table.add_column(
-            heading, justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps,
-            min_width=width,  # else words would be broken
-        )  # fmt: skip
+        keeps_words: Any = {"no_wrap": not column.wraps, "min_width": width}
+        table.add_column(heading, justify=column.justify, vertical="bottom", **keeps_words)
     for number, row in enumerate(rows):
         table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
     screen.print(table)
