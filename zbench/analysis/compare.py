@@ -8,6 +8,7 @@ gets, `Comparison.exit_code` what all answers amount to.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from zbench.analysis import decision
 from zbench.analysis.decision import RESIDUAL, Decision, Evidence, Levels, RunNoise, Unpaired
@@ -44,7 +45,7 @@ class PairedData:
     stopped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comparison:
     """The result of `zbench compare`. `unlike` says how two machines differ, if `--across` insisted.
 
@@ -66,7 +67,7 @@ class Comparison:
         """Return the rows with a step-time decision."""
         return [(row, row.step_time) for row in self.rows if row.step_time is not None]
 
-    @property
+    @cached_property
     def rate(self) -> str:
         """Return the rate that both sides' configurations have, one of `zbench.spec.metrics.RATES`."""
         return known_rate(trial for row in self.rows for trial in (row.base, row.head))

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from zbench.record.record import Correctness, Failure, Outcome, Record, VerdictName
@@ -17,7 +18,7 @@ _TAIL = 0.025  # of a 95 % interval
 _WORST_LAST: tuple[Outcome, ...] = ("ok", "invalid", "timeout", "oom", "crashed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ConfigSummary:
     """All repeats of one configuration, in the order of their repeat numbers."""
 
@@ -26,7 +27,7 @@ class ConfigSummary:
     config: dict[str, Any]
     records: tuple[Record, ...]
 
-    @property
+    @cached_property
     def ok(self) -> tuple[Record, ...]:
         """The repeats that ended well."""
         return tuple(record for record in self.records if record.outcome == "ok")
