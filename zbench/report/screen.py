@@ -105,9 +105,9 @@ def print_table(
     box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
     bold = "bold" if screen.is_terminal else ""
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
-    for column, heading, width in ((columns[i], headings[i], widths[i]) for i in shown):
-        keeps_words: Any = {"no_wrap": not column.wraps, "min_width": width}
-        table.add_column(heading, justify=column.justify, vertical="bottom", **keeps_words)
+    for i in shown:
+        side, whole = columns[i].justify, not columns[i].wraps
+        table.add_column(headings[i], justify=side, vertical="bottom", no_wrap=whole, min_width=widths[i])
     for number, row in enumerate(rows):
         table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
     screen.print(table)
