@@ -3,19 +3,19 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tests.making import make_record
 from tests.running import local_runner
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
-from zbench.launch import room
-from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
+from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.launch.trial import TrialRunner
@@ -45,11 +45,9 @@ class TurnTaker(MockExecutor):
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         return replace(super().run(task, watch), peak_rss_bytes=1000)
 
-    def run_heat(
-        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
-    ) -> Iterator[tuple[Task, Attempt]]:
-        self.heats.append([task.trial for task in tasks if isinstance(task, RepeatTask)])
-        for task in tasks:
+    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
+        self.heats.append([task.trial for task in heat.tasks if isinstance(task, RepeatTask)])
+        for task in heat.tasks:
             if isinstance(task, MachineTask):
                 yield task, Attempt("ok", result=YARDSTICKS["machine"])
             else:
@@ -135,7 +133,7 @@ def test_what_cannot_take_turns_runs_alone_and_says_so_beside_others(
 
 def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A heat that cannot fit: what each of both needs is 2,000 bytes, and there are 3,200."""
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
     records, executor = swept(tmp_path, trials(2, repeats=2))
     assert executor.heats == []
     for (warning,) in (record.warnings for record in records):
@@ -152,18 +150,19 @@ def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
     )
 
 
-def test_only_what_fits_beside_one_another_shares_a_heat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
+def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
     known, rooms = trials(4), Room()
     for trial, held in zip(known, (3000, 3000, 2000, 100), strict=True):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
         rooms.observe(replace(record, memory=memory))
-    assert rooms.share(known, lambda _: math.inf) == known[:3], "8,000 bytes are 80 % of what is free"
+    assert rooms.share(known, lambda _: math.inf, 10_000) == known[:3], "8,000 bytes are 80 % of what is free"
     new = make_trial(sample="new", world_size=2)
-    assert rooms.share([new, known[0]], lambda _: 2500) == [new, known[0]]
-    assert rooms.share([new, known[0]], lambda _: 2501) == [new]
-    assert rooms.share([known[0], new], lambda _: math.inf) == [known[0]], "what it needs is not known"
+    assert rooms.share([new, known[0]], lambda _: 2500, 10_000) == [new, known[0]]
+    assert rooms.share([new, known[0]], lambda _: 2501, 10_000) == [new]
+    assert rooms.share([known[0], new], lambda _: math.inf, 10_000) == [known[0]], (
+        "what it needs is not known"
+    )
 
 
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -212,10 +213,27 @@ def test_another_version_of_ray_or_python_is_told_with_both(monkeypatch: pytest.
         ray_cluster.connect("127.0.0.1:6379")
 
 
+def test_a_heat_takes_its_turns_on_one_node_while_the_other_node_has_its_own(
+    nodes: RayNodes, cluster: RayCluster, tmp_path: Path
+) -> None:
+    keys: dict[str, object] = {"repeats": 1, "steps": 8, "heat": 2, "yardstick": "none"}
+    trials = [changed(make_trial(stage=stage, world_size=1, sleep=0.5), **keys) for stage in range(4)]
+    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
+    SweepRun(SweepPlan(Expansion(trials, [])), directory, make).run()
+    records = directory.records()
+    assert [one.outcome for one in records] == ["ok"] * 4
+    assert {one.correctness.verdict for one in records if one.correctness} == {"identical"}
+    shared = Counter((*one.placement.nodes, one.placement.began) for one in records if one.placement)
+    assert [*shared.values()] == [2, 2]
+    assert len({node for node, _ in shared}) == 2
+
+
 def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_record(
     nodes: RayNodes, cluster: RayCluster, tmp_path: Path
 ) -> None:
-    trials = [changed(make_trial(stage=stage, world_size=1, sleep=1.0), repeats=2) for stage in range(3)]
+    keys: dict[str, object] = {"repeats": 2, "order": "rounds"}
+    trials = [changed(make_trial(stage=stage, world_size=1, sleep=1.0), **keys) for stage in range(3)]
     directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
     killed = False
 

@@ -2,19 +2,22 @@
 
 import random
 import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from zbench.errors import TrialsFailedError
 from zbench.launch import ray_executor
-from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Task
+from zbench.launch.executor import Attempt, HeatTask, ReferenceTask, RepeatTask, Task
 from zbench.launch.ray_cluster import Node
 from zbench.launch.ray_executor import RayExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
-from zbench.record.record import Failure
+from zbench.record.record import Failure, Placement
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 
@@ -23,7 +26,10 @@ from .mock_executor import MockExecutor
 
 
 class World:
-    """Nodes and time. Each task takes 1 to 3 s, and one in 30 loses its nodes; others come in their place."""
+    """Nodes and time. Each task takes 1 to 3 s; one that loses its nodes has others in their place.
+
+    loses: whether a task does, by its name; one in 30 if not said otherwise.
+    """
 
     def __init__(self, count: int) -> None:
         self.now, self.lot, self.made = 0.0, random.Random(1), 0
@@ -31,6 +37,7 @@ class World:
         self.busy: list[int] = []
         self.places: list[FakePlace] = []
         self.ends = MockExecutor()
+        self.loses: Callable[[str], bool] = lambda name: self.lot.random() < 1 / 30
 
     def node(self) -> Node:
         self.made += 1
@@ -49,25 +56,28 @@ class FakePlace:
 
     def __init__(self, nodes: list[Node], *_: object) -> None:
         self.nodes, self.is_lost = tuple(nodes), False
-        self.task: Task | None = None
+        self.task: Task | HeatTask | None = None
         assert not {node for other in self.world.places for node in other.nodes} & set(nodes), "taken"
         self.world.places.append(self)
 
-    def begin(self, task: Task, watch: object) -> None:
+    def begin(self, task: Task | HeatTask, watch: object) -> None:
         assert self.task is None, "a place runs one task at a time"
+        self.since = self.world.now
         self.task, self.until = task, self.world.now + self.world.lot.uniform(1, 3)
 
-    def ended(self) -> Attempt | None:
+    def ended(self) -> list[Attempt] | None:
         assert self.task is not None
         if self.world.now < self.until:
             return None
         task, self.task = self.task, None
-        if isinstance(task, RepeatTask) and self.world.lot.random() < 1 / 30:
+        tasks = task.tasks if isinstance(task, HeatTask) else [task]
+        if not isinstance(task, ReferenceTask) and self.world.loses(task.name):
             self.is_lost = True
             self.world.there = [node for node in self.world.there if node not in self.nodes]
             self.world.there += [self.world.node() for _ in self.nodes]
-            return Attempt("crashed", Failure("killed", "a node was lost"))
-        return self.world.ends.run(task)
+            return [Attempt("crashed", Failure("killed", "a node was lost"))] * len(tasks)
+        where = Placement([node.name for node in self.nodes], self.since, self.until)
+        return [replace(self.world.ends.run(one), placement=where) for one in tasks]
 
     def waits(self) -> bool:
         return False
@@ -88,7 +98,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_64_places_are_busy_and_of_640_trials_none_is_lost(world: World, tmp_path: Path) -> None:
     base = make_trial(world_size=1)
-    once = base.run.model_copy(update={"repeats": 1})
+    once = base.run.model_copy(update={"repeats": 1, "order": "rounds"})
     workloads = [base.workload.model_copy(update={"options": {"n": n}}) for n in range(640)]
     off = base.verify.model_copy(update={"mode": "off"})
     trials = [base.model_copy(update={"run": once, "workload": one, "verify": off}) for one in workloads]
@@ -106,6 +116,36 @@ def test_64_places_are_busy_and_of_640_trials_none_is_lost(world: World, tmp_pat
     records = resumed.records()
     assert {one.trial_id for one in records if one.outcome == "ok"} == {trial.trial_id for trial in trials}
     assert len(records) == 640
+
+
+@pytest.mark.parametrize(("losses", "sizes"), [(1, {3: 16}), (2, {3: 15, 1: 3})])
+def test_each_node_has_a_heat_of_its_own_and_a_heat_that_loses_its_node_runs_once_more(
+    world: World, tmp_path: Path, losses: int, sizes: dict[int, int]
+) -> None:
+    """Once more as a heat; after that each of its repeats alone."""
+    base, cluster = make_trial(world_size=1), cast(Any, world)
+    run = base.run.model_copy(update={"steps": 8, "heat": 3, "yardstick": "none"})
+    workloads = [base.workload.model_copy(update={"options": {"n": n}}) for n in range(24)]
+    trials = [base.model_copy(update={"run": run, "workload": one}) for one in workloads]
+    world.there, heats = world.there[:4], list[str]()
+
+    def loses(name: str) -> bool:
+        heats.append(name)
+        return heats[0] == name and heats.count(name) <= losses
+
+    world.loses = loses
+    directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+    executor = lambda: RayExecutor(directory.path, tmp_path, cluster)  # noqa: E731
+    SweepRun(SweepPlan(Expansion(trials, [])), directory, executor).run()
+    records = directory.records()
+    assert Counter((one.trial_id, one.repeat) for one in records) == {
+        (trial.trial_id, repeat): 1 for trial in trials for repeat in (0, 1)
+    }
+    assert {one.outcome for one in records} == {"ok"}
+    together = Counter((*one.placement.nodes, one.placement.began) for one in records if one.placement)
+    assert Counter(together.values()) == sizes
+    assert max(world.busy) == 4
+    assert world.places == []
 
 
 def test_a_command_whose_nodes_stay_away_for_five_minutes_ends(world: World, tmp_path: Path) -> None:

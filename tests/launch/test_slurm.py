@@ -117,7 +117,7 @@ def test_the_trials_own_number_of_nodes_counts_and_ranks_are_shared_out_evenly()
         require_room([spread(3)], Path(), SlurmOptions(cluster="local"))
 
 
-def test_turns_are_refused_on_a_cluster() -> None:
+def test_turns_are_refused_in_slurm() -> None:
     run = RunSpec(world_size=2, order="turns")
     with pytest.raises(UsageError, match=r"run\.order: turns: .*; leave run\.order out"):
         require_room([make_trial().model_copy(update={"run": run})], Path(), SlurmOptions(cluster="local"))

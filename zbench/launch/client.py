@@ -287,7 +287,11 @@ class WarmServer:
         except OSError:
             raise ServerLostError from None
         theirs.close()
-        group.await_start()
+        try:
+            group.await_start()
+        except KeyboardInterrupt:
+            group.close()
+            raise
         return group
 
     def close(self) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from zbench.launch.disturbance import Disturbance
 from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
@@ -107,6 +109,39 @@ class MachineTask:
 
 Task = RepeatTask | ReferenceTask | MachineTask
 
+
+@dataclass(frozen=True, slots=True)
+class HeatTask:
+    """Repeats of several trials that take turns on one node, and the yardsticks beside them.
+
+    lot: draws the order of the turns.
+    """
+
+    repeats: tuple[RepeatTask, ...]
+    yardsticks: tuple[RepeatTask | MachineTask, ...]
+    lot: random.Random
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All that take turns; the yardsticks end first, so their figures are known."""
+        return [*self.yardsticks, *self.repeats]
+
+    @property
+    def name(self) -> str:
+        """Name of its first repeat."""
+        return self.repeats[0].name
+
+    @property
+    def trial(self) -> TrialSpec:
+        """Trial of its first repeat."""
+        return self.repeats[0].trial
+
+
+def names_of(task: Task | HeatTask) -> list[str]:
+    """Return the names that a task goes by: a heat has those of its repeats."""
+    return [repeat.name for repeat in task.repeats] if isinstance(task, HeatTask) else [task.name]
+
+
 REFERENCE_PATIENCE = 4.0
 """A reference plays all ranks in turn, and then again in float64: multiple of timeout x world size."""
 
@@ -173,12 +208,17 @@ class Executor(ABC):
         error kind `pruned`.
         """
 
-    def run_heat(
-        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
-    ) -> Iterator[tuple[Task, Attempt]]:
-        """Run tasks, in turns where `takes_turns`, and yield each as it ends. lot: draws the order."""
-        for task in tasks:
+    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
+        """Run the tasks of a heat, in turns where `takes_turns`, and yield each as it ends.
+
+        Or wait for the end of an expected heat. watch: as of `run`; where heats run ahead nobody watches.
+        """
+        for task in heat.tasks:
             yield task, self.run(task, watch(task))
+
+    def free_bytes(self) -> float:
+        """Return the memory that is free where a heat would run."""
+        return psutil.virtual_memory().available
 
     def close(self) -> None:
         """End everything that was started."""
@@ -188,6 +228,9 @@ class Executor(ABC):
 
         watch: as of `run`, for an executor that can watch them before that.
         """
+
+    def expect_heat(self, heat: HeatTask) -> None:
+        """Begin a heat that `run_heat` will be called for, where several can run at once."""
 
     def room(self, nodes: int) -> int:
         """Return how many tasks of so many nodes a search may have under way at once."""

@@ -55,10 +55,10 @@ def make_executor(
 
 def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) -> None:
     """Raise UsageError before anything is made on disk if the ranks of some trial cannot run there."""
-    if backend is not None and any(trial.run.order == "turns" for trial in trials):
+    if isinstance(backend, SlurmOptions) and any(trial.run.order == "turns" for trial in trials):
         raise UsageError(
-            "run.order: turns: on a cluster each trial has its nodes for itself, and rounds follow one"
-            " another; leave run.order out"
+            "run.order: turns: in SLURM each trial has its nodes for itself, and rounds follow one another;"
+            " leave run.order out"
         )
     if isinstance(backend, RayCluster):
         backend.require(trials, base_dir)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import random
 import shutil
 import tempfile
 import time
@@ -22,6 +21,7 @@ from zbench.launch.executor import (
     MODULES,
     Attempt,
     Executor,
+    HeatTask,
     JobFactory,
     RepeatTask,
     Targets,
@@ -233,20 +233,18 @@ class LocalExecutor(Executor):
                 processes.advance()
             return self._collected(task, processes)
 
-    def run_heat(
-        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
-    ) -> Iterator[tuple[Task, Attempt]]:
+    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
         """Run tasks that take turns; see `executor.Executor`."""
         with ExitStack() as stack:
             contenders: dict[Processes, Task] = {}
-            for task in tasks:
+            for task in heat.tasks:
                 try:
                     processes = self._processes(task, stack, watch(task), takes_turns=True)
                 except ZbenchError as error:
                     yield task, Attempt("crashed", Failure("crashed", str(error)))
                 else:
                     contenders[processes] = task
-            for contender in turns.run_heat(list(contenders), lot):
+            for contender in turns.run_heat(list(contenders), heat.lot):
                 task = contenders[contender]
                 yield task, replace(self._collected(task, contender), seconds=contender.seconds)
 

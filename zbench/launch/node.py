@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from zbench.errors import UsageError
-from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Targets, Task
+from zbench.launch.executor import Attempt, HeatTask, ReferenceTask, RepeatTask, Targets, Task
 from zbench.launch.local import LocalExecutor
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
@@ -62,9 +62,16 @@ def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
     return each
 
 
-def nodes_of(task: Task) -> int:
-    """Return how many nodes a task needs: a reference needs one."""
+def nodes_of(task: Task | HeatTask) -> int:
+    """Return how many nodes a task needs: a reference and a heat need one."""
     return task.trial.run.nodes if isinstance(task, RepeatTask) else 1
+
+
+def references_of(task: Task | HeatTask) -> dict[str, bytes]:
+    """Return the references that a task, or each of a heat, is judged by, under their names."""
+    tasks = task.tasks if isinstance(task, HeatTask) else [task]
+    paths = {one.reference for one in tasks if isinstance(one, RepeatTask) and one.reference is not None}
+    return {path.stem: path.read_bytes() for path in paths}
 
 
 class NodeWorker:
@@ -91,22 +98,29 @@ class NodeWorker:
 
     def run(
         self,
-        task: Task,
+        task: Task | HeatTask,
         number: int,
         nodes: int,
         meeting: str | None,
-        reference: bytes | None,
+        references: Mapping[str, bytes],
         watch: Watch | None = None,
-    ) -> tuple[Attempt, dict[str, bytes]]:
-        """Run a task; return how it ended, and its files by their paths in the run directory.
+    ) -> tuple[list[Attempt], dict[str, bytes]]:
+        """Run a task, or those of a heat; return how each ended, and its files by their paths in the run
+        directory.
 
         number: this node's among the `nodes` of the trial. meeting: where the ranks of several nodes meet.
-        reference: what a repeat is judged by, if it is. watch: where `progress` is not asked.
+        references: as of `references_of`. watch: where `progress` is not asked.
         """
         self._reason = None
         self._executor.share = None if meeting is None else (number, nodes, meeting)
-        task = self._placed(task, reference)
-        return self._executor.run(task, watch or self._watch), self._files(task)
+        for name, data in references.items():
+            (self._references() / name).write_bytes(data)
+        if not isinstance(task, HeatTask):
+            return [self._executor.run(self._placed(task), watch or self._watch)], self._files()
+        repeats = tuple(self._judged(repeat) for repeat in task.repeats)
+        heat = self._executor.run_heat(replace(task, repeats=repeats), lambda _: self._watch)
+        ends = {one.name: attempt for one, attempt in heat}
+        return [ends[one.name] for one in task.tasks], self._files()
 
     def progress(self, reason: str | None) -> list[dict[str, Any]]:
         """Return the progress lines since the last call. reason: why the task is to be ended, if it is."""
@@ -117,21 +131,25 @@ class NodeWorker:
         self._lines.append(line)
         return self._reason
 
-    def _placed(self, task: Task, reference: bytes | None) -> Task:
-        """Return a task with its files on this node."""
+    def _references(self) -> Path:
         references = self._executor.run_dir / REFERENCES
         references.mkdir(parents=True, exist_ok=True)
-        if isinstance(task, ReferenceTask):
-            return replace(task, path=references / task.path.name)
-        if reference is None or not isinstance(task, RepeatTask):
-            return task
-        (references / "judge").write_bytes(reference)
-        return replace(task, reference=references / "judge")
+        return references
 
-    def _files(self, task: Task) -> dict[str, bytes]:
+    def _placed(self, task: Task) -> Task:
+        """Return a task with its files on this node."""
+        if isinstance(task, ReferenceTask):
+            return replace(task, path=self._references() / task.path.name)
+        return self._judged(task) if isinstance(task, RepeatTask) else task
+
+    def _judged(self, task: RepeatTask) -> RepeatTask:
+        reference = task.reference
+        return task if reference is None else replace(task, reference=self._references() / reference.stem)
+
+    def _files(self) -> dict[str, bytes]:
         """Return what a task left in this node's run directory, and remove it there."""
         home = self._executor.run_dir
-        logs = (path for path in (home / LOGS / task.name).rglob("*") if path.is_file())
+        logs = (path for path in (home / LOGS).rglob("*") if path.is_file())
         found = [*logs, *(home / TRACES).glob("*"), *(home / REFERENCES).glob("*.safetensors")]
         files = {str(path.relative_to(home)): path.read_bytes() for path in found}
         for folder in (LOGS, TRACES, REFERENCES):

@@ -4,6 +4,7 @@ Timings of unlike machines are not comparable, so all trials of a command run on
 """
 
 import importlib
+import math
 import os
 import signal
 import socket
@@ -26,12 +27,13 @@ _LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as Ray knows it."""
+    """A node as Ray knows it. memory: the bytes that Ray may give away there."""
 
     id: str
     address: str
     cpus: int
     gpus: int
+    memory: float = math.inf
 
     @property
     def name(self) -> str:
@@ -168,7 +170,8 @@ def _require_answer(address: str) -> None:
 
 def _node(about: dict[str, Any]) -> Node:
     has = about["Resources"]
-    return Node(about["NodeID"], about["NodeManagerAddress"], int(has.get("CPU", 0)), int(has.get("GPU", 0)))
+    cpus, gpus = int(has.get("CPU", 0)), int(has.get("GPU", 0))
+    return Node(about["NodeID"], about["NodeManagerAddress"], cpus, gpus, has.get("memory", math.inf))
 
 
 def _module(trial: TrialSpec) -> str:

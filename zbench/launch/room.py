@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
@@ -36,12 +34,14 @@ class Room:
         held = self._held.get(trial.trial_id)
         return most_bytes(trial) * trial.run.world_size if held is None else held
 
-    def share(self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float]) -> list[TrialSpec]:
+    def share(
+        self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float], free_bytes: float
+    ) -> list[TrialSpec]:
         """Return those of the trials that fit into free memory together, each taken if it fits in its turn.
 
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
-        free, needed, fitting = psutil.virtual_memory().available * SHARE, 0.0, []
+        free, needed, fitting = free_bytes * SHARE, 0.0, []
         for trial in trials:
             size = self.needed(trial, most_bytes)
             if needed + size <= free:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch.executor import RepeatTask, Targets
-from zbench.launch.node import NodeWorker
+from zbench.launch.executor import Targets
+from zbench.launch.node import NodeWorker, references_of
 
 _MEETING_SECONDS = 300.0
 _IDLE_SECONDS = 600.0
@@ -39,10 +39,8 @@ def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> Non
         task, nodes = pickle.loads((inbox / f"task-{number}").read_bytes())
         if place.global_rank < nodes:
             point, began = _meeting_point(home / f"meeting-{number}", place, nodes), time.monotonic()
-            path = isinstance(task, RepeatTask) and task.reference
-            reference = path.read_bytes() if path else None
             watch = partial(_show, home, number) if place.global_rank == 0 else None
-            attempt, files = worker.run(task, place.global_rank, nodes, point, reference, watch)
+            (attempt,), files = worker.run(task, place.global_rank, nodes, point, references_of(task), watch)
             attempt = replace(attempt, seconds=time.monotonic() - began)
             write(home / f"end-{number}-{place.global_rank}", pickle.dumps((attempt, files)))
         number, since = number + 1, time.monotonic()

@@ -77,6 +77,7 @@ class SweepRun:
         self._last_end = 0.0
         self._room = Room()
         self._crowded: set[str] = set()
+        self._heats: dict[str, list[TrialSpec]] = {}
         for record in directory.records():
             self._remember(record)
 
@@ -114,19 +115,23 @@ class SweepRun:
         if executor.runs_ahead and time.monotonic() < deadline:
             self._begin_all(runner, todo)
         while waiting and time.monotonic() < deadline:
-            heat = self._next_heat(runner, list(waiting.values())) if runner.takes_turns else []
-            if heat:
-                self._run_heat(runner, heat, waiting)
-            else:
-                self._run_one(runner, waiting)
+            self._run_next(runner, waiting)
         under_way = {name: waiting.pop(name) for name in executor.withdraw(list(waiting))}
         while under_way:
-            self._run_one(runner, under_way)
+            self._run_next(runner, under_way)
         if waiting:
             raise OutOfTimeError(f"stopped at --max-time; {self._left()} repeats left")
 
+    def _run_next(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
+        """Run the heat or the repeat that is next, and take out what ran; `todo` goes by the tasks' names."""
+        name, ahead = runner.executor.first(list(todo)), runner.executor.runs_ahead
+        if heat := self._heats.get(name, []) if ahead else self._next_heat(runner, list(todo.values())):
+            self._run_heat(runner, heat, todo)
+        else:
+            self._run_one(runner, name, *todo.pop(name))
+
     def _begin_all(self, runner: TrialRunner, todo: list[Repeat]) -> None:
-        """Begin all repeats of a round, after the references that they need."""
+        """Begin all heats and repeats of a round, after the references that they need."""
         trials = [trial for trial, _ in todo]
         if not all(map(runner.has_reference, trials)):
             self._tell(Notice("computing the references"))
@@ -134,8 +139,17 @@ class SweepRun:
             for trial in trials:
                 self._prepare(runner, trial)
         begun = [(trial, repeat) for trial, repeat in todo if self._implied_failure(trial, repeat) is None]
-        runner.expect(begun, trace=self._plan.trace and todo[0][1] == 0)
         self._tell(Notice(f"repeats submitted together: {len(begun)}"))
+        repeat, alone = todo[0][1], list[Repeat]()
+        trace = self._plan.trace and repeat == 0
+        while begun:
+            if heat := self._next_heat(runner, begun):
+                runner.expect_heat(heat, repeat, self._lot(begun), trace=trace)
+                self._heats |= {repeat_name(trial.trial_id, repeat): heat for trial in heat}
+                begun = [one for one in begun if one[0] not in heat]
+            else:
+                alone.append(begun.pop(0))
+        runner.expect(alone, trace=trace)
         self._last_end = time.monotonic()
 
     def _rounds(self) -> Iterator[list[Repeat]]:
@@ -188,10 +202,8 @@ class SweepRun:
             max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
         )
 
-    def _run_one(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
-        """Run one of these repeats, which go by their tasks' names, and take it out."""
-        name = runner.executor.first(list(todo))
-        trial, repeat = todo.pop(name)
+    def _run_one(self, runner: TrialRunner, name: str, trial: TrialSpec, repeat: int) -> None:
+        """Run one repeat, whose task has this name."""
         has_begun = runner.executor.has_begun(name)
         failure = None if has_begun else self._implied_failure(trial, repeat)
         if failure is not None:
@@ -214,7 +226,7 @@ class SweepRun:
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
     def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
-        """Return who of a round takes turns next: as many as fit into heats of equal size.
+        """Return the trials of a round that take turns next: as many as fit into heats of equal size.
 
         Configurations of one workload share a heat where they can: they are compared, by one `alone`. One
         that has nobody beside it takes turns with the machine's yardstick, if it wants that.
@@ -224,7 +236,7 @@ class SweepRun:
             for trial, repeat in todo
             if can_take_turns(trial) and self._implied_failure(trial, repeat) is None
         ]
-        if not able:
+        if not able or not runner.takes_turns:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
         wanted = shares(len(able), most)
@@ -234,7 +246,7 @@ class SweepRun:
                 heat += share
         for trial in heat:
             self._prepare(runner, trial)
-        fitting = self._room.share(heat, runner.most_bytes)
+        fitting = self._room.share(heat, runner.most_bytes, runner.executor.free_bytes())
         if len(heat) > 1:
             known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes))}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
@@ -245,18 +257,22 @@ class SweepRun:
         """Run one repeat of each of these trials, in turns, and take them out."""
         _, repeat = next(iter(todo.values()))
         trace = self._plan.trace and repeat == 0
-        lot = random.Random(f"{self._plan.seed}/{repeat}/{len(todo)}")
 
         def watch(trial: TrialSpec) -> Watch:
             return lambda line: self._tell(StepDone(trial, line))
 
         for trial in heat:
             self._tell(TrialStarted(trial, repeat))
+        lot = self._lot(list(todo.values()))
         for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace):
             del todo[repeat_name(trial.trial_id, repeat)]
             record = self._keep(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))
         self._last_end = time.monotonic()
+
+    def _lot(self, todo: Sequence[Repeat]) -> random.Random:
+        """Return what draws the order of a heat's turns; todo: what is left of the round."""
+        return random.Random(f"{self._plan.seed}/{todo[0][1]}/{len(todo)}")
 
     def _why_alone(self, trial: TrialSpec) -> str:
         """Return why a trial ran alone where others take turns; empty where they do not."""

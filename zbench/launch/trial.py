@@ -16,6 +16,7 @@ from zbench.launch import turns
 from zbench.launch.executor import (
     Attempt,
     Executor,
+    HeatTask,
     ReferenceTask,
     RepeatTask,
     Task,
@@ -34,6 +35,9 @@ _LASTING_LOAD = 3
 
 Repeat = tuple[TrialSpec, int]
 """A trial, and the number of a repeat of it."""
+
+_Heat = tuple[HeatTask, Yardsticks, list[tuple[TrialSpec, Failure]]]
+"""A heat, its yardsticks, and the trials that cannot run, with the bad input of each."""
 
 OnNotice = Callable[[str], None]
 """Told what happened beside the trials themselves: a repeat that is run again, and why."""
@@ -60,6 +64,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self._references: dict[str, Path | Failure] = {}
         self._reference_bytes: dict[str, int] = {}
         self._recomputed: set[str] = set()
+        self._heats: dict[tuple[str, int], _Heat] = {}
         self._paid, self._has_told_price = Counter[str](), False
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.paired_path() is None else 0
 
@@ -100,26 +105,16 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
         A repeat that something outside killed runs once more, alone. The rest is as in `run`.
         """
-        able = []
-        for trial in trials:
-            repeated = self._task(trial, repeat, trace)
-            if isinstance(repeated, RepeatTask):
-                able.append(repeated)
-            else:
-                yield trial, self._record(trial, repeat, Attempt("crashed", repeated))
-        yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid)
-        if yardsticks.too_few and not self._has_told_price:
-            self._has_told_price = True
-            self._tell(
-                "compute alone does not take turns in every heat: one repeat of it for three that share it"
-            )
+        begun = self._heats.pop((trials[0].trial_id, repeat), None)
+        heat, yardsticks, unable = begun or self._heat(trials, repeat, lot, trace)
+        for trial, failure in unable:
+            yield trial, self._record(trial, repeat, Attempt("crashed", failure))
         name = secrets.token_hex(4)
-        both = [*yardsticks.tasks, *able]  # the yardsticks end first, so their figures are known
 
         def watch_of(task: Task) -> Watch:
-            return watch(task.trial) if task in able else lambda _: None
+            return watch(task.trial) if task in heat.repeats else lambda _: None
 
-        for task, attempt in self.executor.run_heat(both, watch_of, lot):
+        for task, attempt in self.executor.run_heat(heat, watch_of) if heat.repeats else ():
             if yardsticks.take(task, attempt):
                 continue
             assert isinstance(task, RepeatTask)
@@ -145,6 +140,26 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def takes_turns(self) -> bool:
         """Whether several repeats can take turns; those that do so with another sweep cannot."""
         return self.executor.takes_turns and turns.paired_path() is None
+
+    def expect_heat(
+        self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, *, trace: bool = False
+    ) -> None:
+        """Begin a heat that `run_heat` will be called for."""
+        heat, *_ = self._heats[trials[0].trial_id, repeat] = self._heat(trials, repeat, lot, trace)
+        if heat.repeats:
+            self.executor.expect_heat(heat)
+
+    def _heat(self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, trace: bool) -> _Heat:
+        tasks = [(trial, self._task(trial, repeat, trace)) for trial in trials]
+        able = tuple(task for _, task in tasks if isinstance(task, RepeatTask))
+        yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid)
+        if yardsticks.too_few and not self._has_told_price:
+            self._has_told_price = True
+            self._tell(
+                "compute alone does not take turns in every heat: one repeat of it for three that share it"
+            )
+        unable = [(trial, task) for trial, task in tasks if isinstance(task, Failure)]
+        return HeatTask(able, tuple(yardsticks.tasks), lot), yardsticks, unable
 
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
         """Begin to compute the references that these trials need and that are missing, each once."""

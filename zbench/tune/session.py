@@ -263,8 +263,9 @@ class Session:
         for trial in trials:
             self._prepare(trial)
             self._tell(TrialStarted(trial, repeat))
+        free = self._runner.executor.free_bytes()
         able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
-        heat = fit if len(fit := self._room.share(able, self._runner.most_bytes)) > 1 else []
+        heat = fit if len(fit := self._room.share(able, self._runner.most_bytes, free)) > 1 else []
         in_turns = self._runner.run_heat(heat, repeat, self._watching, lot) if heat else ()
         alone = [trial for trial in trials if trial not in heat]
         for trial in alone:
