@@ -37,24 +37,24 @@ BUILD = ("zbench", "torch", "transformers")
 
 TEXT = """# The zoo
 
-Does the engine train any architecture as plain PyTorch does? `sweeps/zoo.yaml` trains architectures of
+Does the engine train every architecture as plain PyTorch does? `sweeps/zoo.yaml` trains architectures of
 transformers, in tiny sizes with random weights, and the models of torch's own FSDP tests
 (`torch.testing._internal.common_fsdp`), on two ranks. After every step each parameter is compared with plain
-PyTorch's, bit by bit: a trial is `identical` or it is not.
+PyTorch's, bit by bit. A trial is `identical` if every bit agrees.
 
     pip install 'zbench[hf]' expecttest
     zbench sweep zoo
 
-`search: {{method: covering}}` chooses the trials: of all combinations so few that every two choices still
-meet, for example each architecture with each stage, and each stage with bfloat16. With
-`--set search.strength=3` every three choices meet. Models keep their default dropout.
-`zbench/workloads/zoo.toml` has a line per architecture: add yours there.
+`search: {{method: covering}}` runs a small part of all combinations, chosen so that every two choices meet:
+for example each architecture with each stage, and each stage with bfloat16. With `--set search.strength=3`
+every three choices meet. Models keep their default dropout. `zbench/workloads/zoo.toml` has a line for each
+architecture: add yours there.
 
-**{identical} of {count} trials were `identical`**, on CPUs. The sweep lists {listed} architectures. {some}
-have been run so far, {stages} of them at every stage and {whole} at every stage and with every use from
-offload to evaluation. A mark says that a trial of this architecture had it. "Reduced once" ({once}
-architectures): three backwards whose gradients are added up before they are reduced; else each backward
-reduces. A letter says on which build it was run:
+**{identical} of {count} trials were `identical`**, on CPUs. The sweep lists {listed} architectures.
+{some} have been run so far, {stages} of them at every stage, and {whole} at every stage and with every
+use from offload to evaluation. A mark means that a trial of this architecture had this use. "Reduced once"
+({once} architectures) means three backwards whose gradients are added up before one reduction; otherwise each
+backward reduces. The letter is the build that ran it:
 
 {builds}
 {others}"""
