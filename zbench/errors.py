@@ -24,12 +24,12 @@ class ExitCode(IntEnum):
 EXIT_CODES: dict[int, str] = {
     ExitCode.PASS: "pass",
     ExitCode.REGRESSION: "regression: slower or larger than the threshold allows",
-    ExitCode.USAGE: "bad input: a wrong flag, a missing or damaged file; or no room: a full disk, no memory",
-    ExitCode.INCONCLUSIVE: "inconclusive: the measurements do not decide",
+    ExitCode.USAGE: "bad input (a wrong flag, a missing or damaged file), or no disk space or memory left",
+    ExitCode.INCONCLUSIVE: "inconclusive: more measurements are needed to decide",
     ExitCode.CORRECTNESS: "incorrect: a trial drifted or is wrong",
-    ExitCode.INCOMPARABLE: "incomparable results",
+    ExitCode.INCOMPARABLE: "incomparable: the results are of unlike machines or sweeps",
     ExitCode.TRIALS_FAILED: "trials failed or are missing",
-    ExitCode.INTERNAL: "internal error: a defect of zbench",
+    ExitCode.INTERNAL: "internal error: a bug in zbench",
     ExitCode.INTERRUPTED: "interrupted; continue with --resume",
 }
 
@@ -47,17 +47,17 @@ class UsageError(ZbenchError, ValueError):
 
 
 class OutOfTimeError(ZbenchError):
-    """A measurement was told to stop after some time (`--max-time`), and some of it is left to do."""
+    """A measurement reached its time limit (`--max-time`) before it was complete."""
 
     exit_code = ExitCode.INCONCLUSIVE
 
 
 class DamagedReferenceError(UsageError):
-    """A saved reference is not as it was written; it is computed again."""
+    """A saved reference is damaged; it is computed again."""
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a call of the system failed, without its number and path."""
+    """Return why a system call failed, without the error number and the path."""
     return error.strerror or str(error)
 
 
@@ -74,7 +74,7 @@ class SpecError(UsageError):
 
 @contextlib.contextmanager
 def undamaged(path: Path, remedy: str) -> Iterator[None]:
-    """Turn whatever reading a damaged file raises in the body into one UsageError with the remedy."""
+    """Turn an exception of the body, which reads a file, into one UsageError with the remedy."""
     try:
         yield
     except (ZbenchError, MemoryError):
@@ -87,7 +87,7 @@ def undamaged(path: Path, remedy: str) -> Iterator[None]:
 
 
 class RanksDisagreeError(ZbenchError):
-    """Ranks of one training run do not do the same thing; the engine stops before any weight changes."""
+    """Ranks of one training run made different calls; the engine stops before any weight changes."""
 
     exit_code = ExitCode.TRIALS_FAILED
 
@@ -99,7 +99,7 @@ class IncomparableError(ZbenchError):
 
 
 class TrialsFailedError(ZbenchError):
-    """Trials did not finish where the command needs them to."""
+    """Trials that the command needs did not finish."""
 
     exit_code = ExitCode.TRIALS_FAILED
 

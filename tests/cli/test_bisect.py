@@ -28,5 +28,5 @@ def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_p
 
 def test_a_file_about_another_fault_or_other_versions_is_refused(zbench, refusal, search):
     zbench(*search)
-    assert "zbench-bisect.json seeks what is" in refusal(*search, "--slower")
-    assert "zbench-bisect.json is about other revisions" in refusal(*search[:-1], search[1])
+    assert "zbench-bisect.json searches for what is" in refusal(*search, "--slower")
+    assert "zbench-bisect.json searches other revisions" in refusal(*search[:-1], search[1])

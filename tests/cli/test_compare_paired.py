@@ -47,7 +47,7 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
         (["--sweep", "{sweep}", "--blocks", "12:8"], "MIN at most MAX"),
         (["--sweep", "{sweep}", "--blocks", "many"], "expected a number of blocks or MIN:MAX"),
         (["--sweep", "{sweep}", "--blocks", "0:4"], "expected a number of blocks or MIN:MAX"),
-        (["--sweep", "{sweep}", "--save-baseline", "x"], "--save-baseline keeps stored results"),
+        (["--sweep", "{sweep}", "--save-baseline", "x"], "--save-baseline saves stored results"),
         (["--sweep", "gone.yaml"], "gone.yaml"),
         (["--sweep", "{sweep}", "--set", "engine.zero_stge=1"], "zero_stge"),
     ],
@@ -64,7 +64,7 @@ def test_a_measurement_is_kept_and_continued(zbench, refusal, tmp_path, sweep):
     assert out.code == 3
     (path,) = tmp_path.glob("results/paired/*.jsonl")
     assert "stopped at --max-time after 0 of 7 blocks; nothing can be said of times yet" in out.err
-    assert f"3 samples kept; the same command with --resume {path} goes on from there" in out.err
+    assert f"3 samples kept; the same command with --resume {path} continues from there" in out.err
     versions[1].write_text("#!/bin/sh\nexit 1\n")  # the one sample that it took already is not taken again
     out = zbench(*words, "--resume", path)
     assert "cannot run the sweep (exit 1)" in out.err

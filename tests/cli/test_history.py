@@ -64,7 +64,7 @@ def test_a_damaged_run_is_named_and_left_out(zbench, out):
     ("arguments", "says"),
     [
         (["gone"], "no such directory"),
-        (["{out}/empty"], "holds no finished run"),
+        (["{out}/empty"], "has no finished run"),
         (["{out}", "--metric", "median_step"], "did you mean 'median_step_s'"),
         (["{out}", "--metric", "verdict"], "verdict is not a number"),
         (["{out}", "--plots", "x"], "use `zbench publish`"),

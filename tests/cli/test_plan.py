@@ -53,7 +53,7 @@ def test_a_plan_prints_the_trials_runs_nothing_and_says_what_it_does_not_know(tm
     )
     said = zbench(*command.split(), file)
     assert said.code == 0, said.err
-    assert f"{python}: not asked what it has: a plan runs nothing" in said.err
+    assert f"{python}: not checked, because a plan starts nothing" in said.err
     assert ("lr=0.1" in said.out) == (not command.startswith("run"))
     assert not (tmp_path / "was-run").exists()
     assert not (tmp_path / "results").exists()

@@ -159,7 +159,7 @@ def test_a_damaged_run_is_named_and_left_out(zbench, out, tmp_path):
     ("arguments", "says"),
     [
         (["gone", "--to", "site"], "no such directory: gone"),
-        (["empty", "--to", "site"], "empty holds no run"),
+        (["empty", "--to", "site"], "empty has no run"),
         (["--to", "foreign"], "foreign holds other files than a site's (thesis.tex)"),
         (["--to", "damaged"], "x.json is damaged"),
         (["--to", "results/example/20260101-000000-00000/spec.yaml/x"], "cannot write a site into"),

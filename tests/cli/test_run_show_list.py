@@ -148,7 +148,7 @@ def test_configurations_are_shown_relative_to_their_counterparts(zbench, engines
     [
         (["show", "--relative-to", "engine=deepspeed"], "no configuration has a counterpart with"),
         (["show", "--by", "engine"], "add --relative-to KEY=VALUE"),
-        (["show", "--trial", "best", *BEST_OF_TORCH], "leave out --trial"),
+        (["show", "--trial", "best", *BEST_OF_TORCH], "leave out one of them"),
         (["export", "last", *BEST_OF_TORCH], "needs --to csv and --relative-to"),
         (["export", "last", "--to", "csv"], "needs --to csv and --relative-to"),
         (["export", "last", "--to", "csv", "--trial", "a", *BEST_OF_TORCH], "no --trial"),

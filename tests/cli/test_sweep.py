@@ -116,7 +116,7 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
     assert any("'api_key': '***'" in text for text in files), "in a log"
     assert not any(secret in text for text in [*files, first.out, more.out, shown])
     sweep_file.unlink()
-    assert "its secrets are masked, and in no sweep file" in refusal("sweep", "--resume", "last")
+    assert "its record masks its secrets, and no sweep file" in refusal("sweep", "--resume", "last")
 
 
 def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file):
@@ -138,7 +138,7 @@ def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
         monkeypatch.setattr(environment, "_git", lambda c=commit: {"commit": c, "dirty": False})
         said = zbench("sweep", *([sweep_file] if not Path("results").exists() else ["--resume", "last"]))
         assert said.code == 0
-        assert ("may be of other code: git: commit was c0ffee, is beef" in said.err) == (commit == "beef")
+        assert ("may have run other code: git: commit was c0ffee, is beef" in said.err) == (commit == "beef")
 
 
 def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file):

@@ -92,7 +92,7 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
         (("--memory", "lots"), "--memory: expected a number such as 2Gi"),
         (("--method", "guess"), "'guess'"),
         (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
-        (("--set", "verify.mode=off"), "a best needs a verdict"),
+        (("--set", "verify.mode=off"), "a search needs verdicts"),
         (("--storage", f"nonsense://u:{SECRET}@h/db"), "unknown kind of database 'nonsense'"),
         (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db"), "cannot use storage postgresql://u:***@127.0.0.1:1/db"),
         (("--resume", "nothing"), "no run 'nothing'"),

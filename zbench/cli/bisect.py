@@ -1,4 +1,4 @@
-"""`zbench bisect`: the first commit that is slower, bigger or wrong, by as few comparisons as decide."""
+"""`zbench bisect`: find the first commit that is slower, larger or incorrect, by binary search."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,29 +30,30 @@ _EXACT = (0, 0)  # blocks
 
 def command(
     good: Annotated[str, typer.Argument(metavar="GOOD", help="A revision without the fault.")],
-    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later revision that has it.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later revision with the fault.")],
     sweep: Annotated[Path, typer.Option(metavar="FILE", help="Sweep file that every revision runs.")],
     versions: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Interpreters or environments from GOOD to BAD, not commits."),
+        typer.Option(metavar="LIST", help="Search these environments between GOOD and BAD, not commits."),
     ] = None,
     blocks: Annotated[
-        str | None, typer.Option(metavar="MIN:MAX", help="As for compare --paired; 0: exact figures only.")
+        str | None, typer.Option(metavar="MIN:MAX", help="As for compare --paired. 0: exact figures only.")
     ] = None,
     slower: Annotated[
         bool,
-        typer.Option("--slower", help="Search for a slowdown, even if exact figures differ."),
+        typer.Option("--slower", help="Search for a slowdown even if exact figures differ."),
     ] = False,
     state: Annotated[
-        Path, typer.Option(metavar="FILE", help="File that keeps the findings, so that a search can go on.")
+        Path, typer.Option(metavar="FILE", help="File of the findings so far, to continue the search from.")
     ] = Path("zbench-bisect.json"),
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     seed: options.Seed = None,
 ) -> None:
-    """Find the first commit between GOOD and BAD that shows BAD's fault, by paired comparisons with GOOD.
+    """Find the first commit between GOOD and BAD with the fault of BAD, by paired comparisons with GOOD.
 
-    A wrong result or a larger exact figure is sought without a clock; only a slowdown is timed, and then each
-    commit is asked whether it is like GOOD or like BAD.
+    To search for an incorrect result or a larger exact figure, each
+    commit is run without timing it. To search for a slowdown, each commit
+    is timed, and classified as like GOOD or like BAD.
     """
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)
@@ -62,8 +63,8 @@ def command(
         search.save(state)
     fault = search.fault
     if slower and not fault.needs_clock:
-        raise UsageError(f"{state} seeks what is {fault}; remove it, or name another with --state")
-    console.note(f"seeking the first revision that is {fault}")
+        raise UsageError(f"{state} searches for what is {fault}; remove it, or name another with --state")
+    console.note(f"searching for the first revision that is {fault}")
 
     def probe(name: str) -> Finding:
         console.note(f"{name[:12]}: comparing with {names[0][:12]}")
@@ -88,7 +89,7 @@ def _commits(good: str, bad: str) -> list[str]:
 
 @dataclass(slots=True)
 class _Search:
-    """What a search knows so far, kept in a file after each probe."""
+    """The findings of a search so far, written to a file after each probe."""
 
     revisions: list[str]
     fault: Fault | None = None
@@ -97,7 +98,10 @@ class _Search:
 
     @classmethod
     def load(cls, state: Path, names: list[str]) -> "_Search":
-        """Return the search over these revisions, begun or new; UsageError if the file is about others."""
+        """Return the search over these revisions, from its file if there is one.
+
+        UsageError if the file is of a search over other revisions.
+        """
         if not state.is_file():
             return cls(names)
         try:
@@ -105,15 +109,15 @@ class _Search:
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to start again") from None
         if kept.revisions != names:
-            raise UsageError(f"{state} is about other revisions; remove it, or name another with --state")
+            raise UsageError(f"{state} searches other revisions; remove it, or name another with --state")
         return kept
 
     def save(self, state: Path) -> None:
-        """Write what is known."""
+        """Write the findings."""
         try:
             state.write_bytes(_FILE.dump_json(self, indent=2) + b"\n")
         except OSError as error:
-            raise UsageError(f"cannot write {state}: {reason_of(error)}; choose with --state") from None
+            raise UsageError(f"cannot write {state}: {reason_of(error)}; name another with --state") from None
 
 
 _FILE = TypeAdapter(_Search)
@@ -130,10 +134,10 @@ class _Probes:
     seed: int | None
 
     def fault_of(self, bad: str, *, time_only: bool) -> Fault:
-        """Return the gravest fault of BAD; UsageError for none.
+        """Return the gravest fault of BAD; UsageError if it has none.
 
-        It is timed only where no exact figure and no verdict shows one, and then for as many blocks as there
-        may be: every revision is held against them.
+        BAD is timed only if exact figures and verdicts show no fault, and then with the most blocks: every
+        revision is compared with this measurement.
         """
         timed = (self.blocks[1], self.blocks[1])
         looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
@@ -144,10 +148,10 @@ class _Probes:
                 return shown
         answers = dict.fromkeys(str(row.step_time or row.answer) for row in compared.rows)
         fault = "slowdown" if time_only else "fault"
-        raise UsageError(f"BAD shows no {fault} against GOOD: {'; '.join(answers)}")
+        raise UsageError(f"BAD has no {fault} compared with GOOD: {'; '.join(answers)}")
 
     def finding(self, name: str, fault: Fault) -> Finding:
-        """Return what a comparison says of a revision; one that does not build or run is skipped."""
+        """Return the finding of a comparison: `skip` for a revision that does not build or run."""
         try:
             if fault.needs_clock:
                 compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks).decide)

@@ -44,11 +44,11 @@ def _of_paired(metavar: str, help: str) -> Any:
 
 
 def command(
-    base: Annotated[str, options.run_argument("BASE", "Run, file, directory, baseline, or @BRANCH.")],
+    base: Annotated[str, options.run_argument("BASE", "A run, file, directory, baseline, or @BRANCH.")],
     head: Annotated[
-        str | None, options.run_argument("HEAD", "What to compare with BASE; of the same kinds.")
+        str | None, options.run_argument("HEAD", "The results to compare with BASE, named in the same ways.")
     ] = None,
-    output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
+    output_format: Annotated[Format, typer.Option("--format", help="Format of the output.")] = "table",
     all_formats: Annotated[
         Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
     ] = None,
@@ -57,17 +57,17 @@ def command(
         typer.Option(
             "--threshold",
             metavar="METRIC=PERCENT",
-            help="Accepted change, as step_time=3%; repeatable. [default: 5% stored, 2% paired; bytes 1%]",
+            help="Accepted change, such as step_time=3%; repeatable. Default: time 5% (2% paired), bytes 1%.",
         ),
     ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     alpha: Annotated[
-        float, typer.Option(help="Chance of any false alarm in the comparison, one-sided.")
+        float, typer.Option(help="Probability of at least one false alarm in the comparison, one-sided.")
     ] = 0.01,
     run_noise: Annotated[
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="How much this machine's speed varies by run. [default: what 10 earlier runs show]",
+            help="How much this machine's speed varies between runs. Default: measured on 10 earlier runs.",
         ),
     ] = None,
     fail_on: Annotated[
@@ -75,31 +75,32 @@ def command(
         typer.Option(
             "--fail-on",
             metavar="LIST",
-            help="Of regression,suspected,unchecked,inconclusive,missing,correctness; or none.",
+            help="Answers that fail the comparison, separated by commas; or none. Default: all of them.",
+            show_default=False,
         ),
     ] = "regression,suspected,unchecked,inconclusive,missing,correctness",
     across: Annotated[
-        bool, typer.Option("--across", help="Compare although the machines differ; the result says so.")
+        bool, typer.Option("--across", help="Compare even if the machines differ; the result says so.")
     ] = False,
     save_baseline: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME or @BRANCH."),
+        typer.Option(metavar="NAME", help="Save HEAD (BASE, if it is alone) as baseline NAME or @BRANCH."),
     ] = None,
     paired: Annotated[
         bool,
         typer.Option(
-            "--paired", rich_help_panel=_PAIRED, help="BASE and HEAD are git revisions or interpreters."
+            "--paired", rich_help_panel=_PAIRED, help="Measure BASE and HEAD: git revisions or interpreters."
         ),
     ] = False,
     sweep: Annotated[Path | None, _of_paired("FILE", "Sweep file that both sides run.")] = None,
     blocks: Annotated[
-        str | None, _of_paired("MIN:MAX", "Blocks of four runs; 0: exact figures only. [default: 8:24]")
+        str | None, _of_paired("MIN:MAX", "Blocks of four runs; 0: exact figures only. Default: 8:24.")
     ] = None,
     max_time: Annotated[
-        str | None, _of_paired("TIME", "Begin no block that would end later, as 20min.")
+        str | None, _of_paired("TIME", "Start no block that would end after this time, such as 20min.")
     ] = None,
     resume: Annotated[
-        str | None, _of_paired("FILE", "Continue the measurement of this file, or `last`.")
+        str | None, _of_paired("FILE", "Continue the measurement in this file, or `last`.")
     ] = None,
     overrides: options.Overrides = [],  # noqa: B006
     seed: options.Seed = None,
@@ -107,8 +108,9 @@ def command(
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
-    Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
-    5 incomparable, 6 trials missing or failed in HEAD.
+    Exit codes: 0 pass, 1 regression, 2 bad input, 3 inconclusive,
+    4 incorrect results in HEAD, 5 incomparable, 6 trials missing or failed
+    in HEAD.
     """
     settings = Settings(
         read.check_alpha(alpha),
@@ -123,7 +125,7 @@ def command(
         if head is None:
             raise UsageError("--paired expects two revisions or interpreters: BASE and HEAD")
         if save_baseline is not None:
-            raise UsageError("--save-baseline keeps stored results; a paired measurement has none")
+            raise UsageError("--save-baseline saves stored results and --paired stores none; leave one out")
         comparison: Comparison | None = measure(
             (base, head), sweep, parse_blocks(blocks), settings,
             overrides=overrides, seed=seed,
@@ -136,7 +138,7 @@ def command(
         }  # fmt: skip
         for name, value in of_paired.items():
             if value is not None:
-                raise UsageError(f"--{name} belongs to a paired measurement; add --paired, or leave it out")
+                raise UsageError(f"--{name} needs --paired; add --paired, or leave --{name} out")
         comparison = compare_stored(base, head, settings, output_dir, save_baseline)
     if comparison is not None:
         if all_formats is not None:
@@ -148,10 +150,10 @@ def command(
 def compare_stored(
     base: str, head: str | None, settings: Settings, output_dir: Path, save_baseline: str | None = None
 ) -> Comparison | None:
-    """Compare two stored results; None where only a baseline was to be kept."""
+    """Compare two stored results, and save the baseline; None if there is only one of them."""
     base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
     if head is None and save_baseline is None:
-        raise UsageError("expected BASE and HEAD; one alone can only be kept, with --save-baseline NAME")
+        raise UsageError("expected BASE and HEAD, or BASE and --save-baseline NAME to save it; add one")
     loaded = [stored.load_results(name, output_dir) for name in (base, head) if name is not None]
     for results in loaded:
         if results.source.path and stored.is_torn(Path(results.source.path)):
@@ -173,7 +175,7 @@ def _branch(name: str | None) -> str | None:
         return name
     branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
     if not branch:
-        raise UsageError("`@` is the baseline of the branch checked out here, and this is no git repository")
+        raise UsageError("`@` names the branch checked out here, but this is no git repository; use a name")
     return stored.branch_baseline(branch)
 
 
@@ -187,7 +189,7 @@ def _print(comparison: Comparison, output_format: str) -> None:
 
 
 def _kept(output_dir: Path, resume: str | None) -> Path:
-    """Return where a measurement's samples are kept: a new file, or that of the one to continue."""
+    """Return the file of a measurement's samples: a new one, or that of the measurement to continue."""
     place = output_dir / "paired"
     if resume is None:
         return place / f"{new_run_id(output_dir)}.jsonl"
@@ -211,15 +213,15 @@ def measure(
 ) -> Comparison:
     """Install or find both versions, take their samples in turn, and return the comparison.
 
-    sides: the revisions or interpreters of base and head. blocks: the least and the most. question:
-    what the blocks are to decide; None for a comparison's own, a change within the margin. kept: the file of
-    samples; None keeps none.
+    sides: the revisions or interpreters of base and head. blocks: the least and the most. question: what the
+    blocks decide; None asks whether the change is within the margin. kept: the file of samples; None keeps
+    none.
     """
     plan = Plan(*blocks, seed or 0)
     check_plan(plan, settings.alpha)
     asked = load_sweep(file, list(overrides))
     if not expand(asked).trials:
-        raise UsageError(f"{file} has no configuration that can run; nothing to compare")
+        raise UsageError(f"{file} has no configuration that can run; `zbench plan {file}` prints why")
     base, head = (version_of(side, console.note) for side in sides)
     taker = _Taker(Sampler(file, tuple(overrides), console.note), {"base": base, "head": head})
     about = {
@@ -243,7 +245,7 @@ def measure(
         finally:
             if kept is not None:
                 count = plural(samples.taken, "sample")
-                console.note(f"{count} kept; the same command with --resume {kept} goes on from there")
+                console.note(f"{count} kept; the same command with --resume {kept} continues from there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +266,7 @@ class _Taker:
 
 
 def parse_blocks(text: str | None) -> tuple[int, int]:
-    """Return the least and the most blocks from `8:24` or `12`, which is both; 0 is none."""
+    """Return the least and the most blocks of a text such as `8:24`, `12` (least and most) or `0` (none)."""
     if text is None:
         return _LEAST_BLOCKS, _MOST_BLOCKS
     match = re.fullmatch("([0-9]+)(?::([0-9]+))?", text)

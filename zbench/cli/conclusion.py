@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A sweep to run: what, where its relative paths begin, and where results go.
+    """A sweep to run, the directory that its relative paths start from, and the directory of results.
 
     run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
-    settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
-    added: the `--set` texts of a continued run that it was not started with.
-    trackers: names of experiment trackers that each repeat is logged to.
+    settings: the `--set` texts of the run. single: run only the base configuration, without axes.
+    added: the `--set` texts that a continued run was not started with.
+    trackers: names of the experiment trackers to log each repeat to.
     """
 
     sweep: SweepSpec
@@ -94,7 +94,7 @@ class Conclusion:
         return document
 
     def _say(self, *, is_export_next: bool) -> None:
-        """Say on stderr where the results are and what comes next: to continue a run that was cut short."""
+        """Print on stderr where the results are and the next command: after an interruption, to continue."""
         if isinstance(self.failure, OutOfTimeError):
             console.warn(f"{self._reason}; continue with")
             console.note(f"  {self._resume}")
@@ -119,14 +119,14 @@ class Conclusion:
 
 
 def tracked(request: Request, trackers: Sequence[str]) -> Request:
-    """Return the request with these trackers; UsageError, before anything runs, where one is missing."""
+    """Return the request with these trackers; UsageError, before anything runs, if one is not installed."""
     for name in trackers:
         tracker_factory(name)
     return replace(request, trackers=tuple(trackers))
 
 
 def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:
-    """Return what `environment.json` holds of a run that begins now; `command`: the command line."""
+    """Return the contents of `environment.json` for a run that begins now; `command`: the command line."""
     return environment.collect(
         command=list(command),
         sweep_file=str(request.source) if request.source else None,
@@ -139,22 +139,22 @@ def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:
 def open_directory(request: Request, about: dict[str, Any], *, measured_here: bool) -> RunDirectory:
     """Return the run directory to write to: the one to continue, or a new one. about: see `facts`.
 
-    UsageError for a run of another machine (where this one measures) or of other software: repeats that
-    cannot be compared would be ranked as if they could.
+    UsageError if the run is of another machine (unless its trials run elsewhere) or of other software:
+    its repeats could not be compared.
     """
     if request.run is not None:
         before = load_environment(request.run)
         sections = ("machine", "software") if measured_here else ("software",)
         if changed := environment.differences(before, about, *sections):
             raise UsageError(
-                f"{request.run.name} was measured elsewhere: {'; '.join(changed)}; continue it where it was"
-                " started, or start a new run without --resume and compare the two"
+                f"{request.run.name} was measured with another machine or software: {'; '.join(changed)};"
+                " continue it where it was started, or start a new run without --resume and compare the two"
             )
         if code := environment.differences(before, about, "git"):
-            console.warn(f"the repeats of {request.run.name} may be of other code: {'; '.join(code)}")
+            console.warn(f"earlier repeats of {request.run.name} may have run other code: {'; '.join(code)}")
         directory = RunDirectory.open(request.run)
         for place in directory.damaged:
-            console.warn(f"{place}: damaged line, set aside; its repeat is measured again")
+            console.warn(f"{place}: damaged record, ignored; its repeat is measured again")
         return directory
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=about
@@ -168,10 +168,10 @@ def carried_out(
     *,
     measured_here: bool,
 ) -> tuple[RunDirectory, T | None, Interruption | None]:
-    """Do the work in the request's run directory; return that, the outcome, and what cut the work short.
+    """Do the work in the request's run directory; return the directory, the outcome, and what interrupted it.
 
-    Events are shown to the user, and finished repeats logged to the request's trackers. A fresh directory in
-    which no repeat has ended does not stay. about, measured_here: see `open_directory`.
+    Events are shown to the user, and finished repeats are logged to the request's trackers. A new directory
+    in which no repeat has finished is removed. about, measured_here: see `open_directory`.
     """
     sweep, stderr = request.sweep, console.rich_console(stderr=True)
     directory = open_directory(request, about, measured_here=measured_here)
@@ -190,7 +190,7 @@ def carried_out(
 
 
 def failure_code(failure: Interruption) -> ExitCode:
-    """Return the exit code of what cut a run short."""
+    """Return the exit code of an interruption."""
     return failure.exit_code if isinstance(failure, ZbenchError) else ExitCode.INTERRUPTED
 
 
@@ -200,9 +200,9 @@ def is_incorrect(records: Sequence[Record]) -> bool:
 
 
 def exit_code(records: Sequence[Record]) -> ExitCode:
-    """Return what records mean for the command's status: wrong results weigh more than trials that failed.
+    """Return the exit code for these records: of incorrect results before that of failed trials.
 
-    Least weighs a trial that ended well, but whose full verdict could not be had.
+    Last comes that of trials that finished, but could not be fully verified.
     """
     if is_incorrect(records):
         return ExitCode.CORRECTNESS
@@ -214,7 +214,7 @@ def exit_code(records: Sequence[Record]) -> ExitCode:
 
 
 def warn_before(sweep: SweepSpec, expansion: Expansion) -> None:
-    """Warn of `exclude` entries that match no point (mostly a misspelt value), and of shared GPUs."""
+    """Warn of `exclude` entries that match no point (often a misspelt value), and of shared GPUs."""
     for index in expansion.unused:
         console.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")
     gpus, run = visible_gpus(), sweep.run

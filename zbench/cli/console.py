@@ -1,4 +1,4 @@
-"""Where a command prints and writes: results to stdout, the rest to stderr; colour where it is wanted."""
+"""How a command prints: results to stdout, everything else to stderr, in colour if the stream supports it."""
 
 import json
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zbench.report.screen import Screen
 
 _PIPE_WIDTH = 10_000
-"""Columns of a pipe or file, where a line is as long as it needs to be."""
+"""Columns of a pipe or file, where lines are not wrapped."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ def result(text: str) -> None:
 
 
 def data(text: str) -> None:
-    """Print a machine's format (JSON, YAML, CSV, XML) on stdout: unchanged, unless it goes to a terminal."""
+    """Print machine-readable text (JSON, YAML, CSV, XML) on stdout; for a terminal, escape control codes."""
     print(printable_lines(text) if sys.stdout.isatty() else text)
 
 
@@ -55,7 +55,7 @@ def document(value: dict[str, Any], code: int = 0) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that does not exist yet; UsageError where it does or cannot be written."""
+    """Write a new file; UsageError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -66,23 +66,23 @@ def write_new(path: Path, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell what is going on, on stderr; silent with -q."""
+    """Print a notice on stderr, unless -q is set."""
     if not state.quiet:
         _say(text)
 
 
 def warn(text: str) -> None:
-    """Tell what the user should know though the command goes on, on stderr."""
+    """Print a warning on stderr; the command continues."""
     _say(text, f"{_painted('warning:', '33')} ")
 
 
 def error(text: str) -> None:
-    """Tell why the command ends, on stderr."""
+    """Print why the command ends, on stderr."""
     _say(text, f"{_painted('error:', '1;31')} ")
 
 
 def colored(stream: Any) -> bool:
-    """Whether this stream takes colour: a terminal, no NO_COLOR, no --no-color, not TERM=dumb."""
+    """Whether to write colour to this stream: a terminal, without NO_COLOR, --no-color and TERM=dumb."""
     wanted = not state.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and bool(stream.isatty())
 

@@ -37,34 +37,35 @@ _MARKS = {
 
 def command(
     aa: Annotated[
-        bool, typer.Option("--aa", help="Compare this version with itself: how much the machine varies.")
+        bool, typer.Option("--aa", help="Compare this version with itself, to measure this machine's noise.")
     ] = False,
     sweep: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --aa: the sweep. [default: three small trials]")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --aa: sweep to run. Default: three small trials."),
     ] = None,
     blocks: Annotated[
-        str | None, typer.Option(metavar="MIN:MAX", help="With --aa: blocks of four sweeps. [default: 12:24]")
+        str | None, typer.Option(metavar="MIN:MAX", help="With --aa: blocks of four sweeps. Default: 8:24.")
     ] = None,
     engine_python: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Also say which engines run in this Python environment; repeatable.",
+            help="Also check which engines run in this Python environment; repeatable.",
         ),
     ] = None,
     calibrate: Annotated[
         bool,
-        typer.Option("--calibrate", help="Measure this machine's rates, for `machine:` of a sweep."),
+        typer.Option("--calibrate", help="Measure this machine's rates, for a sweep file's `machine:`."),
     ] = False,
     world_size: Annotated[
-        int, typer.Option(min=1, help="With --calibrate: the ranks that share the machine.")
+        int, typer.Option(min=1, help="With --calibrate: number of ranks that share the machine.")
     ] = 2,
     seed: options.Seed = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Say what this machine can run: versions, CPU, kernels, engines, memory bandwidth, and a two-rank trial.
+    """Check what this machine can run: versions, CPU, kernels, engines, memory bandwidth, a two-rank trial.
 
-    Ends with 6 if trials cannot run here, and 0 otherwise.
+    Exit code: 6 if trials cannot run here, 0 otherwise.
     """
     if aa:
         raise typer.Exit(_report_noise(sweep, blocks, seed))
@@ -93,8 +94,8 @@ _NOISE_SWEEP = {
 
 
 def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> ExitCode:
-    """Compare this version with itself, print what this machine can tell apart (a document with --json), and
-    return 1 if there was a false alarm.
+    """Compare this version with itself and print the smallest slowdown that this machine can detect (a
+    document with --json); return 1 if there was a false alarm.
     """
     with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
         file = sweep or Path(scratch) / "noise.json"
@@ -117,11 +118,11 @@ def _noise_text(noise: NoiseReport) -> str:
     size = f"{noise.comparisons} configurations, {noise.blocks} blocks"
     return "\n".join(
         [
-            f"A against A: {size}, {noise.alarms} false alarms",
+            f"this version against itself: {size}, {noise.alarms} false alarms",
             f"noise of one block      {noise.noise:.1%} (the noisiest configuration)",
             f"drift, start to end     {noise.drift:+.1%}",
-            f"margin to use           --threshold step_time={100 * noise.margin:.3g}% with --paired",
-            f"smallest slowdown found {noise.detectable:.1%} (nine times in ten, at that margin)",
+            f"threshold to use        --threshold step_time={100 * noise.margin:.3g}% with --paired",
+            f"detectable slowdown     {noise.detectable:.1%} (nine times in ten, at that threshold)",
         ]
     )
 
@@ -137,9 +138,9 @@ _PROBE = {**_TINY, "options": {}, "preset": "micro", "sequence_length": 96, "mic
 
 
 def calibrate(world_size: int) -> MachineSpec:
-    """Return one rank's rates where `world_size` ranks share this machine; ZbenchError where they fail.
+    """Return one rank's rates while `world_size` ranks share this machine; ZbenchError if its ranks fail.
 
-    `attained` is the share of the rates that a step of a small GPT reaches.
+    `attained` is the fraction of these rates that a training step of a small GPT reaches.
     """
     here = Path.cwd()
     tiny = _calibration_trial(_TINY, world_size)
@@ -151,7 +152,7 @@ def calibrate(world_size: int) -> MachineSpec:
     with Simulator(here, jobs=1) as simulator:
         estimate = simulator.of(probe)
     if record.timing is None or not isinstance(estimate, Estimate):
-        raise ZbenchError(f"a step cannot be both measured and simulated: {record.error or estimate}")
+        raise ZbenchError(f"a training step could not be measured and simulated: {record.error or estimate}")
     return attaining(machine, estimate, probe, record.timing.median_step_s)
 
 
@@ -168,7 +169,7 @@ def _report_rates(world_size: int) -> ExitCode:
     if console.state.json:
         console.document({"world_size": world_size, "machine": rates})
     else:
-        console.result(f"# one rank's rates where {world_size} share this machine")
+        console.result(f"# one rank's rates while {world_size} ranks share this machine")
         console.result(dump_yaml({"machine": rates}).rstrip())
     return ExitCode.PASS
 

@@ -22,20 +22,20 @@ from zbench.spec.trial import InvalidTrial, TrialSpec, samples_per_step
 from zbench.units import parse_count
 
 _ASSUMED = (
-    "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
-    " holds receive buffers, too, of up to a bucket"
+    "all ranks are on one host and read one another's memory; over sockets or NCCL each running collective"
+    " also needs a receive buffer of up to one bucket"
 )
 
 
 def command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")
+        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option(min=1, help="Ranks to simulate. [default: the file's]")
+        int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: that of the file.")
     ] = None,
     device_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of one device, such as 80Gi: what fits in it?")
+        str | None, typer.Option(metavar="SIZE", help="Say what fits in this device memory, such as 80Gi.")
     ] = None,
     limits: Annotated[
         bool,
@@ -46,26 +46,27 @@ def command(
     machine: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Also estimate a step's time: a card such as H100, or a file of its rates."
+            metavar="NAME", help="Also estimate a step's time on this GPU, such as H100, or file of rates."
         ),
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Also the time of so many tokens, as 300e9 or 15T; needs a machine."),
+        typer.Option(metavar="N", help="Also estimate the time for N tokens, such as 15T; needs --machine."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
+        int | None, typer.Option(min=1, help="Configurations to simulate at once. Default: usable cores.")
     ] = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
-    """Say whether each configuration fits, by running the real engine on tensors without data.
+    """Estimate whether each configuration fits, by running the real engine on tensors without data.
 
-    One process, no accelerator: peak memory of one rank by category, traffic and FLOPs of a step. With the
-    rates of a machine also the time of a step, as a range.
+    One process without an accelerator computes one rank's peak memory by
+    category, and the traffic and FLOPs of a step. With --machine it also
+    estimates the time of a step, as a range.
     """
     memory = None if device_memory is None else options.memory_size("--device-memory", device_memory)
     if limits and memory is None:
-        raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
+        raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     given = [] if world_size is None else [f"run.world_size={world_size}"]
     given += [] if machine is None else [f"machine={machine}"]
     settings = [*overrides, *given]
@@ -76,7 +77,7 @@ def command(
         sweep, base_dir = load_sweep(path, settings), path.absolute().parent
     expansion = expand(sweep)
     if tokens is not None and sweep.machine is None:
-        raise UsageError("--tokens: on which machine? Add --machine, such as --machine H100")
+        raise UsageError("--tokens needs the rates of a machine; add --machine, such as --machine H100")
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:
@@ -119,7 +120,7 @@ def _rows(
 
 
 def _training(row: EstimateRow, tokens: int) -> tuple[float, float] | str:
-    """Return how many seconds so many tokens take, as a range, or why that is not known."""
+    """Return the least and the most seconds for this number of tokens, or why they are not known."""
     workload = row.trial.workload
     if ":" in workload.model.removeprefix("hf:") or workload.data.dataset is not None:
         return "the workload does not say what a token is"

@@ -16,7 +16,7 @@ _LONGEST = 8  # allocations that are named
 
 
 def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:
-    """Print every configuration, and those that cannot exist."""
+    """Print every configuration, and the invalid ones with the reason."""
     table = [row.cells() for row in rows]
     keys = list(dict.fromkeys(key for cells in table for key in cells))
     columns = [Column(key, "left") for key in keys]
@@ -28,20 +28,20 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
 
 
 def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
-    console.result(f"\nPeak in {estimate.phase}, per rank of {trial.run.world_size}:")
+    console.result(f"\nPeak memory of one rank of {trial.run.world_size}, reached in {estimate.phase}:")
     for place, held in (("device", estimate.device), ("host", estimate.host)):
         for name, size in sorted(held.items(), key=lambda item: -item[1]):
             console.result(f"  {place:6}  {name:12}  {format_bytes(size):>9}  {size:>16,} bytes")
-    console.result("\nLargest allocations alive then:")
+    console.result("\nLargest allocations at the peak:")
     for each in estimate.alive[:_LONGEST]:
         shape = "x".join(map(str, each.shape))
         console.result(
             f"  {format_bytes(each.nbytes):>9}  {each.category:12}  {each.count} x [{shape}] {each.dtype}"
             f"  {each.where}"
         )
-    console.result("\nTraffic of one step and rank, sent and received:")
+    console.result("\nTraffic of one rank in one step, sent and received:")
     for kind, payload in estimate.traffic.items():
         both = "  ".join(f"{format_bytes(size):>9}" for size in moved({kind: payload}, trial))
         console.result(f"  {kind:18}  {payload['calls']:>5} calls  {both}")
     if estimate.flops:
-        console.result(f"\n{estimate.flops:.4g} FLOPs a step and rank")
+        console.result(f"\n{estimate.flops:.4g} FLOPs of one rank in one step")

@@ -1,18 +1,18 @@
-"""Examples of every command, for its help and the documentation's page of commands; tests run them."""
+"""Examples of every command, for its help and for the documentation's page of commands. Tests run them."""
 
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "sweep": (
         ("zbench sweep quickstart", "measure and judge every configuration of the file"),
         ("zbench sweep quickstart --max-time 20min", "start no repeat after 20 minutes"),
-        ("zbench sweep --resume last", "go on after Ctrl-C, a kill, a full disk or --max-time"),
+        ("zbench sweep --resume last", "continue after Ctrl-C, a kill, a full disk or --max-time"),
     ),
     "run": (
-        ("zbench run --trace --set zero_stage=2 --set world_size=2", "look inside a step, too"),
+        ("zbench run --trace --set zero_stage=2 --set world_size=2", "also trace a step"),
         ("zbench run --set zero_stage=2 --set world_size=2", "one configuration of a small GPT"),
     ),
-    "plan": (("zbench plan stages", "what would run, and what cannot exist, with the reason"),),
+    "plan": (("zbench plan stages", "what would run, and what is invalid and why"),),
     "estimate": (
-        ("zbench estimate stages --device-memory 24Gi", "what fits, and what it leaves"),
+        ("zbench estimate stages --device-memory 24Gi", "what fits in 24 GiB, and what remains"),
         ("zbench estimate quickstart --world-size 64 --set zero_stage=1", "the same at 64 ranks"),
     ),
     "tune": (
@@ -34,22 +34,22 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "show": (
         ("zbench show", "the table of the newest run"),
         ("zbench show last --verbose", "everything measured, configuration by configuration"),
-        ("zbench show quickstart --relative-to zero_stage=0", "ratios to the one like it at stage 0"),
+        ("zbench show quickstart --relative-to zero_stage=0", "each configuration relative to stage 0"),
     ),
-    "list": (("zbench list", "all runs below results/"), ("zbench list --json", "the same as JSON")),
+    "list": (("zbench list", "all runs in results/"), ("zbench list --json", "the same as JSON")),
     "compare": (
         ("zbench compare last --save-baseline main", "keep the newest run as baseline `main`"),
         ("zbench compare main last", "is the newest run slower, larger or wrong?"),
         ("zbench compare last~1 last", "the newest run against the one before"),
-        ("zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml", "measure side by side"),
+        ("zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml", "measure two commits"),
     ),
-    "tag": (("zbench tag last before-the-rewrite", "a name that every command understands"),),
+    "tag": (("zbench tag last before-the-rewrite", "give the newest run a name"),),
     "bisect": (
         ("zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml", "the first commit that has a fault"),
     ),
     "history": (
         ("zbench history", "each configuration's step time over all runs"),
-        ("zbench history --metric peak_device_bytes", "its memory"),
+        ("zbench history --metric peak_device_bytes", "each configuration's memory"),
     ),
     "report": (
         ("zbench report last", "Markdown for an issue or a README"),
@@ -57,8 +57,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench report last --baseline main --plots plots", "the charts as SVG, with a comparison"),
     ),
     "publish": (
-        ("zbench publish --to site", "all runs below results/, to be opened as site/index.html"),
-        ("zbench publish --to site --commits https://github.com/me/project/commit/", "with linked commits"),
+        ("zbench publish --to site", "all runs in results/; open site/index.html"),
+        ("zbench publish --to site --commits https://github.com/me/project/commit/", "link commits"),
     ),
     "export": (
         ("zbench export last --trial best --output ds_config.json", "the best as DeepSpeed JSON"),
@@ -78,6 +78,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def epilog(command: str) -> str:
-    """Return the examples as they stand below a command's help; empty for a command without any."""
+    """Return the examples as a command's help prints them; empty for a command without examples."""
     lines = [f"{line}  [dim]# {what}[/dim]" for line, what in EXAMPLES.get(command, ())]
     return "\n".join(["[bold]Examples[/bold]", *lines]) if lines else ""

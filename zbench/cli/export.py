@@ -1,4 +1,4 @@
-"""`zbench export`: one configuration of a sweep or a run, as another training stack takes it."""
+"""`zbench export`: one configuration of a sweep or a run, in the form of another training stack."""
 
 import json
 from collections.abc import Sequence
@@ -34,29 +34,30 @@ def command(
         Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer", "csv"],
         typer.Option(
             "--to",
-            help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python; csv: --relative-to.",
+            help="deepspeed, hf-trainer write JSON, accelerate YAML, fsdp2 Python; csv needs --relative-to.",
         ),
     ] = "deepspeed",
     relative_to: Annotated[
         list[str],
-        typer.Option(metavar="KEY=VALUE", help="With --to csv: a run's relative table, as `show` has it."),
+        typer.Option(metavar="KEY=VALUE", help="With --to csv: the table of `zbench show --relative-to`."),
     ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
+        typer.Option("--output", metavar="FILE", help="Write to this new file, not to stdout."),
     ] = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a trial's configuration for DeepSpeed, accelerate, FSDP2 or the transformers Trainer.
 
-    Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
+    Keys without an equivalent are named on stderr. The target computes what
+    depends on the number of ranks.
     """
     if relative_to or to == "csv":
         relative = compared(summarize(load_records(resolve_run(source, output_dir))), relative_to)
         if trial is not None or relative is None or to != "csv":
             raise UsageError(
-                "a run's relative table needs --to csv and --relative-to KEY=VALUE, and no --trial; give both"
+                "--to csv and --relative-to KEY=VALUE need each other and exclude --trial; give both, or none"
             )
         _write(render_relative(relative).rstrip("\n"), output)
         return
@@ -91,7 +92,7 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
-    """Return each configuration of a run; UsageError for a record whose configuration is incomplete."""
+    """Return each valid configuration of a run; UsageError if one cannot be read."""
     trials = {}
     for record in records:
         if record.outcome == "invalid" or record.trial_id in trials:
@@ -109,15 +110,15 @@ def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
 
 
 def _best_of(run: Path) -> str:
-    """Return the best of a run or, where several cannot be told apart, the recommended one, and say so."""
+    """Return the best trial of a run; if several are tied, return the recommended one and print a note."""
     summaries = summarize(load_records(run))
     ranking = rank_run(run, summaries, recorded_objective(run / "spec.yaml"))
     if ranking.pending:
         left = plural(ranking.pending, "configuration")
-        raise UsageError(f"{run} has no best trial yet: {left} left to run; choose with --trial ID")
+        raise UsageError(f"{run} has no best trial yet: {left} left to run; name a trial with --trial ID")
     if ranking.recommended is None:
         raise UsageError(
-            f"{run} has no best trial: none is correct and within the constraints; choose with --trial ID"
+            f"{run} has no best trial: none is correct and within the constraints; name one with --trial ID"
         )
     if ranking.best is None:
         console.note(f"{ranking.recommended}: recommended {ranking.why}, {ranking.tied}")
@@ -125,7 +126,7 @@ def _best_of(run: Path) -> str:
 
 
 def _chosen(candidates: Sequence[TrialSpec], wanted: str | None) -> TrialSpec:
-    """Return the one trial that is meant; UsageError with the choices otherwise."""
+    """Return the one trial whose id begins with `wanted`; UsageError with the choices if there is not one."""
     matches = [trial for trial in candidates if trial.trial_id.startswith(wanted or "")]
     if len(matches) == 1:
         return matches[0]

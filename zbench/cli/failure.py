@@ -26,7 +26,7 @@ from zbench.errors import ExitCode, ZbenchError
 
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
-_GO_ON = "repeats that have ended are on disk, continue a sweep with --resume"
+_GO_ON = "finished repeats are on disk; continue a sweep with --resume"
 _BLAS_BYTES = 256 << 20  # numpy, scipy.special and scipy.stats took 243 MB with one thread
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _BROKEN_PIPE = 141  # what a shell reports of a program that died of SIGPIPE
@@ -56,15 +56,15 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            message = f"no file can have so long a name: {error.filename}; check the paths and names given"
+            message = f"file name too long: {error.filename}; give a shorter path or name"
             _fail(arguments, "UsageError", message, ExitCode.USAGE)
         _fail_internal(arguments, error)
 
 
 def _shortage(error: BaseException) -> str | None:
-    """Return what the machine had too little of, and the remedy; None for an error of another kind.
+    """Return which resource of the machine was exhausted, and the remedy; None for an error of another kind.
 
-    An import that lacks memory says so in words only; a memory error that broke an import is its cause.
+    A failed import may be caused by a memory error, or only mention one in its text.
     """
     chain: list[BaseException] = []
     at: BaseException | None = error
@@ -74,11 +74,11 @@ def _shortage(error: BaseException) -> str | None:
     for one in chain:
         no_memory = isinstance(one, MemoryError) or getattr(one, "errno", None) == errno.ENOMEM
         if no_memory or (isinstance(one, ImportError) and _UNMAPPED.search(str(one))):
-            return f"out of memory: free some, or raise the limit (ulimit -v); {_GO_ON}"
+            return f"out of memory: free some memory, or raise the limit (ulimit -v); {_GO_ON}"
         if getattr(one, "errno", None) in (errno.EMFILE, errno.ENFILE):
-            return f"too many open files: close some, or raise the limit (ulimit -n); {_GO_ON}"
+            return f"too many open files: close some files, or raise the limit (ulimit -n); {_GO_ON}"
         if getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-            return f"no space left on the disk ({one}): free some; {_GO_ON}"
+            return f"no space left on the disk ({one}): free some space; {_GO_ON}"
     return None
 
 
@@ -140,7 +140,7 @@ def _fail_internal(arguments: Sequence[str], error: Exception) -> None:
 
 
 def _written(trace: str) -> str:
-    """Write a traceback to a file; return where it is, or how else to see it."""
+    """Write a traceback to a file; return the end of a message that says where it is, or how to see it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="zbench-traceback-", suffix=".txt", delete=False
@@ -163,12 +163,12 @@ def _print_document(arguments: Sequence[str], kind: str, message: str, code: int
 
 
 class TerminatedError(KeyboardInterrupt):
-    """The process was asked to end; handled wherever Ctrl-C is."""
+    """The process received a signal to end; handled as Ctrl-C is."""
 
 
 @contextlib.contextmanager
 def as_interruption() -> Iterator[None]:
-    """Raise TerminatedError in the body at the first of these signals; later ones do not disturb its end.
+    """Raise TerminatedError in the body at the first of these signals, and ignore later ones.
 
     A signal that the caller ignores (nohup) stays ignored.
     """
@@ -195,7 +195,7 @@ def as_interruption() -> Iterator[None]:
 
 
 def _leave_terminal() -> None:
-    """Send output to nowhere where it went to the terminal: a terminal that has hung up refuses it."""
+    """Send output that went to the terminal to /dev/null: writing to a terminal that hung up fails."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

@@ -30,11 +30,11 @@ _HEADINGS = ("configuration", "runs", "history", "first", "last")
 def command(
     directory: options.Directory = None,
     branch: options.Branch = None,
-    metric: Annotated[str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")] = "mean_step_s",
+    metric: Annotated[str, typer.Option(metavar="METRIC", help="Such as tokens_per_s.")] = "mean_step_s",
     match: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")
+        str, typer.Option(metavar="TEXT", help="Show only configurations whose name contains this.")
     ] = "",
-    alpha: Annotated[float, typer.Option(help="Chance of seeing a change where there is none.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="Probability of reporting a change that is none.")] = 0.01,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show each configuration over the runs of a directory, and name the commits where it changed."""
@@ -45,7 +45,7 @@ def command(
         found = history(_readable(root), metric, alpha=alpha)
         tags = {run.rpartition("/")[2]: tag for tag, run in load_tags(root).items()}
     if not found:
-        raise UsageError(f"{place} holds no finished run with a {metric}; run a sweep first, or name another")
+        raise UsageError(f"{place} has no finished run with a {metric}; run a sweep, or name another place")
     every_series = [one for one in found if match in label(one.trial)]
     if not every_series:
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
@@ -66,7 +66,7 @@ def _check_metric(name: str) -> None:
 
 
 def _readable(root: Path) -> Iterator[RunResults]:
-    """Yield the runs below a directory, oldest first; one that cannot be read is named and left out."""
+    """Yield the runs in a directory, oldest first; warn of each run that cannot be read."""
     for path in find_runs(root):
         if (path / TRIALS).stat().st_size > 0:
             try:
@@ -77,10 +77,10 @@ def _readable(root: Path) -> Iterator[RunResults]:
 
 @contextlib.contextmanager
 def checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
-    """Give the directory itself, or a copy of it as a git revision has it, gone afterwards."""
+    """Give the directory, or a temporary copy of it from a git revision."""
     if branch is None:
         if not directory.is_dir():
-            raise UsageError(f"no such directory: {directory}; expected one that holds runs")
+            raise UsageError(f"no such directory: {directory}; expected a directory of runs")
         yield directory
         return
     if branch.startswith("-") or directory.is_absolute():

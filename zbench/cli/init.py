@@ -1,4 +1,4 @@
-"""`zbench init`: a first sweep file from what the user has."""
+"""`zbench init`: a first sweep file, from a configuration or model of the user."""
 
 import re
 from collections.abc import Mapping
@@ -19,14 +19,12 @@ from zbench.spec.workload import MODULE_CALLABLE
 
 
 def command(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The sweep file to write; never overwritten.")
-    ] = Path("sweep.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new sweep file.")] = Path("sweep.yaml"),
     source: Annotated[
-        str | None, typer.Option("--from", metavar="SOURCE", help=f"Begin with {FORMS}.")
+        str | None, typer.Option("--from", metavar="SOURCE", help=f"Start from {FORMS}.")
     ] = None,
 ) -> None:
-    """Write a commented sweep file that runs as it is; what does not map is named on stderr."""
+    """Write a commented sweep file that runs as it is. Keys without an equivalent are named on stderr."""
     base_dir = file.absolute().parent
     started = starting_sweep(source, base_dir, re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", file.stem)[:60])
     problem = _problem_of_own_model(started.document, base_dir)
@@ -41,9 +39,9 @@ def command(
 
 
 def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | None:
-    """Return why a model of the user's own does not train as it is, or None; it is tried without data.
+    """Simulate a step of the user's own model; return why it does not train as it is, or None.
 
-    UsageError where there is no such model.
+    UsageError if the model cannot be loaded.
     """
     model = str(document["workload"].get("model"))
     if model.startswith(shapes.PREFIX) or not MODULE_CALLABLE.fullmatch(model):

@@ -1,4 +1,4 @@
-"""`zbench list`: the runs below a results directory."""
+"""`zbench list`: the runs in a results directory."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def command(
     elif rows:
         _print(rows)
     else:
-        console.note(f"no runs in {output_dir}; `zbench sweep quickstart` makes one")
+        console.note(f"no runs in {output_dir}; start one, for instance with `zbench sweep quickstart`")
 
 
 def _row(path: Path, tags: list[str]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The flags that mean the same in every command, as Typer types."""
+"""Flags with one meaning in every command, as Typer types.
+
+Write a default in words: Rich reads `[default: ...]` in a help text as markup, and prints nothing of it.
+"""
 
 import math
 from pathlib import Path
@@ -15,49 +18,49 @@ SweepFile = Annotated[Path, _FILE]
 OptionalSweepFile = Annotated[Path | None, _FILE]
 Resume = Annotated[
     str | None,
-    typer.Option(metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."),
+    typer.Option(metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE is optional then."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")]
 OutputDir = Annotated[
     Path,
     typer.Option(
-        "-o", "--output-dir", metavar="DIR", envvar="ZBENCH_OUTPUT_DIR", help="Where results are kept."
+        "-o", "--output-dir", metavar="DIR", envvar="ZBENCH_OUTPUT_DIR", help="Directory of results."
     ),
 ]
 Overrides = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Set any key of the file, as engine.zero_stage=1; repeatable."
+        "--set", metavar="KEY=VALUE", help="Set a sweep file's key, such as engine.zero_stage=1; repeatable."
     ),
 ]
 Timeout = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Deadline of one trial, as 120s or 5min."),
+    typer.Option(metavar="TIME", help="Deadline of one trial, such as 120s or 5min."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, help="Seed of the model, the data and the order of trials."),
+    typer.Option(min=0, help="Seed for the model, the data and the order of trials."),
 ]
 Log = Annotated[
     list[str],
     typer.Option(
         metavar="TRACKER",
-        help="Log each repeat to mlflow, wandb, tensorboard or a plug-in; repeatable (extras: the same).",
+        help="Log each repeat to mlflow, wandb, tensorboard (each needs its extra) or a plug-in; repeatable.",
     ),
 ]
-Repeats = Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured.")]
+Repeats = Annotated[int | None, typer.Option(min=1, help="How many times to measure each configuration.")]
 Slurm = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE",
-        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
+        help="Run each trial as a SLURM job with this setting, such as nodes=2; repeatable (extra: `slurm`).",
     ),
 ]
 Ray = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS]",
-        help="Run trials on the nodes of a Ray cluster: this machine's, or HOST:PORT (extra: `ray`).",
+        help="Run trials on a Ray cluster: at HOST:PORT, or the one of this machine (extra: `ray`).",
     ),
 ]
 Storage = Annotated[
@@ -65,7 +68,7 @@ Storage = Annotated[
     typer.Option(
         metavar="URL",
         envvar="ZBENCH_STORAGE",
-        help="Database that hosts share, as postgresql://user@host/db; a password is better kept in "
+        help="Database that all hosts can reach, such as postgresql://user@host/db; put the password in "
         "PGPASSWORD, ~/.pgpass or ZBENCH_STORAGE. Default: a file in the run directory.",
     ),
 ]
@@ -73,8 +76,8 @@ RelativeTo = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE",
-        help="Ratios of each configuration to the one that has this value and is like it otherwise;"
-        " repeatable; best:KEY=VALUE,VALUE is the faster of several.",
+        help="Show each configuration relative to the one that differs only in having KEY=VALUE; repeatable;"
+        " best:KEY=VALUE,VALUE takes the fastest of these values.",
     ),
 ]
 By = Annotated[
@@ -82,16 +85,14 @@ By = Annotated[
     typer.Option(metavar="AXIS", help="With --relative-to: a table for each value of this axis; repeatable."),
 ]
 Directory = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="Directory of results. [default: -o's]")
+    Path | None, typer.Argument(metavar="DIR", help="Directory of results. Default: that of --output-dir.")
 ]
-Branch = Annotated[
-    str | None, typer.Option(metavar="REF", help="Take DIR as it is in this git branch or commit.")
-]
+Branch = Annotated[str | None, typer.Option(metavar="REF", help="Read DIR from this git branch or commit.")]
 DEFAULT_OUTPUT_DIR = Path("results")
 
 
 def seconds(text: str | None, flag: str) -> float:
-    """Return a flag's duration in seconds, infinite where it was not given; UsageError for a bad one."""
+    """Return a flag's duration in seconds, infinity for None; UsageError for an invalid one."""
     if text is None:
         return math.inf
     try:
@@ -104,15 +105,15 @@ def seconds(text: str | None, flag: str) -> float:
 
 
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
-    """Return the `--set` texts, then the flags that were given: each is a setting of a key of `run`."""
+    """Return the `--set` texts, then one for each flag that is not None: a flag sets a key of `run`."""
     return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
 
 
-_LEAST_WITHOUT_UNIT = 1 << 20  # bytes; a smaller number meant gigabytes
+_LEAST_WITHOUT_UNIT = 1 << 20  # bytes; who writes a smaller number means gigabytes
 
 
 def memory_size(flag: str, text: str) -> int:
-    """Return the bytes of device memory that a flag gives; UsageError for what cannot be meant."""
+    """Return a flag's size of device memory in bytes; UsageError for an invalid or implausible one."""
     try:
         size = parse_bytes(text)
     except ValueError as error:
@@ -125,7 +126,7 @@ def memory_size(flag: str, text: str) -> int:
 
 
 def _flag(*words: str, help: str) -> Any:
-    """Return a flag that is kept in `console.state`, under the last of its names."""
+    """Return a flag whose value is stored in `console.state`, under the last of its names."""
     name = words[-1].removeprefix("--").replace("-", "_")
     return typer.Option(
         *words, callback=lambda value: setattr(console.state, name, value), expose_value=False, help=help
@@ -134,15 +135,15 @@ def _flag(*words: str, help: str) -> Any:
 
 def common_flags(
     json: Annotated[bool, _flag("--json", help="Print one JSON document on stdout.")] = False,
-    quiet: Annotated[bool, _flag("-q", "--quiet", help="No progress; warnings and results only.")] = False,
-    verbose: Annotated[bool, _flag("-v", "--verbose", help="Print more, and tracebacks.")] = False,
-    no_color: Annotated[bool, _flag("--no-color", help="No colour (also: NO_COLOR=1).")] = False,
+    quiet: Annotated[bool, _flag("-q", "--quiet", help="Print warnings and results only.")] = False,
+    verbose: Annotated[bool, _flag("-v", "--verbose", help="Print more detail, and tracebacks.")] = False,
+    no_color: Annotated[bool, _flag("--no-color", help="Print without colour (also: NO_COLOR=1).")] = False,
 ) -> None:
     """The flags that every command has; `main.load_command` adds them."""
 
 
 def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
-    """Return `last`, and the tags, the sweeps' names and the run ids that begin so, the newest first."""
+    """Return the names of runs that begin with `incomplete`: `last`, tags, sweeps and ids, newest first."""
     from zbench.record.store import find_runs, load_tags
 
     place = Path(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)
@@ -152,7 +153,7 @@ def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_trials(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the ids of a run's trials that begin so, and `best`."""
+    """Return the names of a run's trials that begin with `incomplete`: `best` and the ids."""
     from zbench.errors import ZbenchError
     from zbench.record.store import load_records, resolve_run
 
@@ -168,7 +169,7 @@ def complete_trials(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def run_argument(metavar: str, help: str) -> Any:
-    """Return an argument that names a run and completes."""
+    """Return an argument that names a run, with shell completion."""
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete_runs)
 
 
@@ -176,7 +177,7 @@ Trial = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="One configuration: the start of its id, or `best` (of a run).",
+        help="One configuration: the first characters of its id, or `best`.",
         autocompletion=complete_trials,
     ),
 ]

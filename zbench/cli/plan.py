@@ -1,4 +1,4 @@
-"""`zbench plan` (= `zbench sweep --dry-run`): the trials of a sweep, and those that cannot exist."""
+"""`zbench plan` (= `zbench sweep --dry-run`): the trials of a sweep, and its invalid configurations."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ def command(
     file: options.SweepFile,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
-    """Print the trials of a sweep file without running them, and the invalid ones with reasons."""
+    """Print the trials of a sweep file without running them, and the invalid configurations with reasons."""
     with starting_nothing(True):
         print_plan(load_sweep(file, overrides))
     console.note(f"run them with: zbench sweep {file}")
@@ -28,18 +28,18 @@ def command(
 
 @contextlib.contextmanager
 def starting_nothing(is_dry: bool) -> Iterator[None]:
-    """Where a run is dry, have the body start no interpreter, and say what is not known for that."""
+    """In a dry run, keep the body from starting other interpreters, and warn of what was not checked."""
     if not is_dry:
         yield
         return
     with environments.unasked() as left_out:
         yield
     for python in sorted(left_out):
-        console.warn(f"{python}: not asked what it has: a plan runs nothing; `zbench doctor` asks it")
+        console.warn(f"{python}: not checked, because a plan starts nothing; `zbench doctor` checks it")
 
 
 def print_plan(sweep: SweepSpec) -> None:
-    """Print what a sweep would run: one document, or lines."""
+    """Print what a sweep would run: as a JSON document, or as lines."""
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)

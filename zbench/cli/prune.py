@@ -1,4 +1,4 @@
-"""`zbench prune`: remove what runs left behind and can be made again."""
+"""`zbench prune`: remove files of runs that zbench can create again."""
 
 from typing import Annotated
 
@@ -16,17 +16,18 @@ _KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failur
 def command(
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only what has not changed for this long, as 12h or 30d.")
+        str, typer.Option(metavar="TIME", help="Remove what has not changed for this long, such as 12h.")
     ] = "1d",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove files of runs that can be made again.
+    """Remove files of runs that zbench can create again.
 
-    Removes references of interrupted runs (a resumed run computes them again), traces, logs of repeats that
-    ended well, and environments of paired comparisons. Keeps records, sweep files, studies, baselines, tags,
-    and logs of failures. A run that is being written stays untouched.
+    Removes references of interrupted runs (a resumed run computes them
+    again), traces, logs of successful repeats, and environments of paired
+    comparisons. Keeps records, sweep files, studies, baselines, tags and
+    logs of failures, and all files of a run that is in progress.
     """
     folders = cached_folders(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
     removed = folders if dry_run else [one for one in folders if _removed(one)]
@@ -38,7 +39,7 @@ def command(
         sizes = [one.size for one in removed if one.kind == kind]
         console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
     if not removed:
-        console.result(f"nothing to remove: all such files changed within the last {older_than}")
+        console.result(f"nothing to remove that has not changed for {older_than}")
         return
     total = format_bytes(sum(one.size for one in removed))
     console.result(
@@ -47,10 +48,10 @@ def command(
 
 
 def _removed(one: CachedFolder) -> bool:
-    """Remove a folder; one that cannot be removed now is said and left."""
+    """Remove a folder and return whether that succeeded; warn if not."""
     try:
         one.remove()
     except UsageError as error:
-        console.warn(f"left alone: {error}")
+        console.warn(f"not removed: {error}")
         return False
     return True

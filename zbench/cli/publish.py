@@ -22,20 +22,21 @@ _REMOTE = re.compile(r"(?:https://|ssh://)?(?:[^@/]*@)?([\w.-]+)[:/]([\w./~-]+?)
 
 def command(
     to: Annotated[
-        Path, typer.Option("--to", metavar="SITE", help="Directory of the site: a new one, or a site.")
+        Path, typer.Option("--to", metavar="SITE", help="Directory of the site, a new or existing one.")
     ],
     directory: options.Directory = None,
     branch: options.Branch = None,
     commits: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where commits are seen. [default: at the repository's origin]"),
+        typer.Option(metavar="URL", help="Address of commits, before the hash. Default: that of `origin`."),
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a static site of all runs: trends, changes, reports, a feed of regressions and a badge.
 
-    Open SITE/index.html, or put SITE on GitHub Pages. Published again, only what is new is written, and runs
-    whose records are gone stay; remove SITE/runs/SWEEP/RUN.json to drop one.
+    Open SITE/index.html, or put SITE on GitHub Pages. Publishing again
+    writes only what is new, and keeps runs whose records were deleted. To
+    remove a run from the site, remove SITE/runs/SWEEP/RUN.json.
     """
     place = directory or output_dir
     if commits is not None and not commits.startswith(("https://", "http://")):
@@ -45,7 +46,7 @@ def command(
     with checked_out(place, branch) as root:
         runs = find_runs(root)
         if not runs:
-            raise UsageError(f"{place} holds no run; run a sweep first, or name its directory")
+            raise UsageError(f"{place} has no run; run a sweep first, or name its directory")
         with closing(Site(to)) as site:
             address = _commits_at_origin() if commits is None else commits
             published = publish(site, runs, load_tags(root), address, console.warn)
@@ -57,7 +58,7 @@ def command(
 
 
 def _commits_at_origin() -> str:
-    """Return the address of commits at GitHub or where `origin` is; empty where that is not known."""
+    """Return the address of commits on GitHub or at the remote `origin`; empty if it is not known."""
     server, repository = (os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY"))
     if server and repository:
         return f"{server}/{repository}/commit/"

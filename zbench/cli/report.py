@@ -19,21 +19,21 @@ from zbench.report.relative import relative_document
 
 def command(
     run: Annotated[
-        str, options.run_argument("RUN", "A run, results file, directory or baseline, or `last`.")
+        str, options.run_argument("RUN", "A run, results file, directory, baseline, or `last`.")
     ] = "last",
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page to this file.")] = None,
     plots: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write every picture here, as SVG.")
+        Path | None, typer.Option(metavar="DIR", help="Write every chart into this directory, as SVG.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="BASE", help="Compare with this run or baseline in the report.")
+        str | None, typer.Option(metavar="BASE", help="Add a comparison with this run or baseline.")
     ] = None,
-    across: Annotated[bool, typer.Option("--across", help="Compare although the machines differ.")] = False,
+    across: Annotated[bool, typer.Option("--across", help="Compare even if the machines differ.")] = False,
     relative_to: options.RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
     by: options.By = [],  # noqa: B006
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Write a report of a run: --html for a page, --plots for pictures, else Markdown on stdout."""
+    """Write a report of a run: a page with --html, charts with --plots, otherwise Markdown on stdout."""
     results = load_results(run, output_dir)
     comparison = None
     if baseline is not None:
@@ -47,7 +47,7 @@ def command(
     if plots is not None:
         pictures = [section.picture for section in charts.sections(report)]
         if not pictures:
-            raise UsageError(f"{run} has nothing to draw: no configuration was measured")
+            raise UsageError(f"{run} has nothing to draw: no configuration was measured; name another run")
         written += exports.write({f"{picture.name}.svg": picture.file() for picture in pictures}, plots)
     if console.state.json:
         more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}

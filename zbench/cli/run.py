@@ -1,4 +1,4 @@
-"""`zbench run`: one configuration, from a file's base or from flags alone."""
+"""`zbench run`: one configuration, from a sweep file without its axes, or from flags alone."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,14 +15,14 @@ from zbench.launch.executors import backend_of
 def command(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Sweep file; its base configuration is run, without its axes."),
+        typer.Argument(metavar="FILE", help="Sweep file; its axes are ignored."),
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     dry_run: options.DryRun = False,
     trace: Annotated[
         bool,
-        typer.Option("--trace", help="Also look inside a step: profiler trace, memory timeline, bounds."),
+        typer.Option("--trace", help="Also trace a step: profiler trace, memory timeline, lower bounds."),
     ] = False,
     ray: options.Ray = None,
     repeats: options.Repeats = None,
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Run one configuration and show everything that was measured.
 
-    Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
+    Without FILE, it trains a small GPT on synthetic data.
     """
     settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     with starting_nothing(dry_run):

@@ -25,26 +25,29 @@ from zbench.spec.load import recorded_objective
 def command(
     run: Annotated[
         str,
-        options.run_argument("RUN", "A run's path, id, tag, a sweep's name, `last`, or `last~1` before it."),
+        options.run_argument(
+            "RUN", "A run's path, id or tag, a sweep's name, `last`, or `last~1` before it."
+        ),
     ] = "last",
     trial: options.Trial = None,
     relative_to: options.RelativeTo = [],  # noqa: B006 - Typer reads the default, nobody changes it
     by: options.By = [],  # noqa: B006
     output_format: Annotated[
         Literal["table", "csv", "parquet"],
-        typer.Option("--format", help="As rows for a spreadsheet or pandas (parquet: extra `pandas`)."),
+        typer.Option("--format", help="csv and parquet (extra `pandas`) are for spreadsheets and pandas."),
     ] = "table",
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet there, not to stdout.")
+        Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet here, not to stdout.")
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full.
 
-    Exit status: 0 where there is a run. How it ended is `run_exit_code` of the JSON document.
+    Exit code: 0 if the run can be read. The exit code of the run itself is
+    `run_exit_code` in the JSON document.
     """
     if output_format != "csv" and (to is None) == (output_format == "parquet"):
-        raise UsageError("--to FILE belongs to --format csv or parquet, and parquet needs it")
+        raise UsageError("--to FILE needs --format csv or parquet, and parquet needs --to FILE; give both")
     path = resolve_run(run, output_dir)
     records, objective = load_records(path), recorded_objective(path / SPEC)
     summaries = summarize(records)
@@ -54,7 +57,7 @@ def command(
     chosen = summaries if trial is None else [_named(summaries, trial)]
     relative = compared(summaries, relative_to, by)
     if relative is not None and trial is not None:
-        raise UsageError("--relative-to shows all configurations; leave out --trial, or --relative-to")
+        raise UsageError("--relative-to shows all configurations and --trial one; leave out one of them")
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
         about: dict[str, Any] = {"run_id": path.name, "run_dir": str(path), "trials": trials}

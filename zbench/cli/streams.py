@@ -25,7 +25,7 @@ class OutputError(ZbenchError):
 
 
 class Stream:
-    """A text stream in front of another one. strict: a failed write raises OutputError; else it is let go."""
+    """A text stream in front of another one. strict: a failed write raises OutputError, or is ignored."""
 
     def __init__(self, inner: TextIO, *, strict: bool) -> None:
         self._inner, self._strict = inner, strict
@@ -38,7 +38,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Hand over what is buffered."""
+        """Flush the inner stream."""
         with self._noticed():
             self._inner.flush()
 
@@ -62,7 +62,7 @@ class Stream:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Guard stdout and stderr for the body; a missing stderr takes everything, a missing stdout nothing."""
+    """Guard stdout and stderr for the body; /dev/null takes the place of a missing stderr, not of stdout."""
     _hold_standard_descriptors()
     before = sys.stdout, sys.stderr
     with contextlib.ExitStack() as stack:
@@ -81,11 +81,11 @@ def guarded() -> Iterator[None]:
 def require_stdout() -> None:
     """Raise OutputError before anything is measured where stdout is closed."""
     if sys.stdout is None:
-        raise OutputError("stdout is closed, so there is no place for the result; redirect it to /dev/null")
+        raise OutputError("cannot print the result: stdout is closed; redirect it to a file or to /dev/null")
 
 
 def discard_stdout() -> None:
-    """Let the rest of stdout vanish, so that nothing is left to be flushed when the process ends."""
+    """Redirect the rest of stdout to /dev/null, so that the flush at the end of the process cannot fail."""
     with contextlib.suppress(OSError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

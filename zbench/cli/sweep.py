@@ -41,7 +41,7 @@ from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
 from zbench.spec.trial import NOT_IDENTITY
 
 _HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})
-"""What may change when a run is continued: how often and how long configurations are measured."""
+"""Keys that may change when a run is continued: how often and how long configurations are measured."""
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     max_time: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Start no repeat after this time, as 20min or 2h; --resume continues later."
+            metavar="TIME", help="Start no repeat after this time, such as 20min; --resume continues later."
         ),
     ] = None,
 ) -> None:
@@ -81,7 +81,7 @@ def command(
     if request.sweep.search.is_listed:
         raise typer.Exit(perform(request, backend=backend, max_seconds=most))
     if max_time is not None:
-        raise UsageError("--max-time is for a whole sweep; a search takes `--set search.budget=TIME`")
+        raise UsageError("--max-time does not apply to a search; use `--set search.budget=TIME`")
     from zbench.cli.tune import perform_search
 
     raise typer.Exit(perform_search(request, backend=backend))
@@ -120,8 +120,8 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     has_secrets = MASK in json.dumps(sweep_document(recorded))
     if has_secrets and (not is_there or any(MASK in text for text in kept)):
         raise UsageError(
-            f"{path.name} cannot be resumed: its secrets are masked, and in no sweep file that is there; let"
-            " the command read them from the environment, and start a new run"
+            f"{path.name} cannot be resumed: its record masks its secrets, and no sweep file holds them; have"
+            " the sweep file read them from the environment, and start a new run"
         )
 
     def read(*more: str) -> SweepSpec:

@@ -1,4 +1,4 @@
-"""`zbench tag`: give a run a name that every command understands."""
+"""`zbench tag`: give a run a name that every command accepts."""
 
 from typing import Annotated
 
@@ -10,13 +10,13 @@ from zbench.record.store import load_tags, resolve_run, save_tag
 
 
 def command(
-    run: Annotated[str | None, options.run_argument("RUN", "A run's path, its id, `last`, `last~1`.")] = None,
+    run: Annotated[str | None, options.run_argument("RUN", "A run's path, id, `last`, or `last~1`.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The run's new name.")] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Give a run a name, or list the names that there are."""
+    """Give a run a name that every command accepts; without arguments, list the names."""
     if (run is None) != (name is None):
-        raise UsageError("expected RUN and NAME, as `zbench tag last before`; neither lists the tags")
+        raise UsageError("expected RUN and NAME, as `zbench tag last before`, or nothing to list the tags")
     if run is not None and name is not None:
         path = resolve_run(run, output_dir)
         save_tag(output_dir, name, f"{path.parent.name}/{path.name}")

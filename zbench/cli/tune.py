@@ -1,4 +1,4 @@
-"""`zbench tune`: search a sweep's space for the best configuration; `worker` and `sweep` use it, too."""
+"""`zbench tune`: search the axes of a sweep for the best configuration. `worker` and `sweep` use it, too."""
 
 import json
 import sys
@@ -45,22 +45,22 @@ def command(
     objective: Annotated[
         list[str],
         typer.Option(
-            metavar="DIRECTION:METRIC", help="As maximize:tokens_per_s; repeat it for several objectives."
+            metavar="DIRECTION:METRIC", help="Such as maximize:tokens_per_s; repeatable for several."
         ),
     ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     budget: Annotated[
-        str | None, typer.Option(metavar="BUDGET", help="As 40trials, 20min, or both: 40trials,20min.")
+        str | None, typer.Option(metavar="BUDGET", help="When to stop: 40trials, 20min or 40trials,20min.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most device memory of a rank, as 2Gi.")
+        str | None, typer.Option(metavar="SIZE", help="Largest device memory of a rank, such as 2Gi.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")
+        str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random, grid or covering.")
     ] = None,
     storage: options.Storage = None,
     study: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
+        typer.Option(metavar="NAME", help="Name of the study in --storage. Default: the sweep's name."),
     ] = None,
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: options.Ray = None,
@@ -73,10 +73,11 @@ def command(
     seed: options.Seed = None,
     log: options.Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
-    """Search for the best configuration that fits and is correct, and measure it again before saying so.
+    """Search for the fastest configuration that fits and is correct, and measure it again at the end.
 
-    Every trial is verified; one that is wrong, too large or crashes teaches the search where not to look. The
-    best and those near it get fresh repeats (run.repeats) at the end, in turns.
+    Every trial is verified. The search avoids configurations like those that
+    were incorrect, too large or crashed. At the end, the best configuration
+    and those near it run again in turns, as often as run.repeats says.
     """
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
@@ -93,7 +94,7 @@ def command(
 
 
 def _search_settings(*, objective: Sequence[str], budget: str | None, memory: str | None) -> list[str]:
-    """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
+    """Return the flags of a search as `--set` texts; UsageError for an invalid one."""
     from zbench.tune.stop import parse_budget
 
     settings: list[str] = []
@@ -122,7 +123,7 @@ def _search_settings(*, objective: Sequence[str], budget: str | None, memory: st
 def _request(
     file: Path | None, resume: str | None, output_dir: Path, settings: Sequence[str], method: str | None
 ) -> Request:
-    """Return the request to search a file's space; a file that says `grid` or nothing is searched by TPE."""
+    """Return the request to search a file's axes: by TPE, unless the file or the flag names a search."""
     if resume is not None:
         return resumed(resume, output_dir, file, settings)
     assert file is not None
@@ -141,7 +142,7 @@ def perform_search(
     study: str | None = None,
     backend: Backend = None,
 ) -> ExitCode:
-    """Search, print the table and what was found (or the document), and return the exit code."""
+    """Search, print the table and the search's outcome (or the document), and return the exit code."""
     from zbench.tune.findings import search_document
 
     directory, outcome, failure = _searched(request, storage, study, backend)
@@ -154,7 +155,7 @@ def perform_search(
 
 
 def work(storage: str, study: str, base_dir: Path, output_dir: Path, backend: Backend = None) -> ExitCode:
-    """Pull trials of a study until there are none left; return the exit code."""
+    """Run trials of a study until none is left; return the exit code."""
     from zbench.tune.ledger import load_sweep
     from zbench.tune.storage import reaching, relational_storage, require_existing
 
@@ -191,7 +192,7 @@ def _searched(
 
     sweep = request.sweep
     if sweep.verify.mode == "off":
-        raise UsageError("a best needs a verdict: set verify.mode to reference or full to search this sweep")
+        raise UsageError("a search needs verdicts, but verify.mode is off; set it to reference or full")
     sizes = sweep.axes.get("world_size")
     known = sizes if isinstance(sizes, list) else [sweep.run.world_size]
     base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
@@ -213,7 +214,7 @@ def _searched(
 def _code(
     outcome: "SearchOutcome | None", failure: Interruption | None, records: Sequence[Record]
 ) -> ExitCode:
-    """Return what a search means: without a feasible and correct configuration it has not done its job."""
+    """Return the exit code of a search, which fails if no configuration was feasible and correct."""
     if failure is not None or outcome is None:
         return failure_code(failure or KeyboardInterrupt())
     if is_incorrect(records):
