@@ -219,12 +219,12 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7431,
     "spec": 3166,
-    "launch": 3335,
-    "cli": 2560,
+    "launch": 3332,
+    "cli": 2543,
     "report": 2557,
     "analysis": 2083,
     "worker": 1546,
-    "tune": 1116,
+    "tune": 1118,
     "estimate": 910,
     "verify": 1450,
     "workloads": 684,
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_682), ("tests", 30_478)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_668), ("tests", 30_465)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

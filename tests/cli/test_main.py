@@ -38,24 +38,10 @@ def test_version(zbench):
     assert zbench("--version") == (0, f"zbench {__version__}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (["swep", "file"], "Did you mean 'sweep'"),
-        (["bench", "adam"], "tools/benchmarks"),
-        (["import", "ds_config.json"], "zbench init FILE --from"),
-        (["export", "last", "--deepspeed"], "--to deepspeed"),
-        (["compare", "a", "b", "--to", "x"], "--all-formats DIR"),
-        (["plan", "sweep.yaml", "--memory"], "zbench estimate FILE"),
-        (["tune", "--warm-start=nowhere"], "under `include:`"),
-        (["sweep", "quickstart", "--run-implied-oom"], "--set search.imply_oom=false"),
-        (["estimate", "--from", "ds_config.json"], "zbench init FILE --from ds_config.json"),
-    ],
-)
-def test_what_is_misspelt_renamed_or_removed_names_the_remedy(zbench, words, remedy):
-    code, text, message = zbench(*words)
+def test_a_misspelt_command_names_the_nearest_one(zbench):
+    code, text, message = zbench("swep", "file")
     assert (code, text) == (ExitCode.USAGE, "")
-    assert remedy in message
+    assert "Did you mean 'sweep'" in message
 
 
 def test_no_arguments_show_the_help_and_are_a_usage_error(zbench):

@@ -12,7 +12,7 @@ from tests.making import make_trial
 from zbench.analysis.ranking import by_figure, rank
 from zbench.errors import UsageError
 from zbench.estimate.result import NotSimulated, SimulationOutcome
-from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
+from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
 from zbench.record.record import Failure, Record
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
@@ -187,6 +187,7 @@ def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(
     assert search.outcome.stopped == "every point was tried but 6 that cannot fit by the simulation"
     reasons = search.outcome.predicted_oom.values()
     assert "needs 32 MiB by the simulation, the limit is 29 MiB" in reasons
+    assert "points are simulated first" in search.told(Notice)[0].text
     assert len(search.firsts) == 18
 
 

@@ -22,7 +22,7 @@ from zbench import __version__
 from zbench.cli import console, failure, streams
 from zbench.cli.examples import epilog
 from zbench.cli.options import common_flags
-from zbench.errors import EXIT_CODES, UsageError
+from zbench.errors import EXIT_CODES
 
 COMMANDS = {
     "sweep": "Run every configuration of a sweep file and judge each one.",
@@ -44,19 +44,6 @@ COMMANDS = {
     "doctor": "Check what this machine can run, and say what is missing.",
     "prune": "Remove files that zbench can create again.",
     "schema": "Print the JSON Schema of the sweep file.",
-}
-REMOVED = {  # a command or a command's option -> the remedy
-    "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
-    "compare --to": "redirect stdout, or use --all-formats DIR",
-    "history --plots": "use `zbench publish`, which draws each configuration over all runs",
-    "import": "use `zbench init FILE --from ds_config.json`",
-    "estimate --from": "use `zbench init FILE --from ds_config.json`, and estimate that file",
-    "estimate --measured": "`zbench run --trace` measures a step's memory",
-    "export --deepspeed": "use --to deepspeed",
-    "plan --memory": "`zbench estimate FILE` prints the memory that each trial needs",
-    "sweep --run-implied-oom": "use --set search.imply_oom=false",
-    "tune --run-implied-oom": "use --set search.imply_oom=false",
-    "tune --warm-start": "list the first points to try under `include:` in the file, or use --resume RUN",
 }
 _WITHOUT_DOCUMENT = {"export", "schema"}
 
@@ -108,9 +95,6 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the named command, imported now; usage error with the nearest name for an unknown one."""
-        for words in (args[0], *(f"{args[0]} {word.partition('=')[0]}" for word in args[1:])):
-            if words in REMOVED:
-                raise UsageError(f"there is no `zbench {words}` any more; {REMOVED[words]}")
         if "--ray" in args:  # alone, too, for which Typer has no way
             after = args.index("--ray") + 1
             if not re.fullmatch(r"auto|[^:/]+:\d+|\[.*\]:\d+", "".join(args[after : after + 1])):

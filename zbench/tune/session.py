@@ -155,6 +155,8 @@ class Session:
         left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
         self._tell(SweepStarted(self._directory.path, self._spec.trials, left, finished, keys))
+        if self._limit is not None:
+            self._tell(Notice("points are simulated first; one that cannot fit the memory does not run"))
 
     def _search(self) -> str:
         """Search until there is reason to stop and no other worker runs anything; return the reason."""
