@@ -33,7 +33,7 @@ def written(zbench: Any, path: Path, source: str | None = None) -> tuple[TrialSp
 def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None:
     written(zbench, tmp_path / "sweep.yaml")
     text = (tmp_path / "sweep.yaml").read_text()
-    assert "# What is trained." in text
+    assert "# The model and its data." in text
     assert "name: sweep\n" in text, "the file's own name"
     assert len(trials(tmp_path / "sweep.yaml")) == 7
     assert zbench("init").code == 2, "never overwrites"
@@ -70,7 +70,7 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
     [
         ("missing.json", None, "no such file; expected ds_config.json, accelerate.yaml"),
         ("list.json", "[1]", "expected a mapping of keys"),
-        ("twice.json", '{"bf16": {}, "bf16": {}}', "twice.json: bf16: this key stands twice"),
+        ("twice.json", '{"bf16": {}, "bf16": {}}', "twice.json: bf16: this key is given twice"),
         ("commented.json", '{"bf16": {"enabled": true}, // yes\n}', "not JSON"),
         ("other.json", '{"name": "x"}', "no DeepSpeed configuration"),
         ("hf:no-such-model", None, "nothing is downloaded"),

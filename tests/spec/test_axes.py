@@ -41,8 +41,8 @@ def test_a_range_is_read_as_it_is_written(key: str, axis: dict[str, Any], expect
         ("lr", {"low": 1, "high": 1}, "axes.lr: expected low below high, got 1.0 and 1.0"),
         ("lr", {"low": 0, "high": 1, "log": True}, "lr.low: a logarithmic range begins above 0, got 0."),
         ("lr", {"values": [1], "log": True}, "`log` belongs to a range"),
-        ("dtype", {"low": "bfloat16", "high": "float32"}, "axes.dtype: this key holds no number"),
-        ("options.kind", {"low": 1, "high": "b"}, "axes.options.kind: this key holds no number"),
+        ("dtype", {"low": "bfloat16", "high": "float32"}, "axes.dtype: this key is not a number"),
+        ("options.kind", {"low": 1, "high": "b"}, "axes.options.kind: this key is not a number"),
     ],
 )
 def test_a_range_that_holds_nothing_is_refused(key: str, axis: dict[str, Any], message: str) -> None:
@@ -61,7 +61,7 @@ def test_a_condition_names_values_that_the_earlier_axis_has() -> None:
 
 def test_blocks_are_equal_in_whatever_order_their_keys_are_written() -> None:
     message = refused("options", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
-    assert message.startswith("axes.options[1]: {'b': 2, 'a': 1} stands twice on this axis")
+    assert message.startswith("axes.options[1]: {'b': 2, 'a': 1} is on this axis twice")
 
 
 def test_a_mistake_inside_a_value_is_told_at_its_own_place() -> None:

@@ -77,7 +77,7 @@ def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
 def test_export_names_what_the_training_script_must_do() -> None:
     constant = SweepSpec.model_validate({"workload": {"global_batch_size": 8}, "run": {"world_size": 2}})
     (note,) = to_deepspeed(expand(constant).trials[0]).notes
-    assert "8 holds at 2 ranks; with others, change gradient_accumulation_steps (2)" in note
+    assert "8 is for 2 ranks; for another number, change gradient_accumulation_steps (2)" in note
 
 
 MICRO = {"train_micro_batch_size_per_gpu": 2}

@@ -23,7 +23,7 @@ def test_a_file_may_have_just_as_many_nodes_as_are_allowed(
     assert read(tmp_path, "[[1, 2], 3]").data == [[1, 2], 3]
     with pytest.raises(SpecError, match="too large"):
         read(tmp_path, "[[1, 2], 3, 4]")
-    with pytest.raises(SpecError, match="too large once its anchors are filled in"):
+    with pytest.raises(SpecError, match="too large after its anchors are expanded"):
         read(tmp_path, "[&a [1], *a, *a]")
 
 

@@ -136,7 +136,7 @@ def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any]
     ("text", "message"),
     [
         ('{"gradient_clipping": 1.0, // off\n "train_batch_size": 4}', ":1: not JSON, which has no comments"),
-        ('{"a": 1.0,\n "a": 2.0}', ": a: this key stands twice"),
+        ('{"a": 1.0,\n "a": 2.0}', ": a: this key is given twice"),
         ("[1]", "expected a mapping of DeepSpeed's keys"),
         ('{"x": {"y": [0, Infinity]}}', "ds_config: x.y[1]: expected a finite number, got inf; correct it"),
     ],

@@ -204,7 +204,7 @@ def test_a_command_is_held_against_the_base_with_the_same_training() -> None:
     assert {trial.verify.against for trial in expand(unjudged).trials} == {None}
     offloaded = {"engine": EngineSpec(offload_param="cpu"), "axes": {"zero_stage": [3]}}
     (impossible,) = expand(sweep.model_copy(update=offloaded)).invalid
-    assert "the run that it is held against cannot exist" in impossible.reason
+    assert "the run to compare it with is invalid" in impossible.reason
 
 
 AXES = {"a": [0, 1, 2, 3], "b": ["x", "y"], "c": [None, 1], "d": [False, True], "e": [1, 2, 3]}

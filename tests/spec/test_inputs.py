@@ -52,8 +52,8 @@ def test_every_text_of_an_axis_is_looked_at_with_every_length(refusal: Refusal, 
         ("workload: {model: 'm:build', loss: 'no form'}", "loss: expected module:callable, such as training"),
         ("workload: {loss: 'models:loss'}", "loss: loss is for a model of your own"),
         ("workload: {data: {text: no.txt}}", "data.text: no such file: no.txt; the path is relative to the"),
-        ("workload: {step_times: {console: deepspeed}}", "step_times: step_times belongs to workload."),
-        ("verify: {against: {lr: 0}}", "against: against belongs to workload.command; leave it out"),
+        ("workload: {step_times: {console: deepspeed}}", "step_times: step_times needs workload."),
+        ("verify: {against: {lr: 0}}", "against: against needs workload.command; leave it out"),
     ],
 )
 def test_inputs_are_checked_without_torch(text: str, message: str, refusal: Refusal) -> None:

@@ -28,9 +28,9 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() 
 @pytest.mark.parametrize(
     ("script", "mode", "message"),
     [
-        ("#!/bin/sh\nexit 1\n", 0o755, "is no Python interpreter that works; name another"),
-        ("#!/bin/sh\necho no json\n", 0o755, "is no Python interpreter that works; name another"),
-        ("#!/bin/sh\necho '{}'\n", 0o755, "is no Python interpreter that works; name another"),
+        ("#!/bin/sh\nexit 1\n", 0o755, "is not a working Python interpreter; name another"),
+        ("#!/bin/sh\necho no json\n", 0o755, "is not a working Python interpreter; name another"),
+        ("#!/bin/sh\necho '{}'\n", 0o755, "is not a working Python interpreter; name another"),
         ("#!/bin/sh\n", 0o644, "cannot be run (Permission denied); name a Python executable"),
     ],
 )

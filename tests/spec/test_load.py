@@ -143,7 +143,7 @@ def test_an_objective_is_read_however_it_was_written_or_says_why_not(
 def test_half_a_character_is_no_text(refusal: Callable[..., str], half: str) -> None:
     """No file can be written with it, so neither a value nor a key of a user's own may hold it."""
     for text in (f'{{"name": "a{half}"}}', f'{{"workload": {{"options": {{"a{half}": 1}}}}}}'):
-        assert "is no valid text; correct it" in refusal(text, ending="json")
+        assert "is not valid text; correct it" in refusal(text, ending="json")
 
 
 @pytest.mark.parametrize("valid", ["\\ud7ff", "\\ue000", "\\ud83d\\ude00"])

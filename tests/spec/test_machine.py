@@ -50,7 +50,7 @@ def test_one_rate_can_be_set_from_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        ("H101", "no card and no file is called 'H101' (did you mean 'h100'?)"),
+        ("H101", "no GPU and no file is called 'H101' (did you mean 'h100'?)"),
         ({"flops": 1e12}, "machine.memory_bandwidth: this key is missing; add it"),
         ({"flops": 1e12, "memory_bandwidth": 1e9, "link": 1e9}, "machine.link: unknown key"),
         ({"flops": "fast", "memory_bandwidth": 1e9}, "machine.flops: expected a number"),

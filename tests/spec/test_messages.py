@@ -15,7 +15,7 @@ YAML = {
     ),
     "key of another section": (
         "run: {steps: 2}\nzero_stage: 1\n",
-        "sweep.yaml:2: zero_stage: unknown key here; it belongs at `engine.zero_stage`, move it there",
+        "sweep.yaml:2: zero_stage: unknown key here; move it to `engine.zero_stage`",
     ),
     "wrong type": (
         "run:\n  steps: many\n",
@@ -45,11 +45,11 @@ YAML = {
     ),
     "duplicate axis values": (
         "axes:\n  reduce_bucket_size: [5e6,\n    2M,\n    5_000_000]\n",
-        "sweep.yaml:4: axes.reduce_bucket_size[2]: 5000000 stands twice on this axis; remove one",
+        "sweep.yaml:4: axes.reduce_bucket_size[2]: 5000000 is on this axis twice; remove one",
     ),
     "two names of one axis": (
         "axes:\n  lr: [1e-3]\n  optimizer.lr: [1e-4]\n",
-        "sweep.yaml:3: axes.optimizer.lr: this axis stands twice (engine.optimizer.lr); keep one of them",
+        "sweep.yaml:3: axes.optimizer.lr: this axis is given twice (engine.optimizer.lr); keep one of them",
     ),
     "unknown axis": (
         "axes:\n  zero_stag: [1]\n",
@@ -58,7 +58,7 @@ YAML = {
     ),
     "axis that shapes no result": (
         "axes: {repeats: [1, 2]}\n",
-        "sweep.yaml:1: axes.repeats: repeats shapes no result and cannot be an axis; set it under `run:`",
+        "sweep.yaml:1: axes.repeats: repeats affects no result and cannot be an axis; set it under `run:`",
     ),
     "range in a grid": (
         "axes:\n  lr: {low: 1e-5, high: 1e-2, log: true}\n",
@@ -66,7 +66,7 @@ YAML = {
     ),
     "condition on a later axis": (
         "axes:\n  offload_optimizer: {values: [none, cpu], when: {zero_stage: 1}}\n  zero_stage: [0, 1]\n",
-        "sweep.yaml:2: axes.offload_optimizer.when.zero_stage: not an earlier axis; declare that axis above this one",
+        "sweep.yaml:2: axes.offload_optimizer.when.zero_stage: not an earlier axis; move that axis above this one",
     ),
     "combination that cannot exist": (
         "engine:\n  zero_stage: 1\n  offload_param: cpu\n",
@@ -93,10 +93,10 @@ YAML = {
         "sweep.yaml:1: expected a mapping of keys such as `workload:` and `axes:`, got ['zero_stage'];"
         " `zbench init` writes one",
     ),
-    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or use `zbench init`"),
+    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; write `axes:` first, or use `zbench init`"),
     "repeated key": (
         "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
-        "sweep.yaml:4: run.steps: this key stands twice (first on line 2); remove one of them",
+        "sweep.yaml:4: run.steps: this key is given twice (first on line 2); remove one of them",
     ),
     "broken syntax": ("run: [1\n", "sweep.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax"),
     "tag that would run code": (
@@ -105,7 +105,7 @@ YAML = {
     ),
     "anchor within itself": (
         "axes: &a {b: *a}\n",
-        "sweep.yaml:1: axes.b: too large once its anchors are filled in; write it out, smaller",
+        "sweep.yaml:1: axes.b: too large after its anchors are expanded; write a smaller file",
     ),
     "name that leaves the directory": (
         "name: ../../etc\n",
@@ -164,9 +164,9 @@ def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
 
 OTHER_FORMATS = [
     ("json", '{"run":\n\t{"steps": "x"}}', " run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
-    ("json", '{"run": {},\n "run": {}}', " run: this key stands twice; remove one of them"),
+    ("json", '{"run": {},\n "run": {}}', " run: this key is given twice; remove one of them"),
     ("json", '{"name": "x",\n run: {}}', "2: not JSON, which has no comments and no trailing commas: Expecting property name enclosed in double quotes; correct the syntax"),
-    ("json", "", " this file is empty; begin with `axes:`, or use `zbench init`"),
+    ("json", "", " this file is empty; write `axes:` first, or use `zbench init`"),
     ("toml", "[engine.optimizer]\n\nlrr = 1\n", " engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it"),
     ("toml", "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
      " exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine"),
@@ -204,7 +204,7 @@ def test_json_and_toml(ending: str, text: str, message: str, refusal: Refusal) -
         ),
         (
             "exclude.zero_stage=1",
-            "--set exclude.zero_stage=1: exclude.zero_stage: exclude holds no further keys;"
+            "--set exclude.zero_stage=1: exclude.zero_stage: exclude has no keys below it;"
             " write exclude=VALUE",
         ),
     ],

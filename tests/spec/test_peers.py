@@ -62,7 +62,7 @@ def test_deepspeed_must_be_told_the_last_backward() -> None:
 def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], keys: set[str]) -> None:
     assert refused(engine="ddp", **engine) == keys
     for key, why in peer_conflicts(EngineSpec.model_validate({"engine": "ddp"} | engine)):
-        assert why == f"ddp does not read {key.removeprefix('engine.')}; leave it out, or set engine: builtin"
+        assert why == f"ddp has no {key.removeprefix('engine.')}; leave it out, or set engine: builtin"
 
 
 def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(

@@ -67,7 +67,7 @@ def test_a_model_of_transformers_has_two_layers_at_first(
     assert (workload["model"], workload["options"]) == (source, options)
     assert (started.document["name"], started.document["run"]["repeats"]) == ("mine", 5)
     (note,) = started.notes
-    assert re.search(r"the model has 2 of its (\d+ )?layers", note)
+    assert re.search(r"cuts the model to 2 of its (\d+ )?layers", note)
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])
@@ -180,5 +180,5 @@ def test_what_does_not_map_is_told() -> None:
     translated = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
     assert translated.notes == [
         "optim: 'sgd' has no counterpart; AdamW stands in for it",
-        "left out, having no counterpart here: num_train_epochs, report_to",
+        "left out, because zbench has no counterpart: num_train_epochs, report_to",
     ]

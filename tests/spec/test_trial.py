@@ -111,7 +111,7 @@ def test_accumulation_follows_the_micro_batch_and_what_does_not_fit_is_invalid()
     expansion = expanded({}, axes={"micro_batch_size": [1, 2, 3, 4, 8]})
     assert [trial.engine.gradient_accumulation_steps for trial in expansion.trials] == [8, 4, 2, 1]
     (bad,) = expansion.invalid
-    assert "16 is no multiple of micro_batch_size x world_size (3 x 2 = 6)" in bad.reason
+    assert "16 is not a multiple of micro_batch_size x world_size (3 x 2 = 6)" in bad.reason
     counted = accumulation(expansion.trials[1].engine, expansion.trials[1].workload)
     assert (counted.backwards, counted.averaged_over, counted.loss_divisor) == (4, 4, 1)
 
@@ -120,7 +120,7 @@ def test_another_number_of_steps_is_refused() -> None:
     expansion = expanded({"micro_batch_size": 2}, axes={"gradient_accumulation_steps": [1, 2, 4]})
     assert {trial.engine.gradient_accumulation_steps for trial in expansion.trials} == {4}
     (bad,) = expansion.invalid
-    assert "takes gradient_accumulation_steps: 4, got 2; leave" in bad.reason
+    assert "needs gradient_accumulation_steps: 4, got 2; leave" in bad.reason
 
 
 @pytest.mark.parametrize(

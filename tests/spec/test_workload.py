@@ -42,7 +42,7 @@ def test_a_value_stays_one_word() -> None:
 
 def test_names_of_a_template() -> None:
     assert names_of("{a} {b}{a} {{c}}") == {"a", "b"}
-    with pytest.raises(ValueError, match="for braces that are no name"):
+    with pytest.raises(ValueError, match="for braces that enclose no name"):
         names_of("{a")
 
 
@@ -51,11 +51,11 @@ def test_names_of_a_template() -> None:
     [
         ("train {zero_stage} {output} {ds_config} {lr} {micro_batch_size}", CONSOLE, "{output}/x", []),
         ("", CONSOLE, None, ["the command is empty"]),
-        ("train 'x", CONSOLE, None, ["quote it as a shell would"]),
+        ("train 'x", CONSOLE, None, ["quote it as for a shell"]),
         ("train", None, None, ["a command needs step_times"]),
         ("train {zero_stag}", CONSOLE, None, ["unknown name {zero_stag}"]),
         ("train {optimizer}", CONSOLE, "{nowhere}", ["unknown name {optimizer}", "unknown name {nowhere}"]),
-        ("train", StepTimesSpec(jsonl="{a"), None, ["for braces that are no name"]),
+        ("train", StepTimesSpec(jsonl="{a"), None, ["for braces that enclose no name"]),
     ],
 )
 def test_mistakes_are_named(
@@ -71,7 +71,7 @@ def test_mistakes_are_named(
     [
         ({}, "got neither; name one of them"),
         ({"jsonl": "a", "regex": "b"}, "got jsonl and regex; name one of them"),
-        ({"regex": "("}, "no regular expression"),
+        ({"regex": "("}, "not a regular expression"),
     ],
 )
 def test_step_times_have_one_source_that_can_be_read(given: dict[str, str], message: str) -> None:

@@ -62,10 +62,10 @@ def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], 
     place: KeyPath = ("axes", name)
     path = _path(name, place)
     if any(axis.path == path for axis in earlier):
-        raise ProblemsError.at(place, f"this axis stands twice ({'.'.join(path)}); keep one of them")
+        raise ProblemsError.at(place, f"this axis is given twice ({'.'.join(path)}); keep one of them")
     if path[0] == "run" and path[-1] in NOT_IDENTITY:
         raise ProblemsError.at(
-            place, f"{path[-1]} shapes no result and cannot be an axis; set it under `run:`"
+            place, f"{path[-1]} affects no result and cannot be an axis; set it under `run:`"
         )
     if isinstance(written, list):
         return Axis(short_name(path), path, _values(path, written, place))
@@ -89,7 +89,7 @@ def _values(path: Key, written: Sequence[Any], place: KeyPath) -> tuple[Any, ...
             canonical = checked_value(path, value, (*place, index))
             identity = json.dumps(canonical, sort_keys=True, default=str)
             if identity in distinct:
-                message = f"{shown(value)} stands twice on this axis; remove one"
+                message = f"{shown(value)} is on this axis twice; remove one"
                 raise ProblemsError.at((*place, index), message)
             distinct[identity] = canonical
     attempts.check()
@@ -114,7 +114,7 @@ def _conditions(
         path = _path(name, here)
         axis = next((axis for axis in earlier if axis.path == path), None)
         if axis is None:
-            raise ProblemsError.at(here, "not an earlier axis; declare that axis above this one")
+            raise ProblemsError.at(here, "not an earlier axis; move that axis above this one")
         values = wanted if isinstance(wanted, list) else [wanted]
         conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
         absent = [value for value in conditions[axis.key] if value not in (axis.values or [value])]
@@ -128,7 +128,7 @@ def _range(path: Key, written: AxisSpec, place: KeyPath) -> ValueRange:
     low = checked_value(path, written.low, (*place, "low"))
     high = checked_value(path, written.high, (*place, "high"))
     if not isinstance(low, int | float) or not isinstance(high, int | float):
-        raise ProblemsError.at(place, "this key holds no number, so it has no range; list its values")
+        raise ProblemsError.at(place, "this key is not a number, so it has no range; list its values")
     if low >= high:
         message = f"expected low below high, got {low} and {high}; swap them or list the value"
         raise ProblemsError.at(place, message)

@@ -37,7 +37,7 @@ DEPENDENCIES = (
             refusal="shard_group_size: groups ranks that share shards; stage 0 has none; set zero_stage: 1, 2"
             " or 3, or leave shard_group_size out"),
     _engine("leaf_modules", "zero_stage", 3,
-            refusal="leaf_modules: names what is gathered whole, and only stage 3 gathers; set zero_stage: 3"
+            refusal="leaf_modules: names modules to gather whole, and only stage 3 gathers; set zero_stage: 3"
             " or leave leaf_modules out"),
     _engine("offload_schedule", "offload_optimizer", "cpu",
             refusal="the speculative schedule updates on the CPU; set offload_optimizer: cpu"
@@ -46,7 +46,7 @@ DEPENDENCIES = (
             refusal="offload_ratio divides the state of an offloaded optimizer; set offload_optimizer: cpu"
             " or offload_ratio: 1"),
     _engine("rollback", "offload_schedule", "speculative",
-            refusal="a rollback journal serves speculation only; set offload_schedule: speculative"
+            refusal="only speculation uses a rollback journal; set offload_schedule: speculative"
             " or rollback: double_buffer"),
     _engine("compile", "zero_stage", 1,
             refusal="compile puts stage 1's reductions into the backward graph; set zero_stage: 1"
@@ -81,17 +81,17 @@ _RULES = (
     Rule("engine.compile", lambda e: e.compile != "off" and e.accumulation_mode == "unmanaged",
          "a compiled step must know its last backward; set accumulation_mode: micro_steps or multi_backward"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.reduce_at == "each_backward",
-         "a compiled step reduces at the boundary; set reduce_at: auto or boundary"),
+         "a compiled step reduces gradients at the boundary; set reduce_at: auto or boundary"),
     Rule("engine.gradient_accumulation_steps",
          lambda e: e.accumulation_mode != "micro_steps" and e.gradient_accumulation_steps != 1,
-         "only accumulation_mode: micro_steps counts; set gradient_accumulation_steps: 1 and use"
-         " workload.backwards_per_step, or accumulation_mode: micro_steps"),
+         "only accumulation_mode: micro_steps counts micro-batches; set gradient_accumulation_steps: 1 and"
+         " use workload.backwards_per_step, or set accumulation_mode: micro_steps"),
     Rule("engine.grad_accum_dtype", lambda e: e.grad_accum_dtype == "float16" and e.dtype != "float16",
          "float16 accumulation needs loss scaling; set dtype: float16 or another grad_accum_dtype"),
     Rule("engine.communication_dtype", lambda e: e.communication_dtype == "float16" and e.dtype != "float16",
          "float16 reduction needs loss scaling; set dtype: float16 or another communication_dtype"),
     Rule("engine.param_groups", lambda e: "*" in e.param_groups and e.param_groups["*"].frozen,
-         "the pattern '*' freezes every parameter, so there is nothing to train; name the ones to freeze"),
+         "the pattern '*' freezes every parameter, so there is nothing to train; name those to freeze"),
 )  # fmt: skip
 
 

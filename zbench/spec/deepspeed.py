@@ -70,7 +70,7 @@ def from_deepspeed(config: object) -> Translated:
         raise UsageError(f"expected a DeepSpeed configuration, a mapping of keys; got {shown(config)}")
     given = dict(leaves(config))
     notes = [
-        f"{key}: `auto` is filled in by the training script; the default is used"
+        f"{key}: the training script fills in `auto`; zbench uses its default"
         for key in given
         if given[key] == "auto"
     ]
@@ -95,7 +95,7 @@ def from_deepspeed(config: object) -> Translated:
         used |= rule(given, document)
     if "gradient_clipping" not in given:
         notes.append(
-            "gradient_clipping: DeepSpeed from 0.19 on clips at 1.0 where it is left out; here it is off"
+            "gradient_clipping: if it is missing, DeepSpeed from 0.19 on clips at 1.0, and zbench does not"
         )
     notes += [f"{key}: {shown(given[key])} has no counterpart; left out" for key in given if key not in used]
     return Translated(document, notes)
@@ -175,7 +175,7 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         document = batch | engine_configuration(engine, torch_adam=_is_torchs(trial))
     notes = []
     if _is_torchs(trial) and not engine.optimizer.bias_correction:
-        why = "torch's Adam, which this needs, always corrects; left out"
+        why = "this needs torch's Adam, which always corrects the bias; left out"
         notes.append(f"engine.optimizer.bias_correction: {why}")
     if not _takes_accumulation_dtype(engine):
         notes.append(
@@ -184,7 +184,7 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         )
     notes += left_out(engine, "DeepSpeed", CARRIED)
     if engine.offload_ratio != 1.0 and engine.zero_stage != 3:
-        notes.append("engine.offload_ratio: DeepSpeed has it at stage 3 only; left out")
+        notes.append("engine.offload_ratio: DeepSpeed supports it at stage 3 only; left out")
     if engine.compile == "aot_eager":
         notes.append("engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor")
     if engine.dtype == "float16" and not math.log2(engine.initial_loss_scale).is_integer():
@@ -250,18 +250,18 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
     workload, engine = trial.workload, trial.engine
     if workload.backwards_per_step > 1:
         yield (
-            f"workload.backwards_per_step: {workload.backwards_per_step} backwards before each step are the"
-            " training script's to run; no configuration holds them"
+            f"workload.backwards_per_step: {workload.backwards_per_step} backwards before each step have no"
+            " key in DeepSpeed; the training script must run them"
         )
     if workload.global_batch_size is not None:
         yield (
-            f"workload.global_batch_size: {workload.global_batch_size} holds at {trial.run.world_size} ranks;"
-            f" with others, change gradient_accumulation_steps ({engine.gradient_accumulation_steps})"
+            f"workload.global_batch_size: {workload.global_batch_size} is for {trial.run.world_size} ranks;"
+            f" for another number, change gradient_accumulation_steps ({engine.gradient_accumulation_steps})"
         )
     if workload.loss_weighting == "tokens":
-        yield "workload.loss_weighting: tokens is the training script's to multiply its losses by; left out"
+        yield "workload.loss_weighting: tokens has no key; weight the losses in the training script; left out"
     if workload.activation_checkpointing:
-        yield "workload.activation_checkpointing is the model's to switch on; left out"
+        yield "workload.activation_checkpointing has no key; switch it on in the model; left out"
 
 
 def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:

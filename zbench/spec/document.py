@@ -44,7 +44,7 @@ def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     """
     document = read_document(path)
     if document.data is None:
-        raise SpecError("this file is empty; begin with `axes:`, or use `zbench init`", file=document.file)
+        raise SpecError("this file is empty; write `axes:` first, or use `zbench init`", file=document.file)
     if not isinstance(document.data, dict):
         message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
         file, line = document.place_of(())
@@ -155,7 +155,7 @@ class _YamlReader:
         self._count += 1
         self.lines.setdefault(path, node.start_mark.line + 1)
         if self._count > MAX_NODES or len(path) > MAX_DEPTH:
-            self._fail(node, path[:2], "too large once its anchors are filled in; write it out, smaller")
+            self._fail(node, path[:2], "too large after its anchors are expanded; write a smaller file")
         if str(node.tag) == _TIMESTAMP:
             return node.value
         if str(node.tag) not in _CORE:
@@ -179,7 +179,7 @@ class _YamlReader:
             if key in mapping:
                 first = self.lines[place]
                 self._fail(
-                    key_node, place, f"this key stands twice (first on line {first}); remove one of them"
+                    key_node, place, f"this key is given twice (first on line {first}); remove one of them"
                 )
             self.lines[place] = key_node.start_mark.line + 1
             mapping[key] = self.value(value_node, place)
@@ -194,7 +194,7 @@ def _read_json(text: str, file: str) -> Document:
         mapping: dict[str, Any] = {}
         for key, value in pairs:
             if key in mapping:
-                raise SpecError("this key stands twice; remove one of them", file=file, key=key)
+                raise SpecError("this key is given twice; remove one of them", file=file, key=key)
             mapping[key] = value
         return mapping
 

@@ -24,18 +24,18 @@ _OURS = PLAIN | {
     "communication_data_type": "engine.communication_dtype",
     "optimizer.type": "engine.optimizer.name",
 }
-_NVME = (("none", "cpu", "auto"), "expected none or cpu; offload to NVMe is not measured here")
+_NVME = (("none", "cpu", "auto"), "expected none or cpu; zbench does not measure offload to NVMe")
 _REFUSED = {  # key -> accepted values, and why no other
-    "scheduler": ((), "a learning rate that changes has no reference here; remove the block"),
+    "scheduler": ((), "zbench's reference has a constant learning rate; remove the block"),
     "zero_optimization.offload_optimizer.device": _NVME,
     "zero_optimization.offload_param.device": _NVME,
     "optimizer.type": (
         ("adam", "adamw", "auto"),
-        "the reference computes Adam and AdamW only; name one of them",
+        "zbench's reference computes Adam and AdamW only; name one of them",
     ),
     "fp16.enabled": (
         ("false", "auto"),
-        "DeepSpeed's loss scale has no reference here; use bf16, or neither for float32",
+        "zbench's reference has no DeepSpeed loss scale; use bf16, or neither for float32",
     ),
 }
 _ROUND_ROBIN = "zero_optimization.round_robin_gradients"
@@ -75,8 +75,8 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
     config = _agreed(config, written, sets)
     if config["engine"]["dtype"] != "float32" and written.get(_ROUND_ROBIN):
         raise ValueError(
-            f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights, by"
-            " which bfloat16 is judged; remove it, or train in float32"
+            f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights,"
+            " which zbench needs to verify bfloat16; remove it, or train in float32"
         )
     total, workload = written.get("train_batch_size"), config["workload"]
     batch = workload["micro_batch_size"] * config["engine"]["gradient_accumulation_steps"]

@@ -34,10 +34,10 @@ class OptimizerSpec(SpecModel):
     bias_correction: bool = Field(True, description="Divide the moments by 1 - beta^step.")
     amsgrad: bool = Field(False, description="Use the largest second moment seen so far.")
     moments_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="What the two moments are stored as."
+        "float32", description="Storage dtype of the two moments."
     )
     moments_rounding: Literal["nearest", "stochastic"] = Field(
-        "nearest", description="How moments are rounded when stored as bfloat16."
+        "nearest", description="How bfloat16 moments are rounded."
     )
 
 
@@ -62,7 +62,7 @@ class EngineSpec(SpecModel):
         "builtin", description="`builtin`, a peer (`ddp`, `fsdp2`, ...), a plug-in or module:callable."
     )
     engine_python: str | None = Field(
-        None, min_length=1, description="Python or environment of the ranks; relative to the sweep file."
+        None, min_length=1, description="Interpreter or environment of the ranks, relative to the sweep file."
     )
     ds_config: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = Field(
         None, description="Your own DeepSpeed configuration: a file or a mapping (`engine: deepspeed`)."
@@ -74,39 +74,39 @@ class EngineSpec(SpecModel):
         None, description="Ranks that share one set of shards (HSDP, MiCS); missing: all."
     )
     offload_optimizer: Literal["none", "cpu"] = Field(
-        "none", description="Where master weights and moments live and Adam runs."
+        "none", description="Memory of master weights and moments, where Adam runs."
     )
     offload_param: Literal["none", "cpu"] = Field(
-        "none", description="Where sharded parameters rest between uses (stage 3)."
+        "none", description="Memory of sharded parameters between uses (stage 3)."
     )
     offload_schedule: Literal["after_backward", "speculative"] = Field(
-        "after_backward", description="When the CPU updates: after backward, or under it (SuperOffload)."
+        "after_backward", description="When the CPU optimizer runs: after or during backward (SuperOffload)."
     )
     offload_ratio: float = Field(
-        1.0, ge=0, le=1, description="Share of the optimizer state that lives on the CPU, 0 to 1."
+        1.0, ge=0, le=1, description="Fraction of the optimizer state in host memory, 0 to 1."
     )
     optimizer_threads: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="Threads of a rank's CPU optimizer. Missing: its share of the cores that are free."
+        None, description="Threads of a rank's CPU optimizer. Missing: its share of the free cores."
     )
     rollback: Literal["double_buffer", "journal"] = Field(
-        "double_buffer", description="How speculation restores bits: from a second copy, or a journal."
+        "double_buffer", description="How speculation undoes an update: from a second copy or from a journal."
     )
-    gradient_clipping: float = Field(0.0, ge=0, description="Largest global gradient norm; 0 is off.")
+    gradient_clipping: float = Field(0.0, ge=0, description="Largest global gradient norm; 0: no clipping.")
     gradient_accumulation_steps: int = Field(1, ge=1, description="Micro-batches in one optimizer step.")
     accumulation_mode: Literal["micro_steps", "multi_backward", "unmanaged"] = Field(
-        "micro_steps", description="How the last backward is known: by count, marked, or at step()."
+        "micro_steps", description="How the engine knows the last backward: by count, by mark, or at step()."
     )
     reduce_at: Literal["auto", "boundary", "each_backward"] = Field(
-        "auto", description="When gradients are reduced; auto: boundary below stage 2, else each backward."
+        "auto", description="When gradients are reduced; auto: boundary at stages 0 and 1, else backward."
     )
     reduce_bucket_size: ElementCount | None = Field(
-        None, description="Elements in one gradient reduction. Missing: 5M, and 25M on a GPU."
+        None, description="Elements in one gradient reduction. Missing: 5M, on a GPU 25M."
     )
     allgather_bucket_size: ElementCount = Field(
         5_000_000, description="Elements in one parameter all-gather."
     )
     sub_group_size: ElementCount | None = Field(
-        None, description="Elements that one Adam call updates. Missing: 10M; all on a GPU with all state."
+        None, description="Elements that one Adam call updates. Missing: 10M; all if all state is on the GPU."
     )
     prefetch_bucket_size: ElementCount = Field(
         5_000_000, description="Elements gathered ahead of their use (stage 3)."
@@ -115,23 +115,23 @@ class EngineSpec(SpecModel):
         10_000, description="Parameters of at most this many elements stay gathered (stage 3)."
     )
     leaf_modules: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="Modules, by name or class, that are gathered whole, such as experts (stage 3)."
+        (), description="Names or classes of modules to gather whole, such as experts (stage 3)."
     )
-    overlap_comm: bool = Field(True, description="Reduce gradients while backward goes on.")
-    dtype: Dtype = Field("float32", description="What the model computes in.")
-    grad_accum_dtype: Dtype = Field("float32", description="What gradients are accumulated in.")
+    overlap_comm: bool = Field(True, description="Reduce gradients during backward.")
+    dtype: Dtype = Field("float32", description="Dtype of the model's computation.")
+    grad_accum_dtype: Dtype = Field("float32", description="Dtype of gradient accumulation.")
     communication_dtype: Dtype | None = Field(
-        None, description="What gradients are reduced in; missing: as they are accumulated."
+        None, description="Dtype of gradient reduction. Missing: that of accumulation."
     )
     buffer_dtype: Literal["float32"] | None = Field(
-        None, description="What float32 buffers become; missing: as `dtype`. `float32` keeps them."
+        None, description="Dtype of the model's float32 buffers. Missing: `dtype`."
     )
-    initial_loss_scale: float = Field(65536.0, gt=0, description="First loss scale of float16.")
+    initial_loss_scale: float = Field(65536.0, gt=0, description="Initial loss scale (float16).")
     loss_scale_window: int = Field(
-        1000, ge=1, description="Steps without overflow after which the loss scale doubles (float16)."
+        1000, ge=1, description="The loss scale doubles after this many steps without overflow (float16)."
     )
     compile: Literal["off", "aot_eager", "inductor"] = Field(
-        "off", description="Compile the step, reductions inside the backward graph (stage 1)."
+        "off", description="Compile the step, with reductions in the backward graph (stage 1)."
     )
     optimizer: OptimizerSpec = Field(OptimizerSpec(), description="Adam and its hyperparameters.")
     param_groups: dict[str, ParamGroupSpec] = Field(

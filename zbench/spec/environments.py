@@ -135,7 +135,7 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
     except subprocess.TimeoutExpired:
         return "gave no answer within a minute; name a Python executable"
     except (ValueError, KeyError, TypeError):
-        return "is no Python interpreter that works; name another"
+        return "is not a working Python interpreter; name another"
 
 
 def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:

@@ -48,7 +48,7 @@ def expand(sweep: SweepSpec) -> Expansion:
     except ProblemsError as error:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
-        raise SpecError("a range has no list of points; a search draws them", key="axes")
+        raise SpecError("a range has no list of points; only a search draws points from it", key="axes")
     walked = list(_walk(points, extra))
     left = [trial for trial, _ in walked if trial is not None]
     distinct: dict[str, TrialSpec | InvalidTrial] = {}
@@ -147,7 +147,7 @@ class Points:
         same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
         base = self._resolved(same, {})
         if isinstance(base, InvalidTrial):
-            reason = f"the run that it is held against cannot exist: {base.reason}; set verify.against"
+            reason = f"the run to compare it with is invalid: {base.reason}; set verify.against"
             return trial.invalid(base.key, reason)
         own, others = trial.config()["engine"], base.config()["engine"]
         against = {key: others[key] for key in own if own[key] != others[key]}

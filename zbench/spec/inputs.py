@@ -28,7 +28,7 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
     template = sweep.workload.command
     if template is None:
         if sweep.verify.against is not None and "command" not in sweep.axes:
-            yield Problem(("verify", "against"), "against belongs to workload.command; leave it out")
+            yield Problem(("verify", "against"), "against needs workload.command; leave it out")
         return
     try:
         used = names_of(template)
@@ -91,7 +91,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         return
     for key in ("step_times", "checkpoint"):
         if getattr(workload, key) is not None:
-            yield f"workload.{key}", f"{key} belongs to workload.command; name one, or leave {key} out"
+            yield f"workload.{key}", f"{key} needs workload.command; set it, or leave {key} out"
     if name in BUILT_IN_MODELS:
         try:
             BUILT_IN_MODELS[name](workload.preset, workload.options)

@@ -74,7 +74,7 @@ def _objective(text: str) -> ObjectiveSpec:
     """Return the objective that YAML text names; the runs of one sweep have the same text."""
     data = parse_scalar(text, "sweep")
     if not isinstance(data, Mapping):
-        raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore what the run began with")
+        raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore the original file")
     written = {"objective": data["objective"]} if "objective" in data else {}
     return sweep_from_mapping(written, environ={}).objective
 
@@ -243,7 +243,7 @@ def _path(key: str) -> Key:
         return (head, ".".join(rest))
     model = nested_model(SweepSpec.model_fields[head].annotation)
     if model is None:
-        raise ValueError(f"{head} holds no further keys; write {head}=VALUE")
+        raise ValueError(f"{head} has no keys below it; write {head}=VALUE")
     if rest[0] not in model.model_fields:
         raise ValueError(f"unknown key {rest[0]!r}{nearest(rest[0], model.model_fields)} in {head}")
     return (head, *rest)

@@ -55,11 +55,11 @@ class MachineSpec(SpecModel):
         None, description="Bytes per second of the host's memory, one rank's share."
     )
     operator_latency: Seconds | None = Field(
-        None, description="Seconds that each operator takes besides, Python included."
+        None, description="Overhead in seconds of each operator, Python included."
     )
-    link_latency: Seconds | None = Field(None, description="Seconds that each collective takes besides.")
+    link_latency: Seconds | None = Field(None, description="Overhead in seconds of each collective.")
     attained: Share = Field(
-        1.0, gt=0, le=1, description="Share of these rates that steps reach; data sheets give peaks."
+        1.0, gt=0, le=1, description="Fraction of these rates that a step reaches; data sheets give peaks."
     )
 
     def flops_of(self, dtype: str) -> float | None:
@@ -89,8 +89,8 @@ def described(written: "MachineSpec | str | None", place: Path | None) -> Machin
         return MachineSpec.model_validate(cards[written.lower()])
     file = (place or Path()) / Path(written).expanduser()
     if not file.is_file():
-        message = f"no card and no file is called {written!r}{nearest(written, cards)}; known cards:"
-        remedy = "For another machine give its rates, or the file that `zbench doctor --calibrate` wrote"
+        message = f"no GPU and no file is called {written!r}{nearest(written, cards)}; known GPUs:"
+        remedy = "For another machine give its rates, or a file of the output of `zbench doctor --calibrate`"
         raise ProblemsError.at(_KEY, f"{message} {', '.join(CARDS)}. {remedy}")
     try:
         data: Any = read_document(file).data

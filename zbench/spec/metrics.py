@@ -77,19 +77,19 @@ class Metric:
 
 
 _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
-    ("tokens_per_s", "1/s", "maximize", "timing", "Tokens a second, all ranks; else samples or steps."),
-    ("samples_per_s", "1/s", "maximize", "timing", "Samples (sequences) trained a second, all ranks."),
-    ("steps_per_s", "1/s", "maximize", "timing", "Optimizer steps a second."),
-    ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
-    ("mean_step_s", "s", "minimize", "timing", "Mean time of one step, which makes the rates."),
+    ("tokens_per_s", "1/s", "maximize", "timing", "Tokens per second of all ranks, or samples or steps."),
+    ("samples_per_s", "1/s", "maximize", "timing", "Samples (sequences) per second of all ranks."),
+    ("steps_per_s", "1/s", "maximize", "timing", "Optimizer steps per second."),
+    ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations per second."),
+    ("mean_step_s", "s", "minimize", "timing", "Mean time of one step; rates are computed from it."),
     ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
     ("p95_step_s", "s", "minimize", "timing", "Time that 95 % of the steps do not exceed."),
     ("worst_step_s", "s", "minimize", "timing", "Time of the slowest step."),
-    ("of_compute", "share", "maximize", "timing", "Time of compute without communication over it."),
+    ("of_compute", "share", "maximize", "timing", "Time without communication, relative to the time."),
     ("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
     ("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
     ("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
-    ("error_ratio", "ratio", "minimize", "correctness", "Distance from the truth by the reference's."),
+    ("error_ratio", "ratio", "minimize", "correctness", "Error relative to the reference's own error."),
     ("max_abs_diff", "ratio", "minimize", "correctness", "Largest difference from the reference."),
     ("verdict", "verdict", None, "correctness", "The verdict; identical is the highest."),
 )

@@ -48,14 +48,14 @@ PEERS = {
 
 _UNJUDGED = (
     Rule("engine.dtype", lambda e: e.dtype == "float16",
-     "DeepSpeed's loss scale has no reference here; set dtype: bfloat16 or float32, or engine: builtin"),
+     "zbench's reference has no DeepSpeed loss scale; set dtype: bfloat16 or float32, or engine: builtin"),
     Rule("engine.dtype", lambda e: e.dtype == "bfloat16" and e.zero_stage == 0,
-     "at stage 0 DeepSpeed gives no access to its float32 master weights, by which bfloat16 is judged, and"
+     "at stage 0 DeepSpeed gives no access to its float32 master weights, needed to verify bfloat16, and"
      " from 0.18.9 on it has no float32 accumulation there; set zero_stage: 1, or dtype: float32"),
     Rule("engine.grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
      "DeepSpeed accumulates a float32 model's gradients in float32; leave grad_accum_dtype out"),
 )  # fmt: skip
-"""What DeepSpeed would run though no verdict could be given."""
+"""What DeepSpeed can run, but zbench cannot verify."""
 
 
 def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
@@ -87,20 +87,20 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
         yield "engine.engine", missing
     if engine.zero_stage not in peer.stages:
         stages = " or ".join(str(stage) for stage in peer.stages)
-        yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
+        yield "engine.zero_stage", f"{name} supports zero_stage {stages} only; set that, or engine: builtin"
     unread = [key for key in EngineSpec.model_fields if key not in peer.reads]
     unread += [f"optimizer.{key}" for key in ("bias_correction", "moments_dtype", "moments_rounding")]
     unread = [key for key in unread if differs(engine, ("engine", *key.split(".")))]
     if any(group.bias_correction is False for group in engine.param_groups.values()):
         unread.append("param_groups.*.bias_correction")
     for key in unread:
-        yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
+        yield f"engine.{key}", f"{name} has no {key}; leave it out, or set engine: builtin"
     if name == "deepspeed":
         yield from broken(_UNJUDGED, engine)
     if peer.told_last and engine.accumulation_mode == "unmanaged":
         yield (
             "engine.accumulation_mode",
-            f"{name} must be told the last backward, or it loses gradients; set accumulation_mode:"
+            f"{name} must know the last backward, or it loses gradients; set accumulation_mode:"
             " micro_steps or multi_backward",
         )
     if not peer.told_last and engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":

@@ -102,7 +102,7 @@ def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
     if closest(name, known) is None:
         elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)
         if elsewhere:
-            return f"unknown key here; it belongs at `{elsewhere}`, move it there"
+            return f"unknown key here; move it to `{elsewhere}`"
         return f"unknown key; expected one of {', '.join(known)}"
     return f"unknown key{nearest(name, known)}; rename or remove it"
 
@@ -176,7 +176,7 @@ def unwritable(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
     """Yield each place that holds what no record can: half a character, an infinite number, NaN."""
     if isinstance(value, str):
         if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            yield Problem(path, f"{shown(value)} is no valid text; correct it")
+            yield Problem(path, f"{shown(value)} is not valid text; correct it")
     elif isinstance(value, float) and not math.isfinite(value):
         yield Problem(path, f"expected a finite number, got {value}; correct it")
     elif isinstance(value, dict):

@@ -35,8 +35,8 @@ def visible_gpus() -> int:
 def shared_gpus(ranks: int, gpus: int) -> str:
     """Return the warning of `ranks` on one machine that are more than its GPUs."""
     return (
-        f"shared GPU: {ranks} ranks have {gpus} between them and exchange through host memory, so their speed"
-        f" is not that of ranks with a GPU each; set run.world_size: {gpus}, or auto"
+        f"shared GPU: {ranks} ranks share {gpus} and communicate through host memory, so their speed"
+        f" is not that of one GPU per rank; set run.world_size: {gpus}, or auto"
     )
 
 
@@ -44,35 +44,33 @@ class RunSpec(SpecModel):
     """How a trial is run and timed."""
 
     world_size: Annotated[int, Field(ge=1), _RANKS] = Field(
-        1, description="Ranks, one process each; `auto`: one for each GPU of this machine, 2 on a CPU."
+        1, description="Number of ranks (processes); `auto`: one for each GPU of this machine, 2 on a CPU."
     )
     nodes: int = Field(
-        1, ge=1, description="Machines that share the ranks evenly; more than one needs `--slurm`."
+        1, ge=1, description="Machines, with equally many ranks each; 2 or more need `--slurm` or `--ray`."
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="`auto` takes CUDA where there is one."
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: cuda if available, else cpu.")
     warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
     steps: int = Field(8, ge=1, description="Timed steps.")
     evaluate_every: int | None = Field(
-        None, ge=1, description="Steps between evaluations (one forward, not timed); missing: none."
+        None, ge=1, description="Steps between evaluations (one forward, not timed). Missing: no evaluation."
     )
     repeats: int = Field(
-        5, ge=1, description="Runs of each trial from the start; fewer than 5 show only large differences."
+        5, ge=1, description="Runs of each trial from the start; fewer than 5 detect only large differences."
     )
     separate: Share | None = Field(
-        None, gt=0, lt=1, description="Repeat until the leaders differ, or are equal within this share: `5%`."
+        None, gt=0, lt=1, description="Repeat until the leaders differ, or are equal within this: `5%`."
     )
-    max_repeats: int = Field(20, ge=1, description="Where `separate` stops asking for more repeats.")
+    max_repeats: int = Field(20, ge=1, description="Most repeats of a trial with `separate`.")
     order: Literal["auto", "turns", "rounds"] = Field(
         "auto",
-        description="`turns`: several configurations are there at once and take turns; `rounds`: one after "
-        "another; `auto`: turns where at least two can.",
+        description="`turns`: several configurations run at the same time and take turns; `rounds`: one "
+        "after another; `auto`: turns, if at least two can.",
     )
-    heat: int = Field(8, ge=2, le=8, description="The most configurations that take turns with one another.")
+    heat: int = Field(8, ge=2, le=8, description="Most configurations that take turns with one another.")
     yardstick: list[Literal["machine", "alone"]] | Literal["none"] = Field(
         ["machine", "alone"],
-        description="What takes turns with them: fixed kernels, and plain PyTorch without communication.",
+        description="What else takes turns: fixed kernels, and plain PyTorch without communication.",
     )
     seed: int = Field(
         0, ge=0, le=MAX_SEED, description="Seed of the model's weights, the data and the trial order."
@@ -81,9 +79,9 @@ class RunSpec(SpecModel):
         "auto", description="Compute threads of a rank; `auto` shares the machine's cores among the ranks."
     )
     timeout: Seconds = Field(
-        120.0, description="Seconds after which a trial is ended, such as `120s` or `5min`."
+        120.0, description="Time after which a trial is ended, such as `120s` or `5min`."
     )
-    memory_limit: ByteCount | None = Field(None, description="Memory a rank may allocate, such as `2Gi`.")
+    memory_limit: ByteCount | None = Field(None, description="Largest memory of a rank, such as `2Gi`.")
 
     @model_validator(mode="before")
     @classmethod
@@ -103,5 +101,5 @@ class VerifySpec(SpecModel):
     )
     against: dict[str, Any] | None = Field(
         None,
-        description="Engine keys of the run that a command is held against; zbench fills in the file's own.",
+        description="Engine keys of the run to compare a command with. Missing: those of the file.",
     )

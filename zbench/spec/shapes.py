@@ -86,7 +86,7 @@ def mistake(model: str, base_dir: Path) -> str | None:
     kind = written.get("model_type") if isinstance(written, Mapping) else None
     if not isinstance(kind, str):
         return (
-            f"{model}: {file} has no model_type, so it is no transformers model's configuration; name another"
+            f"{model}: {file} has no model_type, so it does not configure a transformers model; name another"
         )
     known = _model_types(tuple(transformers.submodule_search_locations or ()))
     if not known or kind in known:

@@ -93,7 +93,7 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
     if not str(given.get("optim", "adamw")).startswith("adamw"):
         notes.append(f"optim: {given['optim']!r} has no counterpart; AdamW stands in for it")
     left = sorted(given.keys() - _ARGUMENTS)
-    notes += [f"left out, having no counterpart here: {', '.join(left)}"] if left else []
+    notes += [f"left out, because zbench has no counterpart: {', '.join(left)}"] if left else []
     run = ({"device": "cpu"} if given.get("use_cpu") else {}) | {"seed": given.get("seed", 42)}
     return Translated({"name": "trainer", "workload": workload, "run": run, "engine": engine}, notes)
 
@@ -101,14 +101,14 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
 FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 _COMMENTS = {
     "workload": (
-        "What is trained. `model` may be gpt, mlp, hf:NAME_OR_PATH (transformers, random weights) or your",
-        "own module:callable; `loss: module:function` where its forward returns no loss; `data` may be",
+        "The model and its data. `model` is gpt, mlp, hf:NAME_OR_PATH (transformers, random weights) or your",
+        "own module:callable. Add `loss: module:function` if its forward returns no loss. `data` may be",
         "{synthetic: true}, {text: FILE} or {dataset: module:callable}.",
     ),
-    "run": ("How each configuration is run: ranks (one process each), steps, repeats in random order.",),
-    "engine": ("What all configurations share. `zbench schema` lists every key with its meaning.",),
-    "axes": ("Every combination of these is tried; what cannot exist is listed with the reason.",),
-    "objective": ("No configuration is best unless it trains what plain PyTorch trains.",),
+    "run": ("How each configuration runs: ranks (one process each), steps, repeats in random order.",),
+    "engine": ("Keys that all configurations share. `zbench schema` describes every key.",),
+    "axes": ("Every valid combination of these values runs; `zbench plan` says why others are invalid.",),
+    "objective": ("The best configuration must compute the same training step as plain PyTorch.",),
 }
 
 
@@ -172,7 +172,7 @@ def _hf_workload(model: str, base_dir: Path) -> Translated:
     known = (config or {}).get(layers)
     whole = f"{known} layers" if known else "layers"
     notes = [
-        f"workload.options: the model has 2 of its {whole}, to run anywhere; without {layers} it is whole"
+        f"workload.options: {layers} cuts the model to 2 of its {whole}, to run anywhere; remove it for all"
     ]
     return Translated({"workload": {"model": model, "options": {layers: 2}}}, notes)
 

@@ -22,11 +22,11 @@ class AxisSpec(SpecModel):
     """An axis with a condition or a range: `values`, or `low` and `high`; `when` says where it applies."""
 
     values: list[Any] | None = Field(None, description="The values, one by one.")
-    low: Number | None = Field(None, description="Lowest value of a range that a search may draw from.")
+    low: Number | None = Field(None, description="Lowest value of a range for a search, included.")
     high: Number | None = Field(None, description="Highest value of the range, included.")
     log: bool = Field(False, description="Draw evenly on a logarithmic scale.")
     when: dict[str, Any] = Field(
-        {}, description="Earlier axis -> value or list of values; elsewhere this axis keeps the file's value."
+        {}, description="Earlier axis -> value or values where this axis varies; it is fixed elsewhere."
     )
 
     @model_validator(mode="after")
@@ -51,28 +51,26 @@ AxisValues = Annotated[
 
 
 class SearchSpec(SpecModel):
-    """How points of the space are chosen. `grid` runs every one, `covering` few in which all choices meet."""
+    """How points are chosen. `grid` runs all of them, `covering` a few that cover all pairs of values."""
 
     method: Literal["grid", "covering", "random", "tpe", "nsga2"] = Field(
-        "grid", description="Which points are tried."
+        "grid", description="Method that chooses the points."
     )
     strength: int = Field(
-        2, ge=1, le=4, description="Axes whose combinations `covering` tries all; 2 is pairwise."
+        2, ge=1, le=4, description="`covering` covers all combinations of this many axes; 2 is pairwise."
     )
     trials: int = Field(40, ge=1, description="Points tried by random, tpe and nsga2.")
-    seed: int = Field(0, ge=0, description="Seed of the search; the same seed asks for the same points.")
-    budget: Seconds | None = Field(
-        None, description="Stop asking for new points after this long, such as `20min`."
-    )
+    seed: int = Field(0, ge=0, description="Seed of the search; the same seed draws the same points.")
+    budget: Seconds | None = Field(None, description="Start no new point after this time, such as `20min`.")
     patience: int | None = Field(
         None, ge=1, description="Stop after this many points in a row without a gain of `min_gain`."
     )
-    min_gain: float = Field(0.01, ge=0, description="Relative gain that counts as progress, for `patience`.")
+    min_gain: float = Field(0.01, ge=0, description="Relative gain that `patience` counts as progress.")
     prune_slower_than: float | None = Field(
-        None, gt=1, description="End a trial whose first steps take this many times the best's."
+        None, gt=1, description="End a trial whose first steps are this many times slower than the best's."
     )
     imply_oom: bool = Field(
-        True, description="Skip points that need at least as much as one that ran out of memory."
+        True, description="Skip points that need at least as much memory as one that ran out of it."
     )
 
     @property
@@ -155,28 +153,28 @@ class ObjectiveSpec(SpecModel):
 class SweepSpec(SpecModel):
     """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
 
-    schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's form.")
+    schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's format.")
     name: str = Field(
-        "sweep", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$", description="Names the results directory."
+        "sweep", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$", description="Name of the results directory."
     )
-    workload: WorkloadSpec = Field(WorkloadSpec(), description="Which model is trained on which data.")
-    run: RunSpec = Field(RunSpec(), description="How a trial is run and timed.")
+    workload: WorkloadSpec = Field(WorkloadSpec(), description="The model and its data.")
+    run: RunSpec = Field(RunSpec(), description="How a trial runs and is timed.")
     engine: EngineSpec = Field(EngineSpec(), description="The configuration that axes vary.")
     axes: dict[str, AxisValues] = Field(
         {}, description="Key of workload, run or engine -> its values, or a range for a search."
     )
-    exclude: list[dict[str, Any]] = Field([], description="Partial points that are left out of the product.")
+    exclude: list[dict[str, Any]] = Field([], description="Partial points to remove from the product.")
     include: list[dict[str, Any]] = Field([], description="Points added to the product.")
     search: SearchSpec = Field(SearchSpec(), description="How points are chosen.")
     objective: ObjectiveSpec = Field(
-        ObjectiveSpec(maximize=["tokens_per_s"]), description="What the best row is."
+        ObjectiveSpec(maximize=["tokens_per_s"]), description="What makes a trial the best."
     )
-    verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
+    verify: VerifySpec = Field(VerifySpec(), description="How every trial is verified.")
     environments: str | None = Field(
-        None, min_length=1, description="A directory of Python environments, which `engine_python` names."
+        None, min_length=1, description="Directory of the Python environments that `engine_python` names."
     )
     machine: Machine | None = Field(
-        None, description="Rates to estimate a step's time from: a mapping, a card as H100, or a file."
+        None, description="Rates to estimate a step's time from: a mapping, a GPU such as H100, or a file."
     )
     _place: Path | None = PrivateAttr(None)
 
@@ -227,7 +225,7 @@ def sweep_schema() -> dict[str, Any]:
         }
         for path in known_paths()
     }
-    properties["extends"] = {"type": "string", "description": "A sweep file whose keys stand below these."}
+    properties["extends"] = {"type": "string", "description": "Base sweep file, that this file overrides."}
     objective = schema["$defs"]["ObjectiveSpec"]["properties"]
     objective["subject_to"] |= {
         "additionalProperties": False,

@@ -18,8 +18,8 @@ from zbench.spec.trial import TrialSpec
 
 _MIXED = {"float32": SingleQuotedScalarString("no"), "bfloat16": "bf16", "float16": "fp16"}
 _ADAM = frozenset(f"optimizer.{key}" for key in ("name", "lr", "betas", "eps", "weight_decay"))
-_OF_THE_SCRIPT = "is the training script's to set (Accelerator, clip_grad_norm_)"
-_IN_DEEPSPEEDS_FILE = "not in accelerate's own file; use --to deepspeed as deepspeed_config_file"
+_OF_THE_SCRIPT = "must be set in the training script (Accelerator, clip_grad_norm_)"
+_IN_DEEPSPEEDS_FILE = "not a key of accelerate's file; use --to deepspeed as deepspeed_config_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ def accelerate(trial: TrialSpec) -> Exported:
         why = {key: f"{getattr(engine, key)} {_OF_THE_SCRIPT}" for key in counts}
     o, batch = engine.optimizer, trial.workload.micro_batch_size
     notes += [
-        f"engine.optimizer: the training script makes it ({o.name}, lr {o.lr}, betas {list(o.betas)},"
+        f"engine.optimizer: the training script creates it ({o.name}, lr {o.lr}, betas {list(o.betas)},"
         f" eps {o.eps}, weight_decay {o.weight_decay})",
-        f"workload.micro_batch_size: {batch} per rank is the training script's to set",
+        f"workload.micro_batch_size: {batch} per rank must be set in the training script",
         *left_out(engine, "accelerate", carried, why | {"param_groups": "the training script makes them"}),
     ]
     return Exported(dump_yaml(document).rstrip("\n"), [*notes, *script_notes(trial)])
@@ -114,8 +114,8 @@ def fsdp2(trial: TrialSpec) -> Exported:
         notes.append("engine.dtype: float16 needs torch.amp.GradScaler in the training loop")
     why = {
         "grad_accum_dtype": "FSDP2 accumulates in the parameters' dtype; left out",
-        "optimizer.bias_correction": "torch's Adam always corrects; left out",
-        "param_groups": "make the optimizer's groups where the code says so; left out",
+        "optimizer.bias_correction": "torch's Adam always corrects the bias; left out",
+        "param_groups": "add parameter groups in make_optimizer of this file; left out",
     }
     notes += left_out(engine, "FSDP2", _IN_FSDP2_CODE, why)
     return Exported(fsdp2_code(trial), [*notes, *script_notes(trial)])
@@ -187,7 +187,7 @@ def measured_by(trial: TrialSpec, target: str) -> str:
         return "Its speed and verdict are those of the command that ran, workload.command."
     name = "zbench's own engine" if engine == "builtin" else engine
     if engine == target:
-        return f"Its speed and verdict were measured with {name}, as zbench runs it."
+        return f"Its speed and verdict were measured with {name}, run by zbench."
     remedy = f"to measure that, {_MEASURED_BY[target]}"
     return f"Its speed and verdict are those of {name}, not of {target}; {remedy}."
 

@@ -138,7 +138,7 @@ def with_accumulation(config: dict[str, Any]) -> dict[str, Any]:
     size, ranks = workload["micro_batch_size"], config["run"]["world_size"]
     if total % (size * ranks):
         raise ValueError(
-            f"{total} is no multiple of micro_batch_size x world_size ({size} x {ranks} = {size * ranks});"
+            f"{total} is not a multiple of micro_batch_size x world_size ({size} x {ranks} = {size * ranks});"
             " change one of them"
         )
     steps = total // (size * ranks)
@@ -148,7 +148,7 @@ def with_accumulation(config: dict[str, Any]) -> dict[str, Any]:
     )
     if config[section][key] not in (1, steps):
         raise ValueError(
-            f"{total} over {ranks} ranks of {size} takes {key}: {steps}, got {config[section][key]};"
+            f"{total} over {ranks} ranks of {size} needs {key}: {steps}, got {config[section][key]};"
             f" leave {key} out, it follows from global_batch_size"
         )
     return {**config, section: {**config[section], key: steps}}

@@ -34,11 +34,11 @@ class StepTimesSpec(SpecModel):
     """Where the seconds of each step are read: exactly one of `jsonl`, `regex` and `console`."""
 
     jsonl: str | None = Field(
-        None, min_length=1, description="A file of JSON lines, one a step: `{output}/steps.jsonl`."
+        None, min_length=1, description="A file of JSON lines, one for each step: `{output}/steps.jsonl`."
     )
     seconds: str = Field("seconds", min_length=1, description="Key of the seconds in a JSON line.")
     regex: str | None = Field(
-        None, min_length=1, description="Matches a console line a step; may have a group `seconds`."
+        None, min_length=1, description="Matches one console line of each step; may have a group `seconds`."
     )
     console: Literal["deepspeed", "transformers"] | None = Field(
         None, description="The log of DeepSpeed (steps_per_print: 1) or the Trainer (logging_steps: 1)."
@@ -50,7 +50,7 @@ class StepTimesSpec(SpecModel):
         try:
             re.compile(written or "")
         except re.error as error:
-            raise ValueError(f"no regular expression: {error}; correct it") from None
+            raise ValueError(f"not a regular expression: {error}; correct it") from None
         return written
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ def names_of(template: str) -> set[str]:
     try:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
-        raise ValueError(f"{error}; write {{{{ and }}}} for braces that are no name") from None
+        raise ValueError(f"{error}; write {{{{ and }}}} for braces that enclose no name") from None
 
 
 def known_names() -> set[str]:
@@ -82,9 +82,9 @@ def command_mistakes(
     """Yield key and message of each mistake in the templates of a command workload."""
     try:
         if not shlex.split(command):
-            yield "workload.command", "the command is empty; write the line that starts your training"
+            yield "workload.command", "the command is empty; write the command line that starts your training"
     except ValueError as error:
-        yield "workload.command", f"{error}; quote it as a shell would need it"
+        yield "workload.command", f"{error}; quote it as for a shell"
     if times is None:
         yield (
             "workload.step_times",
@@ -135,7 +135,7 @@ class DataSpec(SpecModel):
     """Where micro-batches come from: exactly one of `text`, `synthetic` and `dataset`."""
 
     text: str | None = Field(
-        None, min_length=1, description="A file whose bytes are the tokens; relative to the sweep file."
+        None, min_length=1, description="A file whose bytes are the tokens, relative to the sweep file."
     )
     synthetic: bool = Field(False, description="Seeded random tokens.")
     dataset: str | None = Field(
@@ -162,29 +162,29 @@ class WorkloadSpec(SpecModel):
     )
     preset: str | None = Field(None, description="A named size of `gpt`: nano, micro, tiny, ... xl.")
     options: dict[str, Any] = Field(
-        {}, description="Sizes that override the preset, or arguments of your model."
+        {}, description="Sizes that override the preset's, or arguments of your own model."
     )
     loss: str | None = Field(
         None, min_length=1, description="`module:callable(model, batch)` that returns the scalar loss."
     )
-    data: DataSpec = Field(DataSpec(synthetic=True), description="Where tokens come from.")
+    data: DataSpec = Field(DataSpec(synthetic=True), description="Source of the training data.")
     sequence_length: ElementCount = Field(128, description="Tokens in one sequence.")
     micro_batch_size: ElementCount = Field(2, description="Sequences in one micro-batch on one rank.")
     global_batch_size: ElementCount | None = Field(
-        None, description="Sequences in one step over all ranks; gradient accumulation follows from it."
+        None, description="Sequences in one step over all ranks; determines gradient accumulation."
     )
     backwards_per_step: int = Field(
-        1, ge=1, description="Backward calls in one step where the engine does not count micro-batches."
+        1, ge=1, description="Backward calls in one step, if the engine does not count micro-batches."
     )
     loss_weighting: Literal["mean", "tokens"] = Field(
-        "mean", description="Micro-batches count alike in a step's gradient, or by their `tokens`."
+        "mean", description="Weight of a micro-batch in a step's gradient: equal, or by its `tokens`."
     )
     command: str | None = Field(
         None, min_length=1, description="Your own training script, such as `python train.py {zero_stage}`."
     )
-    step_times: StepTimesSpec | None = Field(None, description="Where a command's step times are read.")
+    step_times: StepTimesSpec | None = Field(None, description="Where to read a command's step times.")
     checkpoint: str | None = Field(
-        None, min_length=1, description="What the command saves last and is judged by: `{output}/model`."
+        None, min_length=1, description="Checkpoint that the command saves at its end: `{output}/model`."
     )
     activation_checkpointing: bool = Field(
         False, description="Recompute activations in backward instead of keeping them."
