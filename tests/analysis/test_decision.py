@@ -85,7 +85,7 @@ def test_where_the_noise_between_runs_is_unknown_less_than_half_is_not_told(
 ) -> None:
     found = one(Unpaired(around(0.0, 9, 0.003), around(change, 9, 0.003)))
     assert found.answer == answer
-    assert (answer == "regression") == ("two runs cannot show the noise between runs" not in found.reason)
+    assert (answer == "regression") == ("the noise between runs is unknown" not in found.reason)
 
 
 def test_ten_runs_of_one_version_tell_the_noise_between_runs() -> None:
@@ -227,7 +227,7 @@ def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> No
 
 
 @pytest.mark.parametrize(
-    ("floor", "says"), [(0.005, "too near the margin"), (0.00501, "noise between runs hides it")]
+    ("floor", "says"), [(0.005, "too near the margin"), (0.00501, "noise between runs; use --paired")]
 )
 def test_the_noise_between_runs_is_blamed_where_it_is_more_than_half_of_the_error(
     floor: float, says: str

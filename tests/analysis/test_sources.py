@@ -134,7 +134,7 @@ def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
     [
         ("empty.jsonl", "", "is empty"),
         ("empty.json", " \n", "is empty"),
-        ("cut.json", '{"schema_version": 1, "trials": [{"run', "cut off in the middle"),
+        ("cut.json", '{"schema_version": 1, "trials": [{"run', "or incomplete"),
         ("list.json", "[1, 2]", "expected a JSON object with a schema_version"),
         ("other.json", '{"schema_version": 1, "run_id": "x"}', "expected a key `trials`"),
         ("newer.json", '{"schema_version": 99, "trials": []}', "written by a newer zbench"),

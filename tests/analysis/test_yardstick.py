@@ -126,4 +126,4 @@ def test_without_a_common_yardstick_one_message_says_why_and_runs_are_compared_a
     assert why in found.no_yardstick
     assert [why in line for line in texts.summary(found)].count(True) == 1
     assert found.rows[0].answer == "inconclusive"
-    assert "two runs cannot show the noise between runs" in found.rows[0].step_time.reason
+    assert "the noise between runs is unknown" in found.rows[0].step_time.reason

@@ -63,7 +63,7 @@ def test_a_measurement_is_kept_and_continued(zbench, refusal, tmp_path, sweep):
     out = zbench(*words, "--max-time", "1ms")
     assert out.code == 3
     (path,) = tmp_path.glob("results/paired/*.jsonl")
-    assert "stopped at --max-time after 0 of 7 blocks; nothing can be said of times yet" in out.err
+    assert "stopped at --max-time after 0 of 7 blocks; no step time can be compared yet" in out.err
     assert f"3 samples kept; the same command with --resume {path} continues from there" in out.err
     versions[1].write_text("#!/bin/sh\nexit 1\n")  # the one sample that it took already is not taken again
     out = zbench(*words, "--resume", path)

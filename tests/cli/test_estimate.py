@@ -115,4 +115,4 @@ def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(estimate, tmp_p
     assert alone["high_s"] == pytest.approx(2 * alone["low_s"])
     assert alone["low_s"] < alone["compute_s"] < alone["high_s"]
     assert "set machine.link_bandwidth" in two["not_known"]
-    assert "overlapped" in document["time_assumed"]
+    assert "overlap" in document["time_assumed"]

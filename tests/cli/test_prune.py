@@ -50,7 +50,7 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
         *("references/file", "traces/file", f"logs/{records[0].trial_id}-r0/rank0.log")
     }
     assert not (tmp_path / "cache/zbench/environments/abc-1").exists()
-    assert "1 folder, 100 B: references of a run that was cut short" in said.out
+    assert "1 folder, 100 B: references of an interrupted run" in said.out
     assert "kept: records" in said.out
     assert zbench("prune", "--older-than", "0.001ms").out.startswith("nothing to remove")
 

@@ -26,7 +26,7 @@ def test_page_and_pictures(zbench, out):
     names = ["throughput-memory", "changes", "step-times", "memory", "phases"]
     assert [path.stem for path in written[1:]] == names
     assert all(ET.parse(path).getroot().tag.endswith("svg") for path in written[1:])
-    assert "What mattered in the search" in written[0].read_text()
+    assert "Importance of keys in the search" in written[0].read_text()
 
 
 def test_markdown_on_stdout_and_json(zbench, out):

@@ -66,7 +66,7 @@ def test_too_many_ranks_are_refused_with_the_limit():
 
 def test_one_host_starts_64_ranks_at_most():
     assert executors.max_ranks()[0] <= 64
-    with pytest.raises(UsageError, match=r"--slurm, or ask `zbench estimate`"):
+    with pytest.raises(UsageError, match=r"--slurm, or use `zbench estimate`"):
         executors.check_world_size(4096)
 
 

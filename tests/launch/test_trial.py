@@ -200,7 +200,7 @@ def test_stopped_rank_is_run_again(runner, trial, notices, deadline):
         record = runner.run(trial(do="wait_once", rank=1, timeout=120))
     assert record.outcome == "ok"
     assert notices == [
-        "rank 1 was stopped from outside and held up the others until run.timeout; running it again"
+        "rank 1 was stopped from outside; the others waited for it until run.timeout; running it again"
     ]
 
 

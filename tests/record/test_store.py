@@ -134,7 +134,7 @@ def test_records_that_are_removed_in_mid_run_are_noticed(run, make_record, what)
     else:
         (run.path / TRIALS).unlink()
     for claim in (lambda: run.append(make_record(repeat=1)), run.records, run.discard_if_empty):
-        with pytest.raises(UsageError, match="was removed or changed by somebody else"):
+        with pytest.raises(UsageError, match="was removed or changed by another process"):
             claim()
     assert not (run.path / TRIALS).exists() or what == "replaced"
 
@@ -300,7 +300,7 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     (run.path / "trials.jsonl").rename(tmp_path / "elsewhere.jsonl")
     (run.path / "trials.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     assert load_records(run.path) == []
-    with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link; resuming would write"):
+    with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link, and resuming would write"):
         RunDirectory.open(run.path)
     (run.path / "trials.jsonl").unlink()
     (run.path / "trials.jsonl").touch()
@@ -359,5 +359,5 @@ def test_names_that_may_not_be(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"tags": []}'])
 def test_a_file_that_is_none_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
     (tmp_path / store.TAGS).write_text(text)
-    with pytest.raises(UsageError, match="remove it to go on without tags"):
+    with pytest.raises(UsageError, match="remove it to continue without tags"):
         load_tags(tmp_path)

@@ -87,7 +87,7 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
 @pytest.mark.parametrize(
     ("records", "words"),
     [
-        ([failed(0, "crashed", "why")], "no best: no configuration ended well"),
+        ([failed(0, "crashed", "why")], "no best: no configuration finished without errors"),
         ([record(0, 9.0, "unchecked")], "no best: nothing was verified"),
         ([record(0, 9.0, "drifted")], "no best: no configuration is both correct and within the constraints"),
     ],

@@ -93,7 +93,7 @@ def test_a_fault_is_seen_at_depth_in_bfloat16(run_trial: RunTrial) -> None:
 def test_ranks_that_disagree_are_judged_by_the_gravest(run_trial: RunTrial) -> None:
     record = run_trial(trial({"engine": BROKEN + "StraysOnOneRank"}))
     assert record.correctness.verdict in ("drifted", "wrong")
-    assert any(f"ranks hold different parameters since step {FIRST_WRONG_STEP}" in w for w in record.warnings)
+    assert any(f"ranks have different parameters since step {FIRST_WRONG_STEP}" in w for w in record.warnings)
 
 
 def test_a_dropped_micro_batch_is_found_without_the_truth(run_trial: RunTrial) -> None:

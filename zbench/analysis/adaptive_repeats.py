@@ -45,7 +45,7 @@ def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str |
         return None
     near = "an unknown share" if ranking.equal_within is None else f"up to {ranking.equal_within:.1%}"
     return (
-        f"left open: the {len(ranking.indistinguishable)} leaders may differ by {near}, more than the "
+        f"undecided: the {len(ranking.indistinguishable)} leaders may differ by {near}, more than the "
         f"{asked:.1%} of run.separate; raise run.max_repeats and continue with --resume"
     )
 

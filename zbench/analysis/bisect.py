@@ -69,7 +69,7 @@ class LikeGoodOrBad:
         return Decision(
             answer, estimate.log_ratio, low, high, middle, p_good,
             estimate.n_base, estimate.n_head, paired=True,
-            reason="its blocks exclude neither GOOD's speed nor BAD's" if answer == "inconclusive" else "",
+            reason="its speed may be GOOD's or BAD's; use more blocks" if answer == "inconclusive" else "",
         )  # fmt: skip
 
 

@@ -131,12 +131,12 @@ def compare_runs(
     if unlike and not settings.across:
         raise IncomparableError(
             f"{base.source.name} and {head.source.name} were measured on unlike machines "
-            f"({'; '.join(unlike)}); measure both on one machine, or insist with --across"
+            f"({'; '.join(unlike)}); measure both on one machine, or compare anyway with --across"
         )
     pairs = {pair[0].trial_id: pair for pair in match_trials(base.trials, head.trials).pairs}
     gaps = {name: _yardstick_gap(base.source, head.source, pair) for name, pair in pairs.items()}
     if settings.run_noise is not None:
-        gaps = dict.fromkeys(gaps, "--run-noise states what lies between the runs")
+        gaps = dict.fromkeys(gaps, "--run-noise states the noise between the runs")
     decisions = _stored_decisions(pairs, gaps, settings, noise or {})
     for name, answer in decisions.items():
         if gaps[name] and (reason := doubt(*pairs[name])):
@@ -207,7 +207,7 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
     if lacking:
         return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
     if any(base.facts.get(key) != head.facts.get(key) for key in ("cpu", "cores", "usable_threads")):
-        return "it tells nothing of another CPU, or of other cores"
+        return "it cannot compare another CPU, or other cores"
     versions = [yardstick_versions(trial) for trial in pair]
     if versions[0] != versions[1] or len(versions[0]) > 1:
         each = ", ".join(

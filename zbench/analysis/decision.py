@@ -327,17 +327,17 @@ def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
     n = min(estimate.n_base, estimate.n_head)
     if estimate.allowance:
         return (
-            "two runs cannot show the noise between runs, so less than 50 % is not told apart; "
-            "10 earlier runs of the sweep here would show it, --run-noise states it, --paired needs neither"
+            "the noise between runs is unknown, so a change below 50 % stays undecided; run the sweep here "
+            "10 times to measure the noise, give it as --run-noise, or use --paired"
         )
     if not statistics.can_reach(estimate, levels.exact):
         least = (statistics.minimal_pairs if estimate.paired else statistics.minimal_repeats)(levels.exact)
         remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {needed or least}"
         return f"{n} {unit} cannot reach alpha {levels.exact:g}; at least {least} are needed{remedy}"
     if needed is None and estimate.floor > estimate.standard_error / 2:
-        return "the machine's noise between runs hides it; --paired would tell"
+        return "it is within the machine's noise between runs; use --paired"
     if needed is None:
-        return f"the effect lies too near the margin for any reasonable number of {unit}"
+        return f"the change is too near the margin to decide with any reasonable number of {unit}"
     remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {needed}"
     return f"about {needed} {unit} would decide{remedy}"
 

@@ -110,8 +110,8 @@ def check_plan(plan: Plan, alpha: float) -> None:
         return
     if plan.least < least:
         raise UsageError(
-            f"--blocks: {plan.least} blocks cannot reach alpha {alpha:g}, whatever they show; at least "
-            f"{least} are needed (or a larger --alpha; or 0, for exact figures and verdicts alone)"
+            f"--blocks: {plan.least} blocks cannot reach alpha {alpha:g}, whatever they measure; at least "
+            f"{least} are needed (or a larger --alpha, or 0 blocks for exact figures and verdicts only)"
         )
     if plan.most > MAX_EXACT_PAIRS:
         raise UsageError(f"--blocks: expected at most {MAX_EXACT_PAIRS} blocks, got {plan.most}")
@@ -195,7 +195,7 @@ class PairedMeasurement:
         """
         self._stopped = f"stopped at --max-time after {blocks} of {planned} blocks"
         if blocks == 0:
-            raise OutOfTimeError(f"{self._stopped}; nothing can be said of times yet")
+            raise OutOfTimeError(f"{self._stopped}; no step time can be compared yet")
         levels = next(at for n, at in self._plan.levels(self._settings.alpha).items() if n >= blocks)
         decided = {name for name, one in before.items() if one.is_decided}
         return {
@@ -241,7 +241,7 @@ class PairedMeasurement:
         )
         if checked.moved(self._settings.alpha):
             moved = f"{math.expm1(checked.drift):+.0%}"
-            why = f"the control vetoes it: base against itself moved by {moved} from start to end"
+            why = f"the control failed: base compared with itself moved by {moved} from start to end"
             decisions = {name: decision.doubted(one, why) for name, one in decisions.items()}
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
         data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only, self._stopped)

@@ -85,7 +85,7 @@ def compared(
     """
     if not texts:
         if by:
-            raise UsageError("--by divides relative tables; add --relative-to KEY=VALUE, or leave it out")
+            raise UsageError("--by splits relative tables; add --relative-to KEY=VALUE, or leave --by out")
         return None
     named = dict(map(_named, texts))
     groups: dict[bool, list[_Side]] = {True: [], False: []}

@@ -94,7 +94,7 @@ def _from_file(name: str, path: Path) -> RunResults:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{path}: not JSON, perhaps cut off in the middle: {error}") from None
+        raise UsageError(f"{path}: not JSON, or incomplete: {error}") from None
     lines.check_schema_version(document, str(path))
     if not isinstance(document.get("trials"), list):
         raise UsageError(f"{path}: expected a key `trials` with a list of records; is this a zbench result?")

@@ -18,8 +18,8 @@ WIDTH = 2.0
 LEAST_ATTAINED = 0.05
 _HALVINGS = 30
 ASSUMED = (
-    "a step's time ranges from collectives and host copies wholly overlapped with computation to not at all;"
-    f" where that is less than a factor of {WIDTH:g}, rates are taken as uncertain by the rest of it"
+    "a step's time is shortest if collectives and host copies fully overlap with computation, and longest if"
+    f" they do not; a range below a factor of {WIDTH:g} is widened to it, because rates are uncertain"
 )
 
 

@@ -48,10 +48,10 @@ def cached_folders(output_dir: Path, *, older_than_s: float = 0.0) -> list[Cache
 
 def _all(output_dir: Path) -> Iterator[CachedFolder]:
     for run in find_runs(output_dir):
-        yield from _folder("references of a run that was cut short", run / REFERENCES, run)
+        yield from _folder("references of an interrupted run", run / REFERENCES, run)
         yield from _folder("traces (`zbench run --trace` makes new ones)", run / TRACES, run)
         for log in _logs_of_good_repeats(run):
-            yield from _folder("logs of a repeat that ended well", log, run)
+            yield from _folder("logs of a successful repeat", log, run)
     for environment in sorted(cache_directory().glob("*/")):
         yield from _folder("environment of a revision", environment, None)
 

@@ -266,7 +266,7 @@ class WarmServer:
                 self.close()
                 raise ZbenchError(
                     f"the trial server did not start within {_START_SECONDS:g} s: other work keeps this"
-                    " machine busy; try again when there is less of it"
+                    " machine busy; try again when the machine is less loaded"
                 )
             self.ready = message
         return self.ready

@@ -88,7 +88,7 @@ def _threads() -> Iterator[Check]:
         yield Check("variables", "info", text)
     load = os.getloadavg()[0]
     busy = load > max(1.0, _BUSY_SHARE * cpus)
-    text = f"{load:.2f} in the last minute" + (": figures will be noisy" * busy)
+    text = f"{load:.2f} in the last minute" + (": measurements will be noisy" * busy)
     yield Check("load", "warn" if busy else "ok", text)
     files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     governors = {file.read_text().strip() for file in files}
@@ -171,7 +171,7 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
     devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
     yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")
     shim = facts["memory_shim"]
-    exact = "exact: counts torch's allocations to the byte"
+    exact = "exact: every allocation of torch is counted"
     yield Check("memory meter", "warn" if shim else "ok", shim or exact)
     uncounted = facts["instructions"]
     text = f"not counted: {uncounted}" if uncounted else "counted: instructions retired a step are compared"

@@ -36,7 +36,7 @@ def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None
     tell: told which nodes are left alone.
     """
     if slurm and ray is not None:
-        raise UsageError("--slurm and --ray: trials run by one of them; leave one out")
+        raise UsageError("--slurm and --ray exclude each other; leave one of them out")
     if ray is not None:
         return RayCluster(ray, tell)
     return SlurmOptions.parse(slurm) if slurm else None
@@ -57,7 +57,7 @@ def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) 
     """Raise UsageError before anything is made on disk if the ranks of some trial cannot run there."""
     if isinstance(backend, SlurmOptions) and any(trial.run.order == "turns" for trial in trials):
         raise UsageError(
-            "run.order: turns: in SLURM each trial has its nodes for itself, and rounds follow one another;"
+            "run.order: turns: in SLURM each trial has its nodes to itself, so configurations run in rounds;"
             " leave run.order out"
         )
     if isinstance(backend, RayCluster):
@@ -84,7 +84,7 @@ def check_world_size(world_size: int) -> None:
         raise UsageError(
             f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
             f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
-            "--ray or --slurm, or ask `zbench estimate`, which starts none"
+            "--ray or --slurm, or use `zbench estimate`, which starts no ranks"
         )
 
 

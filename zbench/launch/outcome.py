@@ -39,7 +39,7 @@ def classify(
     if failure is not None:
         return _OUTCOMES.get(failure.kind, "crashed"), replace(failure, log=f"{log}/{failure.log}")
     if end.suspended is not None:
-        message = f"rank {end.suspended} was stopped from outside and held up the others until run.timeout"
+        message = f"rank {end.suspended} was stopped from outside; the others waited for it until run.timeout"
         return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
     if end.timed_out:
         limit = f"not finished after {format_seconds(deadline)} (run.timeout)"
@@ -51,7 +51,7 @@ def classify(
     rank, code = failed
     kind, message = "crashed", f"rank {rank} exited with status {code} and no message"
     if code == NO_ROOM_STATUS:
-        kind, message = "storage", f"rank {rank} could not write why it failed (TMPDIR is full?)"
+        kind, message = "storage", f"rank {rank} failed and could not write the reason (is TMPDIR full?)"
     return "crashed", Failure(kind, message, f"{log}/rank{rank}.log")
 
 

@@ -94,7 +94,7 @@ def version_of(text: str, tell: Callable[[str], None]) -> Version:
     if path.is_file():
         if not os.access(path, os.X_OK):
             raise UsageError(
-                f"{text} is a file but no interpreter; expected a git revision, an environment or python"
+                f"{text} is a file, not an interpreter; expected a git revision, an environment or python"
             )
         return Version(text, path.absolute())
     commit, repository = resolve_commit(text), top_level()
@@ -181,7 +181,7 @@ def installer(python: Path) -> list[str]:
     if uv is not None:
         return [uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", "--no-cache"]
     if find_spec("pip") is None:
-        raise UsageError("neither uv nor pip is there to install a revision with; install one of them")
+        raise UsageError("installing a revision needs uv or pip; install one of them")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-cache-dir"]
     return [*pip, "--disable-pip-version-check"]
 

@@ -68,13 +68,13 @@ class KeptSamples:
         try:
             first, *kept = [json.loads(line) for line in whole.splitlines()] or [about]
         except ValueError as error:
-            raise UsageError(f"{path} is damaged ({error}); measure anew without --resume") from None
+            raise UsageError(f"{path} is damaged ({error}); measure again without --resume") from None
         self._kept.extend(kept)
         lines.check_schema_version(first, str(path))
         for key, value in about.items():
             if first.get(key) != value:
                 was = f"{key} was {first.get(key)}, is {value}"
-                raise UsageError(f"{path} is of another measurement: {was}; measure anew without --resume")
+                raise UsageError(f"{path} is of another measurement: {was}; measure again without --resume")
         if not whole:
             self._add(about)
 

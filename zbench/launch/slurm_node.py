@@ -106,6 +106,6 @@ def _address(node: str) -> str:
             continue
         return candidate
     raise ZbenchError(
-        f"the name of the job's first node, {node}, does not resolve, and SLURM knows no address of it;"
+        f"the name of the job's first node, {node}, does not resolve, and SLURM has no address for it;"
         " enter it in DNS or /etc/hosts"
     )

@@ -33,9 +33,7 @@ from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")
 
-_NO_ROOM = (
-    "there was no room for it beside others in 80 % of the free memory; free some, or set `run.order: rounds`"
-)
+_NO_ROOM = "it and others need more than 80 % of the free memory; free some, or set `run.order: rounds`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def inputs(named: Iterable[Path], base_dir: Path) -> dict[str, str]:
         try:
             digests[name] = digest(path)
         except OSError:
-            digests[name] = "not there any more"
+            digests[name] = "removed"
     return digests
 
 

@@ -51,9 +51,9 @@ def storage_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except MemoryError:
-        raise StorageError("cannot go on: out of memory; free some and use --resume") from None
+        raise StorageError("cannot continue: out of memory; free some and use --resume") from None
     except OSError as error:
-        raise StorageError(f"cannot go on: {error}; fix that and use --resume") from None
+        raise StorageError(f"cannot continue: {error}; fix that and use --resume") from None
 
 
 class DirectoryLock:
@@ -139,7 +139,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         for entry in path.iterdir():
             if entry.is_symlink() and ".journal.lock" not in entry.name:  # Optuna's locks, never written to
                 raise UsageError(
-                    f"{entry} is a symbolic link; resuming would write to what it points to: copy that here"
+                    f"{entry} is a symbolic link, and resuming would write to its target; copy that here"
                     " first"
                 )
         try:
@@ -200,7 +200,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Raise UsageError where the file is not the one that this process wrote last."""
         if _identity(self.path / TRIALS) != self._file:
             raise UsageError(
-                f"{self.path / TRIALS} was removed or changed by somebody else while the run was under way,"
+                f"{self.path / TRIALS} was removed or changed by another process during the run,"
                 " so its results cannot be trusted; put the file back and use --resume, or start a new run"
             )
 
@@ -299,7 +299,7 @@ def load_tags(output_dir: Path) -> dict[str, str]:
         tags = json.loads(path.read_text(encoding="utf-8"))["tags"]
         return {str(name): str(run) for name, run in tags.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"cannot read {path}: {error}; remove it to go on without tags") from None
+        raise UsageError(f"cannot read {path}: {error}; remove it to continue without tags") from None
 
 
 def save_tag(output_dir: Path, name: str, run: str) -> None:

@@ -97,7 +97,7 @@ def _summary(rows: Sequence[RelativeRow]) -> str:
 
 def _spread(name: str, ratios: Sequence[Ratio]) -> str:
     median = statistics.median(ratio.value for ratio in ratios)
-    above = f"above 1 by more than the interval in {sum(r.low > 1 for r in ratios)} of {len(ratios)}"
+    above = f"in {sum(r.low > 1 for r in ratios)} of {len(ratios)} the whole interval is above 1"
     return f"{name} {median:.2f} in the median, {ratio_text(max(ratios))} at most, {above}"
 
 

@@ -200,7 +200,7 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
     if ranking.pending:
         return [Text(f"no best yet: {plural(ranking.pending, 'configuration')} left to run")]
     if not any(summary.ok for summary in summaries):
-        return [Text("no best: no configuration ended well")]
+        return [Text("no best: no configuration finished without errors")]
     reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))
     if list(reasons) == ["unchecked"]:
         return [Text("no best: nothing was verified, and only a correct configuration can be the best")]

@@ -99,7 +99,7 @@ class Observer:
         if first is None:
             return judgement
         judgement = worse(from_all(judgement))
-        warning = f"ranks hold different parameters since step {first}; the verdict is the gravest over ranks"
+        warning = f"ranks have different parameters since step {first}; the verdict is that of the worst rank"
         return Judgement(judgement.correctness, [*judgement.warnings, warning])
 
     def _first_disagreement(self) -> int | None:

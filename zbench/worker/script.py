@@ -211,7 +211,7 @@ def _failure(status: int, lines: list[str]) -> Exception:
     if shortage:
         return MemoryError(shortage[-1][:_LONGEST_LINE])
     errors = [line for line in lines if "Error: " in line or line.endswith("Error")]
-    last = (errors or lines or ["it said nothing"])[-1]
+    last = (errors or lines or ["no output"])[-1]
     return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
 
 
@@ -222,7 +222,7 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
         spec = trial.workload.step_times
         source = next(v for v in (spec.jsonl, spec.regex, spec.console) if v) if spec else "step_times"
         raise UsageError(
-            f"workload.step_times: {source} told of {len(seconds)} steps, and run.warmup_steps is"
+            f"workload.step_times: {source} has {len(seconds)} steps, and run.warmup_steps is"
             f" {trial.run.warmup_steps}; correct step_times, or pass {{steps}} to the script"
         )
     return timed
@@ -240,7 +240,7 @@ def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
 
 def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgement:
     if checkpoint is None:
-        warning = "not verified: the command saves nothing to judge; name it as workload.checkpoint"
+        warning = "not verified: there is no checkpoint; name the command's as workload.checkpoint"
         return Judgement(Correctness("unchecked"), [warning] if trial.verify.mode != "off" else [])
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))

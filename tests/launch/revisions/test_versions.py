@@ -92,7 +92,7 @@ def test_interpreters_and_environments_are_taken_as_they_are(tmp_path: Path) -> 
         ("no-such-revision", "no such revision in this repository"),
         ("", "expected a git revision"),
         ("--upload-pack=evil", "expected a git revision"),
-        ("backend.py", "is a file but no interpreter"),
+        ("backend.py", "is a file, not an interpreter"),
     ],
 )
 def test_what_cannot_be_measured_gets_a_clear_message(text: str, says: str) -> None:

@@ -75,7 +75,7 @@ def test_an_interval_beyond_a_factor_of_10_is_told_in_words() -> None:
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [
-        ("unchecked", "a full verdict was asked for and nothing could be judged"),
+        ("unchecked", "verify.mode is full, and nothing could be verified"),
         ("identical", "verdict fell from identical to unchecked"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_comparison_without_timing_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("run_noise", "words"),
-    [(0.02, "of 2 %, as --run-noise states"), (None, "as far as earlier runs show it")],
+    [(0.02, "of 2 %, as --run-noise states"), (None, "as measured on earlier runs")],
 )
 def test_stored_runs_are_described_by_the_noise_between_runs(run_noise: float | None, words: str) -> None:
     assert f"noise between runs {words}, margin 5 %" in texts.method(comparison(run_noise=run_noise))

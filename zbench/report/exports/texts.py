@@ -114,7 +114,7 @@ def reasons(row: Row) -> list[str]:
     """Return why the row got its answer, and what changed that `cells` does not show, a sentence each."""
     lines = []
     if row.answer == "incorrect":
-        what = row.head.diagnosis or "it computes another training step than the reference"
+        what = row.head.diagnosis or "its training step differs from the reference's"
         lines.append(f"head is {row.head.verdict}: {what}")
     elif row.head.outcome != "ok":
         lines.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
@@ -124,7 +124,7 @@ def reasons(row: Row) -> list[str]:
         )
         lines.append("head fails more often than base (base {}, head {})".format(*counts))
     if row.answer == "unchecked" and row.head.is_unjudged and not row.verdict_lowered:
-        lines.append("a full verdict was asked for and nothing could be judged")
+        lines.append("verify.mode is full, and nothing could be verified")
     if row.verdict_lowered and row.answer != "incorrect":
         lines.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
     if row.step_time is not None and row.step_time.reason:
@@ -171,7 +171,7 @@ def summary(comparison: Comparison) -> list[str]:
     if comparison.added:
         lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
-        lines.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
+        lines.append(f"UNLIKE MACHINES, compared because of --across: {'; '.join(comparison.unlike)}")
     if comparison.no_yardstick and comparison.settings.run_noise is None:
         lines.append(f"compared without the machine's yardstick: {comparison.no_yardstick}")
     if comparison.warnings:
@@ -186,7 +186,7 @@ def _would_have_seen(comparison: Comparison) -> list[str]:
         return []
     least, most = percent(expm1(min(detectable))), percent(expm1(max(detectable)))
     span = most if least == most else f"{least} to {most}"
-    return [f"at this noise a slowdown would have been called nine times in ten from {span} on"]
+    return [f"smallest slowdown detected nine times in ten at this noise: {span}"]
 
 
 def method(comparison: Comparison) -> str:
@@ -196,7 +196,7 @@ def method(comparison: Comparison) -> str:
     margin = f"margin {100 * settings.thresholds['step_time']:g} %"
     family = f"alpha {settings.alpha:g} over the family (Holm)"
     if comparison.paired is not None and comparison.paired.exact_only:
-        return "one sample a side: verdicts and exact figures alone, nothing was timed"
+        return "one sample per side: verdicts and exact figures only, nothing was timed"
     if comparison.paired is not None:
         checked = comparison.paired.control
         return (
@@ -205,10 +205,10 @@ def method(comparison: Comparison) -> str:
             f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
             f"{percent(checked.drift)} from start to end"
         )
-    noise = "for noise between runs as far as earlier runs show it"
+    noise = "for noise between runs as measured on earlier runs"
     if settings.run_noise is not None:
         noise = f"for noise between runs of {100 * settings.run_noise:g} %, as --run-noise states"
     elif not comparison.no_yardstick:
         noise = "for 2 %, each repeat over each part of the machine's yardstick in its own heat"
-    less = "--paired decides with less doubt"
+    less = "--paired detects smaller changes"
     return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"

@@ -96,7 +96,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         "Device memory limit": bytes_text(limit) if limit is not None else "",
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
         "Verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none",
-        "What mattered in the search": ", ".join(f"{key} {share:.0%}" for key, share in shares),
+        "Importance of keys in the search": ", ".join(f"{key} {share:.0%}" for key, share in shares),
         "Machine": machine_text(source.facts),
         "Run": ", ".join(source.run_ids) or source.name,
         "Commit": source.commit or "",
