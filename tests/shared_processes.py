@@ -35,11 +35,10 @@ class SharedServer(WarmServer):
         else:
             self.end()
 
-    def start_group(self, *arguments: Any, **keys: Any) -> RankGroup:
+    def start_group(self, group: RankGroup, *arguments: Any) -> None:
         self._is_idle = False  # a server that cannot start a group is not lent again
-        self._group = super().start_group(*arguments, **keys)
-        self._is_idle = True
-        return self._group
+        super().start_group(group, *arguments)
+        self._group, self._is_idle = group, True
 
     def end(self) -> None:
         """End it."""

@@ -126,26 +126,29 @@ class ServerLostError(Exception):
 
 
 class RankGroup:
-    """The processes of one trial, as their launcher sees them.
+    """The processes of one trial, as their launcher sees them; `WarmServer.start_group` starts them.
 
+    It is there before them, so that whoever holds it can end them whenever something interrupts their start.
     deadline: the seconds that they may run; what they wait for a turn does not count. stop_when: polled
     while they run, and once after it; a reason ends them.
     """
 
-    def __init__(
-        self,
-        keeper: "connection.Connection[object, object]",
-        ranks: int,
-        deadline: float,
-        stop_when: StopWhen,
-    ) -> None:
-        self._keeper, self._left, self._stop_when = keeper, deadline, stop_when
+    def __init__(self, ranks: int, deadline: float, stop_when: StopWhen) -> None:
+        ours, self._keepers_end = socket.socketpair()
+        self._keeper: connection.Connection[object, object] = connection.Connection(ours.detach())
+        self._left, self._stop_when = deadline, stop_when
         self._pids: tuple[int, ...] = ()
         self.end = GroupEnd(ranks)
-        self.is_gone = False
+        self.is_gone = True
 
-    def await_start(self) -> None:
-        """Return when all ranks have been forked; ServerLostError where they cannot be."""
+    def start(self, hand_over: Callable[[int], None]) -> None:
+        """Return when all ranks have been forked; ServerLostError where they cannot be.
+
+        hand_over: asks for them, and gives their keeper the other end of this group's socket.
+        """
+        self.is_gone = False
+        with self._keepers_end:
+            hand_over(self._keepers_end.fileno())
         message = self._receive(_END_SECONDS)
         if not isinstance(message, Started):  # the server is stopped
             raise ServerLostError
@@ -167,6 +170,7 @@ class RankGroup:
 
     def close(self) -> None:
         """Have the keeper end what is left of the group, and return when it has."""
+        self._keepers_end.close()
         with suppress(ServerLostError):
             self._finish()
         self._keeper.close()
@@ -271,28 +275,18 @@ class WarmServer:
             self.ready = message
         return self.ready
 
-    def start_group(
-        self, target: str, ranks: Sequence[RankStart], *, deadline: float, stop_when: StopWhen = lambda: None
-    ) -> "RankGroup":
-        """Start one process for each of `ranks`. deadline, stop_when: see `RankGroup`.
+    def start_group(self, group: RankGroup, target: str, ranks: Sequence[RankStart]) -> None:
+        """Start one process for each of `ranks`; ServerLostError if the server died."""
 
-        ServerLostError if the server died.
-        """
+        def hand_over(handle: int) -> None:
+            try:
+                self._connection.send(StartGroup(target, tuple(ranks)))
+                reduction.send_handle(self._connection, handle, self._process.pid)
+            except OSError:
+                raise ServerLostError from None
+
         self.wait_until_ready()
-        ours, theirs = socket.socketpair()
-        group = RankGroup(connection.Connection(ours.detach()), len(ranks), deadline, stop_when)
-        try:
-            self._connection.send(StartGroup(target, tuple(ranks)))
-            reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
-        except OSError:
-            raise ServerLostError from None
-        theirs.close()
-        try:
-            group.await_start()
-        except KeyboardInterrupt:
-            group.close()
-            raise
-        return group
+        group.start(hand_over)
 
     def close(self) -> None:
         """End the server and whatever it started. It ends its group itself once it has imported all."""

@@ -74,16 +74,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 
-    def start(self, plan: ProcessPlan) -> RankGroup:
-        """Start processes; ServerLostError if the server is killed meanwhile."""
+    def start(self, group: RankGroup, plan: ProcessPlan) -> None:
+        """Start the processes of a group; ServerLostError if the server is killed meanwhile."""
         self.wait_until_ready()
-        tail, watch = ProgressTail(plan.files.progress), plan.watch
-        return self._server.start_group(
-            plan.target,
-            plan.starts,
-            deadline=plan.deadline,
-            stop_when=lambda: tail.feed(watch) if watch is not None else None,
-        )
+        self._server.start_group(group, plan.target, plan.starts)
 
     def call(
         self, target: str, trial: dict[str, Any], world_size: int, base_dir: str = "", *, patience: float
@@ -137,8 +131,10 @@ class Processes(Contender):
     def __init__(self, launcher: Launcher, plan: ProcessPlan, seat: Seat | None = None) -> None:
         self.plan, self.seat = plan, seat
         self._launcher = launcher
-        self._group: RankGroup | None = None
-        self._is_lost = False
+        tail, watch = ProgressTail(plan.files.progress), plan.watch
+        stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
+        self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
+        self._has_begun = self._is_lost = False
         self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
 
     def advance(self) -> None:
@@ -149,8 +145,9 @@ class Processes(Contender):
         kills, own, began = kernel_oom_kills(), time.process_time(), time.monotonic()
         self._meter.begin()
         try:
-            if self._group is None:
-                self._group = self._launcher.start(self.plan)
+            if not self._has_begun:
+                self._has_begun = True
+                self._launcher.start(self._group, self.plan)
             elif self.seat is not None:
                 self.seat.go()
             self._group.advance(self.seat)
@@ -164,7 +161,7 @@ class Processes(Contender):
 
     def attempt(self) -> Attempt:
         """Return how the processes ended."""
-        if self._is_lost or self._group is None:
+        if self._is_lost:
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
         logs, end, first = self.plan.files.logs, self._group.end, self.plan.first
@@ -185,8 +182,7 @@ class Processes(Contender):
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing of them."""
-        if self._group is not None:
-            self._group.close()
+        self._group.close()
 
 
 class LocalExecutor(Executor):
