@@ -15,8 +15,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-# What starts processes, in random order, at nice 10 beside a busy loop on every core; an hour or two.
+# What starts processes, in random order, at nice 10 beside a busy loop on every core; ten minutes on 2 cores.
 PRESSED := $(addprefix tests/,launch worker tune cli github e2e)
+test-pressure: WORKERS = 8
 test-pressure: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest-randomly>=3.15"
 	@trap 'kill $$loops' EXIT; trap 'exit 130' INT TERM; loops=; \
