@@ -1,4 +1,4 @@
-"""What runs leave behind that can be made again: found, with its size, and removed.
+"""Finds and removes files of runs that zbench can create again.
 
 Records, specifications, studies, baselines, tags and the logs of repeats that failed are never touched.
 """
@@ -18,7 +18,7 @@ from zbench.record.store import LOGS, REFERENCES, TRACES, DirectoryLock, find_ru
 
 @dataclass(frozen=True, slots=True)
 class CachedFolder:
-    """A folder that can be made again. kind: why it is there. owner: the run directory, if it is in one."""
+    """A folder that can be created again. kind: its contents. owner: the run directory, if it is in one."""
 
     kind: str
     path: Path
@@ -27,7 +27,7 @@ class CachedFolder:
     owner: Path | None = None
 
     def remove(self) -> None:
-        """Remove the folder. UsageError where a command is writing its run now, or it cannot be removed."""
+        """Remove the folder. UsageError if a command is writing its run now, or it cannot be removed."""
         lock = None if self.owner is None else DirectoryLock(self.owner)
         try:
             if self.owner is not None and not is_inside(self.path, self.owner):
@@ -41,7 +41,7 @@ class CachedFolder:
 
 
 def cached_folders(output_dir: Path, *, older_than_s: float = 0.0) -> list[CachedFolder]:
-    """Return what runs left below `output_dir`, and environments of revisions, unchanged for that long."""
+    """Return folders of runs in `output_dir`, and environments of revisions, unchanged for that long."""
     newest = time.time() - older_than_s
     return [one for one in _all(output_dir) if one.changed <= newest]
 
@@ -68,7 +68,7 @@ def _logs_of_good_repeats(run: Path) -> Iterator[Path]:
 
 
 def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[CachedFolder]:
-    """Yield the folder with its size and its newest change, nothing where it is none or elsewhere."""
+    """Yield the folder with its size and newest change; nothing if it is no folder or outside of its run."""
     if path.is_dir() and not path.is_symlink() and (owner is None or is_inside(path, owner)):
         with contextlib.suppress(FileNotFoundError):  # somebody removes it now
             files = [file.lstat() for file in path.rglob("*") if file.is_symlink() or file.is_file()]

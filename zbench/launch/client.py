@@ -25,10 +25,10 @@ from zbench.launch.turns import Seat
 from zbench.spec.environments import extensions_directory
 
 PEER_GRACE_SECONDS = 2.0
-"""How long the other ranks may go on after one failed: they may say why, but mostly wait for it in vain."""
+"""Seconds that the other ranks may continue after one failed, to report why; most only wait for that rank."""
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""What variables begin with that are not passed on: thread counts are the trial's to set."""
+"""Prefixes of environment variables that ranks do not inherit: the trial sets thread counts."""
 
 _ROOT = Path(__file__).parents[2]
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
@@ -42,7 +42,7 @@ StopWhen = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """How one process of a group begins.
+    """How one process of a group starts.
 
     job: the pickled argument of the target. log: the file that takes stdout and stderr. error: where an
     escaped exception is written (`zbench.worker.job.write_error`), as (result path, rank). cpus: the cores
@@ -65,7 +65,7 @@ class StartGroup:
 
 @dataclass(frozen=True, slots=True)
 class EndGroup:
-    """Kill what is left of the group. dump_stacks: every rank first writes its Python stacks to its log."""
+    """Kill the group's remaining processes. dump_stacks: they first write their stacks to their logs."""
 
     dump_stacks: bool = False
 
@@ -96,9 +96,9 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class GroupGone:
-    """No process of the group, nor any that it started, is left. cpu_seconds: what all of them used.
+    """All processes of the group, and all that they started, have ended. cpu_seconds: of all of them.
 
-    peak_rss_bytes: the most memory that one rank held.
+    peak_rss_bytes: the largest resident memory of one rank.
     """
 
     cpu_seconds: float
@@ -107,9 +107,9 @@ class GroupGone:
 
 @dataclass(slots=True)
 class GroupEnd:
-    """How a group ended. exits: rank -> exit status (-n for signal n) of those that ended by themselves.
+    """How a group ended. exits: rank -> exit status (-n for signal n) of the ranks that ended by themselves.
 
-    suspended: a rank that was stopped by a signal when the deadline came. stopped: why `stop_when` ended it.
+    suspended: a rank that a signal had stopped at the deadline. stopped: the reason that `stop_when` gave.
     """
 
     ranks: int
@@ -122,15 +122,15 @@ class GroupEnd:
 
 
 class ServerLostError(Exception):
-    """The trial server died, and every rank with it. Not the fault of the trial that was running."""
+    """The trial server died, and every rank with it; the trial that was running is not the cause."""
 
 
 class RankGroup:
-    """The processes of one trial, as their launcher sees them; `WarmServer.start_group` starts them.
+    """The launcher's view of the processes of one trial, which `WarmServer.start_group` starts.
 
-    It is there before them, so that whoever holds it can end them whenever something interrupts their start.
-    deadline: the seconds that they may run; what they wait for a turn does not count. stop_when: polled
-    while they run, and once after it; a reason ends them.
+    It exists before them, so that its owner can end them if their start is interrupted. deadline: the seconds
+    that they may run, without the time that they wait for turns. stop_when: polled while they run, and once
+    afterwards; if it returns a reason, they are ended.
     """
 
     def __init__(self, ranks: int, deadline: float, stop_when: StopWhen) -> None:
@@ -142,9 +142,9 @@ class RankGroup:
         self.is_gone = True
 
     def start(self, hand_over: Callable[[int], None]) -> None:
-        """Return when all ranks have been forked; ServerLostError where they cannot be.
+        """Return when all ranks have been forked; ServerLostError if the server dies first.
 
-        hand_over: asks for them, and gives their keeper the other end of this group's socket.
+        hand_over: requests the ranks, and gives their keeper the other end of this group's socket.
         """
         self.is_gone = False
         with self._keepers_end:
@@ -169,14 +169,14 @@ class RankGroup:
             self._stop_when()  # shows what came after the last poll; nothing is left to be ended
 
     def close(self) -> None:
-        """Have the keeper end what is left of the group, and return when it has."""
+        """Have the keeper end the group's remaining processes, and return when they have ended."""
         self._keepers_end.close()
         with suppress(ServerLostError):
             self._finish()
         self._keeper.close()
 
     def _watch(self, deadline: float, seat: Seat | None) -> bool:
-        """Return True when all ranks wait at `seat`, False when the group is gone or has to be ended."""
+        """Return True when all ranks wait at `seat`, False when the group has ended or must be ended."""
         give_up = deadline
         while not self.is_gone:
             if seat is not None and seat.is_taken:
@@ -202,7 +202,7 @@ class RankGroup:
         return False
 
     def _finish(self) -> None:
-        """Kill what is left of the group and return when it is gone."""
+        """Kill the group's remaining processes and return when they have ended."""
         if not self.is_gone:
             self._send(EndGroup(dump_stacks=self.end.timed_out))
         while not self.is_gone:
@@ -210,7 +210,7 @@ class RankGroup:
                 raise ServerLostError
 
     def _next_event(self, timeout: float) -> object:
-        """Return what happened to the group next; None after `timeout` seconds."""
+        """Return the group's next event, None after `timeout` seconds."""
         message = self._receive(timeout)
         if isinstance(message, GroupGone):
             self.is_gone = True
@@ -289,7 +289,7 @@ class WarmServer:
         group.start(hand_over)
 
     def close(self) -> None:
-        """End the server and whatever it started. It ends its group itself once it has imported all."""
+        """End the server and all that it started. The server does this itself if its imports are complete."""
         self._connection.close()
         if self.ready is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -310,7 +310,7 @@ class WarmServer:
             raise ServerLostError from None
 
     def _kill_all(self) -> None:
-        """Have the reaper kill the server and all that it left; kill what does not end."""
+        """Have the reaper kill the server and its remaining processes; kill the reaper if it hangs."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
@@ -329,10 +329,10 @@ class WarmServer:
 
 
 def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a trial server; under the running interpreter they lead to this zbench.
+    """Return the environment variables of a trial server; the running interpreter's name this zbench.
 
-    Another environment compiles its extensions in a place of its own: two versions of DeepSpeed would replace
-    one another's in torch's.
+    Another environment compiles its extensions in its own directory: in torch's directory, two versions of
+    DeepSpeed would overwrite each other's extensions.
     """
     kept = {key: value for key, value in inherited.items() if not key.startswith(THREAD_VARIABLES)}
     kept |= {
@@ -354,14 +354,14 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
 
 
 def _command(python: Path | None) -> list[str]:
-    """Return the command that is the trial server, without its arguments."""
+    """Return the command line of the trial server, without arguments."""
     if python is None:
         return [sys.executable, "-P", "-m", "zbench.launch.server"]
     return [str(python), "-P", foreign_env.__file__, json.dumps(list(zbench.__path__))]
 
 
 def _suspended(pids: Sequence[int]) -> int | None:
-    """Return the first rank whose process is stopped, None where all run."""
+    """Return the first rank whose process is stopped, None if there is none."""
     for rank, pid in enumerate(pids):
         with suppress(psutil.NoSuchProcess):
             if psutil.Process(pid).status() == psutil.STATUS_STOPPED:

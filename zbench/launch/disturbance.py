@@ -1,4 +1,4 @@
-"""Whether something else used the machine, or slowed it, while a trial ran. Reads /proc and /sys only."""
+"""Detects whether other processes used or slowed the machine during a trial. Reads /proc and /sys only."""
 
 import os
 import time
@@ -31,7 +31,7 @@ class MachineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What others took between two snapshots, as shares of the usable CPU time."""
+    """CPU time that other processes took between two snapshots, as fractions of the usable CPU time."""
 
     other: float
     stolen: float
@@ -78,23 +78,23 @@ def parse_stat(lines: Iterable[str], cpus: set[int]) -> tuple[float, float]:
 
 
 class DisturbanceMeter:
-    """Adds up what happened to the machine while one trial worked; what it waited does not count."""
+    """Adds up disturbances while one trial works; the time that it waits for turns does not count."""
 
     def __init__(self) -> None:
         self._before: MachineSnapshot | None = None
         self._spans: list[tuple[MachineSnapshot, MachineSnapshot]] = []
 
     def begin(self) -> None:
-        """The trial works from now on."""
+        """Start counting: the trial begins to work."""
         self._before = snapshot()
 
     def end(self) -> None:
-        """The trial waits, or has ended."""
+        """Stop counting: the trial waits or has ended."""
         assert self._before is not None, "it has begun"
         self._spans.append((self._before, snapshot()))
 
     def disturbance(self, own_cpu_seconds: float) -> Disturbance:
-        """Return what others took; `own_cpu_seconds` is what the trial's ranks used in all."""
+        """Return the disturbance; own_cpu_seconds: CPU time of the trial's own ranks."""
         return between(self._spans, own_cpu_seconds=own_cpu_seconds)
 
 

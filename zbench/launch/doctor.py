@@ -1,4 +1,4 @@
-"""Whether this machine can run trials, and how well. Processes start as those of trials do."""
+"""Checks whether this machine can run trials, and how well. Processes start in the same way as a trial's."""
 
 import os
 import resource
@@ -32,8 +32,8 @@ Status = Literal["ok", "info", "warn", "fail"]
 class Check:
     """One line of the report.
 
-    `fail`: trials cannot run; `warn`: figures will suffer; `info`: a choice less, such as an engine that is
-    not here.
+    `fail`: trials cannot run; `warn`: measurements will be noisy or wrong; `info`: something optional is
+    missing, such as an engine.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Check:
 def examine(output_dir: Path, environments: Sequence[str] = ()) -> Iterator[Check]:
     """Yield every check in the order of the report; the slow ones, which start processes, come last.
 
-    environments: what `engine_python` may name; each is asked which engines it can run.
+    environments: values for `engine_python`; the report says which engines run in each.
     """
     yield from _machine()
     yield from _threads()
@@ -119,7 +119,7 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
 
 
 def _environment(written: str) -> Iterator[Check]:
-    """Yield what another Python environment has, and which engines run there, in the words of `plan`."""
+    """Yield the versions of another Python environment, and which engines run there, as `plan` says it."""
     there = environments.environment(written, Path.cwd())
     if isinstance(there, str):
         yield Check("engine_python", "info", there)

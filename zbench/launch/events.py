@@ -1,4 +1,4 @@
-"""What a sweep tells while it runs, and the progress lines of rank 0. `report` renders events."""
+"""The events of a running sweep, and the progress lines of rank 0. `report` renders them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from zbench.spec.trial import TrialSpec
 
 @dataclass(frozen=True, slots=True)
 class SweepStarted:
-    """repeats: how many are to run, not counting `finished`, which an earlier start of this run recorded.
+    """repeats: the number to run, without `finished`, which an earlier start of this run recorded.
 
     axes: the varied keys.
     """
@@ -58,7 +58,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something beside the trials themselves, in words: a repeat that is run again, and why."""
+    """A message about the run, such as why a repeat runs again."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Which executor runs the trials of a command, and whether it has room for them."""
+"""Chooses the executor of a command's trials, and checks that it can start them."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 RANK_BYTES = 64 << 20
-"""What an idle rank needs for itself beside the memory it shares with the server (measured: 40 to 60 MB)."""
+"""Private memory of an idle rank, in addition to what it shares with the server (measured: 40 to 60 MB)."""
 
 MAX_RANKS = 64
 """The most ranks that are started on one host."""
@@ -27,13 +27,13 @@ _SPARE_PROCESSES = 64
 
 
 Backend = SlurmOptions | RayCluster | None
-"""What runs trials: jobs of SLURM, a cluster of Ray's, or this machine."""
+"""Where trials run: in jobs of SLURM, on a Ray cluster, or on this machine."""
 
 
 def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None]) -> Backend:
-    """Return what runs the trials, by `--slurm` and `--ray`; UsageError where both are asked for.
+    """Return the backend that `--slurm` or `--ray` names; UsageError if both are given.
 
-    tell: told which nodes are left alone.
+    tell: called with a message about nodes that are not used.
     """
     if slurm and ray is not None:
         raise UsageError("--slurm and --ray exclude each other; leave one of them out")
@@ -45,7 +45,7 @@ def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None
 def make_executor(
     run_dir: Path, base_dir: Path, backend: Backend, *, targets: Targets | None = None
 ) -> Executor:
-    """Return the executor of this machine, or of a cluster that `require_room` found fit."""
+    """Return the executor of this machine, or of a cluster that `require_room` has checked."""
     if backend is None:
         return LocalExecutor(run_dir, base_dir, targets=targets)
     if isinstance(backend, SlurmOptions):
@@ -54,7 +54,7 @@ def make_executor(
 
 
 def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) -> None:
-    """Raise UsageError before anything is made on disk if the ranks of some trial cannot run there."""
+    """Raise UsageError if the ranks of some trial cannot run on the backend; nothing is written to disk."""
     if isinstance(backend, SlurmOptions) and any(trial.run.order == "turns" for trial in trials):
         raise UsageError(
             "run.order: turns: in SLURM each trial has its nodes to itself, so configurations run in rounds;"

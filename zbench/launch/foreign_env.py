@@ -1,6 +1,6 @@
-"""Starts the trial server under another environment's interpreter, which has no zbench. It is run by path.
+"""Starts the trial server with the interpreter of another environment, which has no zbench. Run by path.
 
-Only `zbench` is added to that environment. Everything else, torch first of all, is the environment's own.
+Only `zbench` is added to that environment. All other packages, such as torch, are the environment's own.
 """
 
 import importlib.abc
@@ -16,7 +16,7 @@ NATIVE = "zbench._native"
 
 
 class OwnZbench:
-    """Finds the package `zbench` in given places, before whatever the environment may hold of that name."""
+    """Finds the package `zbench` in given places, before any package of that name in the environment."""
 
     def __init__(self, places: Sequence[str]) -> None:
         self._places = list(places)
@@ -37,7 +37,7 @@ class OwnZbench:
 
 
 class AbsentCore(importlib.abc.Loader):
-    """Loads a stand-in for the native core, which was built for another Python: using it is the error."""
+    """Loads a stand-in for the native core, which was built for another Python: using it raises an error."""
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """Leave the module to the import system."""

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a cluster: a look at each, and the worker that runs trials there."""
+"""The code that runs on the nodes of a cluster: a check of the node, and the worker that runs trials."""
 
 import os
 import shutil
@@ -30,14 +30,14 @@ _SHIPPED = (
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions that must be the same on every node; another Ray or Python is refused by Ray."""
+    """Return the versions that must be equal on every node; Ray itself refuses another Ray or Python."""
     return {name: version for name, version in software_facts().items() if name in ("zbench", "torch")}
 
 
 def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]) -> tuple[str, str, str]:
-    """Look at this node: its kind, equal where timings may be compared; that in words; what is wrong, if any.
+    """Check this node. Return its kind (equal if timings may be compared), its description, and its problem.
 
-    modules: the user's own, which trials import. wanted: the versions of the command.
+    modules: the user's own modules, which trials import. wanted: the versions of the command.
     """
     places = [base_dir, str(Path.cwd()), *sys.path]
     missing = [name for name in modules if PathFinder.find_spec(name.partition(".")[0], places) is None]
@@ -48,7 +48,7 @@ def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]
 
 
 def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
-    """Return how many ranks of a trial each node has; UsageError where they cannot be shared out so."""
+    """Return the number of a trial's ranks on each node; UsageError if they cannot be divided evenly."""
     each, rest = divmod(trial.run.world_size, nodes)
     if rest or each == 0:
         raise UsageError(
@@ -68,7 +68,7 @@ def nodes_of(task: Task | HeatTask) -> int:
 
 
 def references_of(task: Task | HeatTask) -> dict[str, bytes]:
-    """Return the references that a task, or each of a heat, is judged by, under their names."""
+    """Return the references of a task, or of each task of a heat, by name."""
     tasks = task.tasks if isinstance(task, HeatTask) else [task]
     paths = {one.reference for one in tasks if isinstance(one, RepeatTask) and one.reference is not None}
     return {path.stem: path.read_bytes() for path in paths}
@@ -78,8 +78,8 @@ class NodeWorker:
     """Runs tasks on its node, with a trial server that stays: an actor of Ray, or a process of a job."""
 
     def __init__(self, base_dir: str, targets: Targets, address: str = "", cpus: int = 0) -> None:
-        """address, cpus: what Ray says of the node. Where the node has no `base_dir`, relative paths begin in
-        the job's own directory.
+        """address, cpus: of the node, as Ray reports them. If the node has no `base_dir`, relative paths
+        start from the job's own directory.
         """
         self._address = address
         for interface, addresses in psutil.net_if_addrs().items():
@@ -92,7 +92,7 @@ class NodeWorker:
         self._reason: str | None = None
 
     def meeting_point(self) -> str:
-        """Return where the ranks of a trial can meet, this node's being the first."""
+        """Return the rendezvous address of a trial whose first node is this one."""
         with socket.create_server((self._address, 0)) as probe:
             return f"tcp://{self._address}:{probe.getsockname()[1]}"
 
@@ -108,8 +108,8 @@ class NodeWorker:
         """Run a task, or those of a heat; return how each ended, and its files by their paths in the run
         directory.
 
-        number: this node's among the `nodes` of the trial. meeting: where the ranks of several nodes meet.
-        references: as of `references_of`. watch: where `progress` is not asked.
+        number: of this node among the `nodes` of the trial. meeting: the rendezvous address of several nodes.
+        references: see `references_of`. watch: for a caller that does not use `progress`.
         """
         self._reason = None
         self._executor.share = None if meeting is None else (number, nodes, meeting)
@@ -147,7 +147,7 @@ class NodeWorker:
         return task if reference is None else replace(task, reference=self._references() / reference.stem)
 
     def _files(self) -> dict[str, bytes]:
-        """Return what a task left in this node's run directory, and remove it there."""
+        """Return the files of a task in this node's run directory, and remove them there."""
         home = self._executor.run_dir
         logs = (path for path in (home / LOGS).rglob("*") if path.is_file())
         found = [*logs, *(home / TRACES).glob("*"), *(home / REFERENCES).glob("*.safetensors")]
@@ -158,14 +158,14 @@ class NodeWorker:
 
 
 def unpack(files: Mapping[str, bytes], run_dir: Path) -> None:
-    """Write what a task left on a node into the run directory."""
+    """Write a task's files from a node into the run directory."""
     for path, data in files.items():
         (run_dir / path).parent.mkdir(parents=True, exist_ok=True)
         (run_dir / path).write_bytes(data)
 
 
 def joined(parts: Sequence[Attempt]) -> Attempt:
-    """Return how a task ended, by what its nodes say: the first one's result, or the cause of the failure."""
+    """Return how a task ended: the result of its first node, or the failure that caused the others."""
     failed = [(_weight(part.error), part) for part in parts if part.error is not None]
     if failed:
         return min(failed, key=lambda one: one[0])[1]
@@ -173,5 +173,5 @@ def joined(parts: Sequence[Attempt]) -> Attempt:
 
 
 def _weight(error: Failure) -> tuple[bool, int]:
-    """Return what is small for a cause: a rank that only lost its peer comes after all others."""
+    """Return the sort key of failures, likely causes first: a rank that only lost its peer comes last."""
     return kind_of(RuntimeError(error.message)) == "peer_lost", _CAUSES.index(error.kind)

@@ -1,7 +1,7 @@
-"""What an out-of-memory says of larger points: they need at least as much, so they need not be run.
+"""Skips points that are larger than one that ran out of memory: they need at least as much memory.
 
-Pure bookkeeping over configurations. A point is larger where every size is at least as large, one is larger,
-and all else is the same. Sizes are only those whose growth can never free memory.
+Pure bookkeeping over configurations. A point is larger if every size is at least as large, one is larger, and
+all other keys are equal. Sizes are only the keys whose growth can never free memory.
 """
 
 import copy
@@ -27,13 +27,13 @@ _Sized = tuple[dict[str, float], str]
 
 
 class ImpliedOom:
-    """Remembers which configurations ran out of memory, and says which others therefore must."""
+    """Remembers which configurations ran out of memory, and says which others must run out of it, too."""
 
     def __init__(self) -> None:
         self._failed: list[tuple[_Sized, str]] = []
 
     def observe(self, record: Record) -> None:
-        """Learn from a record; only an out-of-memory that was seen, not implied, teaches anything."""
+        """Note a record, if it ran out of memory; an implied out-of-memory does not count."""
         if record.outcome == "oom" and (record.error is None or record.error.kind != KIND):
             self._failed.append((_sized(record.config), record.trial_id))
 

@@ -24,7 +24,7 @@ def classify(
     log: str,
     memory_limit: int | None = None,
 ) -> tuple[Outcome, Failure | None]:
-    """Return the outcome and, unless it is ok, why.
+    """Return the outcome and, unless it is ok, the failure.
 
     kernel_oom_kills: how many processes the kernel's out-of-memory killer took on this machine while the
     group ran. log: the group's log directory, relative to the run directory; the failing rank's file is
@@ -64,7 +64,7 @@ def kernel_oom_kills() -> int:
 def _killed(
     rank: int, number: int, kernel_oom_kills: int, memory_limit: int | None, log: str
 ) -> tuple[Outcome, Failure]:
-    """Return what a rank's end by a signal means.
+    """Return the outcome and failure of a rank that a signal ended.
 
     Under a memory limit, a library that cannot allocate memory, or a thread's stack, aborts silently.
     """

@@ -1,4 +1,4 @@
-"""The reaper of a trial server: ends what is left when the server ends, however it ends."""
+"""The reaper of a trial server: when the server ends, for any reason, it ends all remaining processes."""
 
 import ctypes
 import os

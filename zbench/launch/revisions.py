@@ -1,10 +1,10 @@
 """Two versions of zbench to measure: git revisions, each in its own environment, or interpreters.
 
-An environment holds the revision's project alone; torch and the rest are those of the running interpreter
-(`own_packages`). So two revisions differ in nothing else, and installing one takes seconds. Environments are
-kept under the user's cache by commit and reused. In a repository that is not zbench's own, what is installed
-is its project (a model of the user's, say), and zbench is the running one; a revision without a project has
-nothing to install.
+An environment contains only the revision's project; all other packages, such as torch, are those of the
+running interpreter (`share_packages`). So two revisions differ in nothing else, and installing one takes
+seconds. Environments are kept in the user's cache by commit and reused. In a repository other than zbench's,
+the revision's own project is installed (the user's model, for instance), and zbench is the running one. A
+revision without a project needs no installation.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ def add(document):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A zbench that can be run: what the user called it, its interpreter and, of a revision, its commit.
+    """A zbench that can run: the name that the user gave, its interpreter and, for a revision, its commit.
 
     repository: the working tree that the commit belongs to.
     """
@@ -86,7 +86,7 @@ class Version:
 def version_of(text: str, tell: Callable[[str], None]) -> Version:
     """Return the version that `text` names: an interpreter, an environment, or a revision to install.
 
-    UsageError where it is none of these, or the revision does not build; the message says where the log is.
+    UsageError if it is none of these, or if the revision does not build; the message names the log.
     """
     path = Path(text)
     if (path / "bin" / "python").is_file():
@@ -139,7 +139,7 @@ def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
 
 
 def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
-    """Return the environment of a commit, built if it is not there yet."""
+    """Return the environment of a commit; build it if it is missing."""
     depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_SHARING}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = cache_directory() / f"{commit[:12]}-{key}"
@@ -196,7 +196,7 @@ def _checked(command: list[str], log: Path, complaint: str) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's environment without what leads another interpreter to this one's zbench."""
+    """Return this process's environment without variables that name this zbench for other interpreters."""
     hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
     return {key: value for key, value in os.environ.items() if key not in hidden}
 
@@ -207,7 +207,7 @@ def _shared_paths() -> list[str]:
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git here and return what came of it; UsageError where there is no git."""
+    """Run git here and return the completed process; UsageError if git is not installed."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, check=False)
     except OSError as error:
@@ -217,14 +217,14 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
-    """Make an environment import so; `tree` is the working tree that must not be seen, None for none."""
+    """Make an environment use the running interpreter's packages, except those in the working tree `tree`."""
     (site_packages / f"{_MODULE}.py").write_text(_SHARING)
     document = json.dumps({"shared": list(shared), "tree": str(tree) if tree else None})
     (site_packages / f"{_MODULE}.pth").write_text(f"import {_MODULE}; {_MODULE}.add({document!r})\n")
 
 
 class Checkouts:
-    """Writes out the files of revisions as they are needed; they are gone when this object is."""
+    """Extracts the files of revisions when they are needed, into a directory that is removed at the end."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.resolve()
@@ -233,9 +233,9 @@ class Checkouts:
     def sweep_file(self, version: Version) -> Path:
         """Return the sweep file that a version runs.
 
-        Of a revision that is its own, in a copy of its own tree: a worker looks for the sweep's model and
-        data beside the file. A revision that lacks the file gets the given one in the same place. Outside
-        the repository, or for a bare interpreter, the given file is run as it is.
+        For a revision it is the revision's own file, in a copy of its tree: a worker looks for the sweep's
+        model and data beside the file. If the revision has no such file, the given one is copied there. A
+        file outside the repository, or the file of an interpreter, is used in place.
         """
         inside = version.repository is not None and self._file.is_relative_to(version.repository)
         if version.commit is None or version.repository is None or not inside:

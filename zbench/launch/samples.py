@@ -1,8 +1,8 @@
-"""The samples of a paired measurement, kept in a file as they are taken, so that it can be continued.
+"""The samples of a paired measurement, written to a file as they are taken, so that it can be resumed.
 
-A measurement that runs again takes the same samples in the same order: the orders of its blocks come from its
-seed, and what it decides comes from the samples. So it is continued by running it again. What the file holds
-is given out first; then samples are taken and added.
+A measurement that runs again asks for the same samples in the same order: its seed determines the orders of
+its blocks, and the samples determine its decisions. So to resume it, run it again: samples come from the file
+while it has any, and are then measured and appended to it.
 """
 
 import json
@@ -37,17 +37,17 @@ class Taker(Protocol):
 
 
 class KeptSamples:
-    """Samples in the order they were asked for, and how long they take. Close it when all is measured.
+    """The samples in the order of the requests, and how long they take. Close it at the end.
 
-    taken: how many there are so far, those of the file too.
+    taken: the number of samples so far, including those of the file.
     """
 
     def __init__(
         self, taker: Taker, path: Path | None, about: Mapping[str, Any], *, max_seconds: float = math.inf
     ) -> None:
-        """path: the file, made if missing; None keeps nothing. about: what is measured, as JSON values.
+        """path: the file, created if missing; None for no file. about: the measurement, as JSON values.
 
-        UsageError where the file is of another measurement, or cannot be written.
+        UsageError if the file is of another measurement or cannot be written.
         """
         self._taker, self._end = taker, time.monotonic() + max_seconds
         self.taken, self._seconds = 0, 0.0
@@ -94,7 +94,7 @@ class KeptSamples:
         return sample
 
     def last(self, side: Side) -> Sample:
-        """Return a sample that is not kept: of the end, which comes later where a measurement goes on."""
+        """Return a sample that is not written to the file: a resumed measurement takes its last one later."""
         return self._taker.take(side)
 
     def take_in_turns(self, first: Side, second: Side) -> tuple[Sample, Sample] | None:
@@ -123,7 +123,7 @@ class KeptSamples:
         return samples
 
     def time_left(self, *samples: int) -> str:
-        """Return in words how long so many more samples take, the least and the most; empty if not known."""
+        """Return how long the least and the most remaining samples take, in words; empty if not known."""
         known = [format_clock(self._seconds_for(count)) for count in samples if self.taken]
         return f" ({' to '.join(dict.fromkeys(known))} left)" if known else ""
 
@@ -131,6 +131,6 @@ class KeptSamples:
         return samples * self._seconds / self.taken if self.taken else math.nan
 
     def is_time_for(self, samples: int) -> bool:
-        """Say whether so many more samples will end in time."""
+        """Whether this many more samples end before the time limit."""
         is_kept = len(self._kept) > 0
         return is_kept or not time.monotonic() + self._seconds_for(samples) > self._end

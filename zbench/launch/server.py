@@ -1,4 +1,4 @@
-"""The trial server: imports torch once, then forks the ranks of trials, several trials at once if need be.
+"""The trial server: imports torch once, then forks the ranks of trials, of several trials at once if needed.
 
 `client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. The reaper
 only waits for its child, the server; the server forks a keeper for each group of ranks, and the keeper forks
@@ -50,7 +50,7 @@ class Server:
         self._keepers: dict[int, int] = {}  # pidfd -> pid
 
     def serve(self, ready: Ready) -> None:
-        """Report that all is imported, and obey until launcher or reaper is gone; then leave nothing."""
+        """Report that imports are complete, and serve requests until launcher or reaper end; then end all."""
         try:
             self._launcher.send(ready)
             while True:
@@ -85,7 +85,7 @@ class Server:
 
 
 class Keeper:
-    """Starts the ranks of one group, tells the launcher how they end, and leaves nothing of them."""
+    """Starts the ranks of one group, reports their ends to the launcher, and ends all their processes."""
 
     def __init__(self, launcher: "connection.Connection[object, object]") -> None:
         self._launcher = launcher
@@ -174,7 +174,7 @@ def _redirect(log: str) -> None:
 
 
 def load(modules: Sequence[str]) -> list[str]:
-    """Import the modules in order; return what failed, in words: a trial that needs it will say so again."""
+    """Import the modules in order; return failures in words: a trial that needs the module fails later."""
     problems = []
     for name in modules:
         try:

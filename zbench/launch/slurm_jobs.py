@@ -1,8 +1,8 @@
 """Jobs on a cluster: submitted by submitit, several as one array; their states as SLURM reports them.
 
-submitit asks `sacct`, which needs SLURM's accounting database, and takes a job for done when its processes
-have left their results. Here `squeue` is asked, which every SLURM has, and its answer alone counts: a job
-that is requeued is not done, whatever its first start left.
+submitit calls `sacct`, which needs SLURM's accounting database, and treats a job as done when its processes
+have written results. This module calls `squeue`, which every SLURM has, and relies on its answer alone: a
+requeued job is not done, even if its first start wrote results.
 """
 
 import getpass
@@ -40,7 +40,7 @@ class SlurmOptions:
     slurm_partition.
 
     cluster: `slurm`, or submitit's `local` (processes on this machine) to try a set-up without SLURM.
-    A job has its nodes for itself unless `exclusive=no` is given: a neighbour would slow it down. reuse:
+    A job has its nodes to itself unless `exclusive=no` is given: other jobs would slow it down. reuse:
     trials run one after another in one job, which keeps its nodes.
     """
 
@@ -51,7 +51,7 @@ class SlurmOptions:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
-        """Read `nodes=2 partition=gpu account=x` as options; UsageError for what is none."""
+        """Parse options such as `nodes=2 partition=gpu account=x`; UsageError for an invalid one."""
         options = {"exclusive": "yes"}
         for text in texts:
             key, sign, value = text.partition("=")
@@ -126,7 +126,7 @@ class Cluster:
         self._next_question = 0.0
 
     def state(self, job: Any) -> str:
-        """Return a job's state in SLURM's words; `GONE` for one that is no longer there."""
+        """Return SLURM's name of a job's state; `GONE` for a job that SLURM no longer lists."""
         if not self.is_slurm:
             return str(job.state) if job.done() else "RUNNING"
         if time.monotonic() >= self._next_question:
@@ -172,7 +172,7 @@ def require_slurm(options: SlurmOptions) -> Any:
 
 
 def _update(executor: Any, settings: dict[str, Any]) -> None:
-    """Set parameters of a submitit executor; UsageError for those that it does not know."""
+    """Set parameters of a submitit executor; UsageError for unknown ones."""
     try:
         executor.update_parameters(**settings)
     except (NameError, ValueError, TypeError) as error:

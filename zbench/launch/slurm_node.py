@@ -1,8 +1,8 @@
-"""What runs on the nodes of a SLURM job: one process each, that takes tasks from a folder that all share.
+"""The process on each node of a SLURM job: it takes tasks from a folder that all nodes share.
 
-`task-N` is a task; `JOB-START/end-N-K` is how it ended on the node K, with the files that it left there. Each
-start of a job has a folder of its own, so nothing of a start that was ended, or goes on unnoticed on a node
-that was cut off, is read as the result of another.
+`task-N` is a task; `JOB-START/end-N-K` is how it ended on the node K, with its files. Each start of a job has
+its own folder, so that the files of an earlier start, which may still run on a node that lost its connection,
+are not read as those of a later one.
 """
 
 import importlib
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2
 
 
 def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> None:
-    """Run the tasks of a folder as they come: `most` of them, or until none has come for ten minutes."""
+    """Run the tasks of a folder as they arrive: at most `most`, until none arrives for ten minutes."""
     place = importlib.import_module("submitit").JobEnvironment()
     home = inbox / f"{place.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     home.mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> Non
 
 
 def _show(home: Path, number: int, line: dict[str, Any]) -> str | None:
-    """Show a progress line to the command; return the reason that it gave to end the task."""
+    """Pass a progress line to the command; return the command's reason to end the task, if any."""
     with (home / f"progress-{number}").open("a") as file:
         file.write(json.dumps(line) + "\n")
     stop = home / f"stop-{number}"
@@ -75,9 +75,9 @@ def all_there(files: Sequence[Path]) -> bool:
 
 
 def _meeting_point(file: Path, place: Any, nodes: int) -> str | None:
-    """Return where the ranks of several nodes meet: the first node takes a free port, and tells by `file`.
+    """Return the rendezvous address of several nodes: the first node writes its free port to `file`.
 
-    None for one node. ZbenchError where nothing is told.
+    None for one node. ZbenchError if the file does not appear.
     """
     if nodes == 1:
         return None

@@ -40,10 +40,10 @@ _NO_ROOM = "it and others need more than 80 % of the free memory; free some, or 
 class SweepPlan:
     """What to run: the points, and the seed of their order.
 
-    imply_oom: record a point as `oom` without running it where it needs more than one that ran out of memory.
-    contenders: by all records at the end of a round, who needs another repeat (`run.separate`).
-    max_seconds: once they are over no repeat begins; the one under way is finished. trace: look inside a step
-    of every configuration's first repeat.
+    imply_oom: record a point as `oom`, without running it, if it is larger than one that ran out of memory.
+    contenders: chooses from all records of a round the trials that need another repeat (`run.separate`).
+    max_seconds: no repeat starts after this time; the one that runs is finished. trace: trace a step of every
+    configuration's first repeat.
     """
 
     expansion: Expansion
@@ -55,7 +55,7 @@ class SweepPlan:
 
 
 class SweepRun:
-    """Runs the repeats of a plan that a run directory does not hold yet."""
+    """Runs the repeats of a plan that are missing in a run directory."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SweepRun:
         *,
         on_event: OnEvent = lambda _: None,
     ) -> None:
-        """make_executor: called if anything is left to run."""
+        """make_executor: called if any repeat is missing."""
         self._plan, self._directory = plan, directory
         self._make_executor, self._tell = make_executor, on_event
         self._trials = {trial.trial_id: trial for trial in plan.expansion.trials}
@@ -80,7 +80,7 @@ class SweepRun:
             self._remember(record)
 
     def run(self) -> None:
-        """Run what is missing; every repeat that ends is in the run directory before the next begins."""
+        """Run the missing repeats; each one is in the run directory before the next begins."""
         for point in self._plan.expansion.invalid:
             if point.trial_id not in self._by_trial:
                 failure = Failure("invalid", point.reason)
@@ -121,7 +121,7 @@ class SweepRun:
             raise OutOfTimeError(f"stopped at --max-time; {self._left()} repeats left")
 
     def _run_next(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
-        """Run the heat or the repeat that is next, and take out what ran; `todo` goes by the tasks' names."""
+        """Run the next heat or repeat, and remove it from `todo`, whose keys are the tasks' names."""
         name, ahead = runner.executor.first(list(todo)), runner.executor.runs_ahead
         if heat := self._heats.get(name, []) if ahead else self._next_heat(runner, list(todo.values())):
             self._run_heat(runner, heat, todo)
@@ -151,7 +151,7 @@ class SweepRun:
         self._last_end = time.monotonic()
 
     def _rounds(self) -> Iterator[list[Repeat]]:
-        """Yield what is to run next, round by round; what a round showed decides who is in the next."""
+        """Yield the repeats of each round; the results of a round decide which trials are in the next."""
         round_number = 0
         self._contenders = self._plan.contenders(self._directory.records())
         while any(self._wants(trial_id) > round_number for trial_id in self._trials):
@@ -166,8 +166,8 @@ class SweepRun:
             self._contenders = self._plan.contenders(self._directory.records())
 
     def _order(self, round_number: int) -> list[str]:
-        """Return the order of a round: by lot; of those that take turns the leaders first, then those of each
-        workload, to share heats.
+        """Return the random order of a round. Of the trials that take turns, the leaders come first, then
+        those of one workload together, so that they share heats.
         """
         order = shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
         able = {trial_id: trial for trial_id, trial in self._trials.items() if can_take_turns(trial)}
@@ -186,7 +186,7 @@ class SweepRun:
         return sorted(order, key=lambda one: (one not in fastest[:size], one not in leaders))
 
     def _wants(self, trial_id: str) -> int:
-        """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
+        """Return how many repeats a configuration needs, by the records so far; none after a failure."""
         records, run = self._by_trial.get(trial_id, []), self._trials[trial_id].run
         if any(record.outcome != "ok" for record in records):
             return len(records)
@@ -195,7 +195,7 @@ class SweepRun:
         return len(records) + (trial_id in self._contenders)
 
     def _left(self) -> int:
-        """Return how many repeats are left, by what is known now."""
+        """Return how many repeats are left according to the records so far."""
         return sum(
             max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
         )
@@ -226,8 +226,8 @@ class SweepRun:
     def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
         """Return the trials of a round that take turns next: as many as fit into heats of equal size.
 
-        Configurations of one workload share a heat where they can: they are compared, by one `alone`. One
-        that has nobody beside it takes turns with the machine's yardstick, if it wants that.
+        Configurations of one workload share a heat if possible: they are compared, and share one `alone`. A
+        single configuration takes turns with the machine's yardstick, if it uses that.
         """
         able = [
             trial
@@ -252,7 +252,7 @@ class SweepRun:
         return fitting if len(fitting) > 1 or (len(heat) == 1 and wants(heat[0], "machine")) else []
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
-        """Run one repeat of each of these trials, in turns, and take them out."""
+        """Run one repeat of each of these trials, in turns, and remove them from the round."""
         _, repeat = next(iter(todo.values()))
         trace = self._plan.trace and repeat == 0
 
@@ -269,11 +269,11 @@ class SweepRun:
         self._last_end = time.monotonic()
 
     def _lot(self, todo: Sequence[Repeat]) -> random.Random:
-        """Return what draws the order of a heat's turns; todo: what is left of the round."""
+        """Return the random generator of a heat's turns; todo: the repeats left in the round."""
         return random.Random(f"{self._plan.seed}/{todo[0][1]}/{len(todo)}")
 
     def _why_alone(self, trial: TrialSpec) -> str:
-        """Return why a trial ran alone where others take turns; empty where they do not."""
+        """Return why a trial ran alone although others take turns; empty if none do."""
         if trial.run.order == "rounds":
             return ""
         if reason := what_keeps_from_turns(trial):
@@ -282,7 +282,7 @@ class SweepRun:
         return _NO_ROOM if trial.trial_id in self._crowded else ""
 
     def _implied_failure(self, trial: TrialSpec, repeat: int) -> Failure | None:
-        """Return why a repeat need not run, or None."""
+        """Return the failure that makes running a repeat unnecessary, or None."""
         return self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
 
     def _prepare(self, runner: TrialRunner, trial: TrialSpec) -> None:
@@ -318,7 +318,7 @@ def by_workload(trials: Iterable[TrialSpec]) -> Collection[list[TrialSpec]]:
 
 
 def shares(count: int, most: int) -> int:
-    """Return the size of the largest of as few equal shares of `count` as have `most` at most."""
+    """Divide `count` into the fewest equal shares of at most `most`; return the size of the largest."""
     return math.ceil(count / math.ceil(count / most))
 
 
@@ -328,7 +328,7 @@ def can_take_turns(trial: TrialSpec) -> bool:
 
 
 def what_keeps_from_turns(trial: TrialSpec) -> str:
-    """Return why a trial cannot take turns, in words; empty where it can."""
+    """Return why a trial cannot take turns, in words; empty if it can."""
     run = trial.run
     reasons = {
         "a script runs from its start to its end": trial.workload.command is not None,
@@ -342,7 +342,7 @@ def what_keeps_from_turns(trial: TrialSpec) -> str:
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
     """Return the items in an order that depends on seed and round alone.
 
-    Each second round is the mirror image of the one before, so that a linear drift favours nobody.
+    Every second round reverses the order of the round before, so that a linear drift favours no trial.
     """
     order = list(items)
     random.Random(f"{seed}/{round_number // 2}").shuffle(order)

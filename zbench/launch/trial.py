@@ -1,4 +1,4 @@
-"""One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
+"""One repeat of one trial: from TrialSpec to Record, for every way to fail and on every executor."""
 
 import math
 import random
@@ -31,7 +31,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.worker.job import Watch, reference_key
 
 _LASTING_LOAD = 3
-"""After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
+"""Disturbed repeats no longer run again after this many that were disturbed both times."""
 
 Repeat = tuple[TrialSpec, int]
 """A trial, and the number of a repeat of it."""
@@ -40,7 +40,7 @@ _Heat = tuple[HeatTask, Yardsticks, list[tuple[TrialSpec, Failure]]]
 """A heat, its yardsticks, and the trials that cannot run, with the bad input of each."""
 
 OnNotice = Callable[[str], None]
-"""Told what happened beside the trials themselves: a repeat that is run again, and why."""
+"""Called with a message about the run, such as why a repeat runs again."""
 
 
 class TrialRunner(AbstractContextManager["TrialRunner"]):
@@ -48,7 +48,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
     Each reference trajectory is computed once, when a trial first needs it, and kept in `references/`.
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
-    rerun_disturbed: not of trials that take turns with another sweep's: the other sweep would wait meanwhile.
+    rerun_disturbed: False for trials that take turns with another sweep's, which would have to wait.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def run(
         self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None, trace: bool = False
     ) -> Record:
-        """Run one repeat and return its Record, whatever became of it; the reference is computed if missing.
+        """Run one repeat and return its Record, also of a failure; compute the reference if it is missing.
 
-        watch: sees each progress line of rank 0; a reason that it returns ends the repeat (outcome
-        `timeout`, error kind `pruned`). trace: look inside a step afterwards. Where the reference
-        finds the trial's input bad, nothing runs (error kind `usage`). StorageError where the trial failed
-        because a disk is full.
+        watch: called with each progress line of rank 0; if it returns a reason, the repeat ends (outcome
+        `timeout`, error kind `pruned`). trace: trace a step afterwards. If the reference finds the trial's
+        input invalid, nothing runs (error kind `usage`). StorageError if the trial failed because a disk is
+        full.
         """
         task = self._task(trial, repeat, trace)
         if isinstance(task, Failure):
@@ -103,7 +103,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     ) -> Iterator[tuple[TrialSpec, Record]]:
         """Run one repeat of each of several trials, in turns; yield each with its Record as it ends.
 
-        A repeat that something outside killed runs once more, alone. The rest is as in `run`.
+        A repeat that was killed from outside runs once more, alone. The rest is as in `run`.
         """
         begun = self._heats.pop((trials[0].trial_id, repeat), None)
         heat, yardsticks, unable = begun or self._heat(trials, repeat, lot, trace)
@@ -138,13 +138,13 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether several repeats can take turns; those that do so with another sweep cannot."""
+        """Whether several repeats can take turns with one another; not if they do so with another sweep."""
         return self.executor.takes_turns and turns.paired_path() is None
 
     def expect_heat(
         self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, *, trace: bool = False
     ) -> None:
-        """Begin a heat that `run_heat` will be called for."""
+        """Submit a heat that `run_heat` will be called for."""
         heat, *_ = self._heats[trials[0].trial_id, repeat] = self._heat(trials, repeat, lot, trace)
         if heat.repeats:
             self.executor.expect_heat(heat)
@@ -162,20 +162,20 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return HeatTask(able, tuple(yardsticks.tasks), lot), yardsticks, unable
 
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
-        """Begin to compute the references that these trials need and that are missing, each once."""
+        """Submit the computation of each missing reference that these trials need."""
         missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
         self.executor.expect([task for task in missing.values() if not task.path.exists()])
 
     def expect(self, repeats: Iterable[Repeat], *, trace: bool = False, watch: Watch | None = None) -> None:
-        """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
+        """Submit repeats that `run` will be called for, without those whose reference found invalid input."""
         tasks = [self._task(trial, repeat, trace) for trial, repeat in repeats]
         self.executor.expect([task for task in tasks if isinstance(task, RepeatTask)], watch)
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
 
-        watch: sees the progress lines of the computation. StorageError where there was no room to save the
-        trajectory: the sweep stops, and verifies when it is resumed.
+        watch: called with the progress lines of the computation. StorageError if the trajectory could not be
+        saved: the sweep stops, and verifies when it is resumed.
         """
         if not is_verified(trial):
             return None
@@ -192,9 +192,9 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return self._references[key]
 
     def most_bytes(self, trial: TrialSpec) -> float:
-        """Return what one rank of a trial can hold at most: what its reference did.
+        """Return an upper bound of the memory of one rank: that of its reference.
 
-        That one plays all ranks with whole state, in float32 and float64. Infinite where it is not known.
+        The reference plays all ranks with whole state, in float32 and float64. Infinite if it is not known.
         """
         return self._reference_bytes.get(reference_key(trial), math.inf) if is_verified(trial) else math.inf
 
@@ -203,7 +203,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return not is_verified(trial) or reference_key(trial) in self._references
 
     def close(self) -> None:
-        """Close the executor; nothing that was started is left."""
+        """Close the executor, which ends all that it started."""
         self.executor.close()
 
     def __exit__(self, *_: object) -> None:
@@ -213,7 +213,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
 
     def _forgot_damaged_reference(self, trial: TrialSpec, attempt: Attempt) -> bool:
-        """Remove a damaged reference, so that it is computed again; False where it has been before."""
+        """Remove a damaged reference, so that it is computed again; False if that was done before."""
         key = reference_key(trial)
         if attempt.error is None or attempt.error.kind != "reference" or key in self._recomputed:
             return False
@@ -224,14 +224,14 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return True
 
     def _task(self, trial: TrialSpec, repeat: int, trace: bool) -> RepeatTask | Failure:
-        """Return what to run for a repeat, or the bad input that its reference found."""
+        """Return the task of a repeat, or the failure if its reference found invalid input."""
         reference = self.reference(trial)
         if isinstance(reference, Failure) and reference.kind == "usage":
             return reference
         return RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None, trace)
 
     def _surviving(self, task: Task, watch: Watch | None) -> Attempt:
-        """Run a task, once more if a process was killed from outside: that says nothing about the trial."""
+        """Run a task, and once more if a process was killed from outside, which is not the trial's fault."""
         attempt = self.executor.run(task, watch)
         return self._again(task, attempt, watch) if attempt.was_killed else attempt
 
@@ -241,7 +241,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         return self.executor.run(task, watch)
 
     def _record(self, trial: TrialSpec, repeat: int, attempt: Attempt) -> Record:
-        """Return the Record of an attempt; `crashed` where rank 0 reported what no record can hold."""
+        """Return the Record of an attempt; `crashed` if rank 0's report is not a valid record."""
         known: dict[str, Any] = {"outcome": attempt.outcome, "error": attempt.error}
         identity = {"run_id": self.run_dir.name, "trial_id": trial.trial_id, "repeat": repeat}
         what = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
@@ -255,7 +255,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
 
 def is_verified(trial: TrialSpec) -> bool:
-    """Whether a trial is held against anything: a command that saves no checkpoint is not."""
+    """Whether a trial is verified: a command that saves no checkpoint is not."""
     saves_nothing = trial.workload.command is not None and trial.workload.checkpoint is None
     return trial.verify.mode != "off" and not saves_nothing
 

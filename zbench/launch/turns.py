@@ -1,14 +1,15 @@
-"""Who may run: contenders that are there at once take turns, and all but one of them wait.
+"""Contenders run at the same time and take turns: one of them works while the others wait.
 
-A machine's speed changes within seconds, so configurations that are timed one after the other differ more
-than those that alternate several times a second. Every rank of a contender connects to its seat, asks for a
-turn before its first timed step and before each later turn, and says when its timed steps are over;
-meanwhile it sleeps on that socket (`zbench.worker.turns`). Starts, turns and endings happen one at a time.
+A machine's speed changes within seconds. So configurations that are timed one after the other differ more
+than those that alternate several times a second. Every rank of a contender connects to a socket, its seat. It
+asks there for a turn before its first timed step and before each later turn, and reports the end of its timed
+steps. While it waits, it sleeps on that socket (`zbench.worker.turns`). Only one contender at a time starts,
+takes a turn or ends.
 
 Contenders are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`). Such
-a sweep is told its seat by an environment variable, and its launcher asks there for its trials' turns; a
-version that knows another protocol, or none, runs from start to end while the other sweep waits, so the two
-samples are taken one after the other.
+a sweep gets its seat's path in an environment variable, and its launcher asks there for its trials' turns. A
+version that has another protocol, or none, runs from start to end while the other sweep waits; the two
+samples are then taken one after the other.
 """
 
 import os
@@ -26,7 +27,7 @@ _VARIABLE, _PROTOCOL = "ZBENCH_TURNS", "2:"
 
 
 def paired_path() -> str | None:
-    """Return where this process's trials take turns with another sweep's; None where they do not."""
+    """Return the seat where this process's trials take turns with another sweep's, or None."""
     value = os.environ.get(_VARIABLE, "")
     return value.removeprefix(_PROTOCOL) if value.startswith(_PROTOCOL) else None
 
@@ -38,13 +39,13 @@ def paired_environment(environment: Mapping[str, str], seat: "Seat | None") -> d
 
 
 class Seat(AbstractContextManager["Seat"]):
-    """Where the ranks of one contender wait for its turns. A context manager: afterwards nobody is held.
+    """The socket where the ranks of one contender wait for its turns. A context manager; its end frees them.
 
-    was_used: whether they ever came here.
+    was_used: whether the ranks ever connected.
     """
 
     def __init__(self, path: Path) -> None:
-        """path: where the ranks connect to."""
+        """path: of the socket that the ranks connect to."""
         self.path, self.was_used = path, False
         self._ranks: dict[socket.socket, bytes] = {}
         self._world_size = 0
@@ -64,11 +65,11 @@ class Seat(AbstractContextManager["Seat"]):
         return self.is_taken and ASK in self._ranks.values()
 
     def waitable(self) -> Sequence[socket.socket]:
-        """Return what becomes readable when a rank comes, asks or leaves."""
+        """Return the sockets that become readable when a rank connects, asks or leaves."""
         return [self._listener, *self._ranks]
 
     def receive(self, ready: Collection[object]) -> None:
-        """Take in what the ranks say; ready: those of `waitable()` that are readable."""
+        """Read the messages of the ranks; ready: the readable sockets of `waitable()`."""
         for connection in [one for one in self._ranks if one in ready]:
             world_size, request = receive_request(connection)
             if request:
@@ -81,7 +82,7 @@ class Seat(AbstractContextManager["Seat"]):
             self.was_used = True
 
     def go(self) -> None:
-        """Let all ranks that wait here go on."""
+        """Let all ranks that wait here continue."""
         for connection, request in self._ranks.items():
             if request:
                 self._ranks[connection] = b""
@@ -89,30 +90,30 @@ class Seat(AbstractContextManager["Seat"]):
                     connection.sendall(GO)
 
     def __exit__(self, *_: object) -> None:
-        """Hold nobody any longer."""
+        """Let all ranks continue, and close the socket."""
         for connection in [self._listener, *self._ranks]:
             connection.close()
         self._ranks.clear()
 
 
 class Contender(ABC):
-    """Something that works in its turns, and waits at its seat between them; without one it never waits.
+    """A task that works in its turns and waits at its seat between them; without a seat it never waits.
 
-    A context manager: afterwards nothing of it is left.
+    A context manager: at its end the task's processes have ended.
     """
 
     seat: Seat | None
 
     @abstractmethod
     def advance(self) -> None:
-        """Start it, or let it go on; return when it waits at its seat, or has ended."""
+        """Start or continue it; return when it waits at its seat or has ended."""
 
     def __enter__(self) -> Self:
         return self
 
     @abstractmethod
     def __exit__(self, *_: object) -> None:
-        """End what still runs."""
+        """End its processes."""
 
     @property
     def waits(self) -> bool:
@@ -131,9 +132,9 @@ AnyContender = TypeVar("AnyContender", bound=Contender)
 def run_heat(contenders: Sequence[AnyContender], lot: random.Random) -> Iterator[AnyContender]:
     """Run contenders to their ends, one at a time. Yields each when it has ended.
 
-    They start one after another. Then those that ask take turns, in balanced orders drawn by `lot`, until
-    nobody asks; then each goes on, one by one, to its end. A sweep goes on to its next trial instead, which
-    asks again.
+    They start one after another. Those that ask for turns then take them, in balanced random orders drawn by
+    `lot`, until none asks any more. Each then continues to its end, one by one. A sweep continues to its next
+    trial instead, which asks again.
     """
     for contender in contenders:
         yield from _advanced(contender)

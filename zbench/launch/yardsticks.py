@@ -1,4 +1,4 @@
-"""What takes turns with configurations to say how fast the machine was, and what compute alone takes.
+"""Yardsticks: tasks that take turns with configurations, to measure the machine's speed and compute alone.
 
 `machine`: fixed native kernels with the trials' ranks and threads. `alone`: the same model and micro-batches
 in plain PyTorch on each rank, without communication.
@@ -18,13 +18,13 @@ from zbench.spec.run import VerifySpec
 from zbench.spec.trial import TrialSpec
 
 _PRICE = 3
-"""Repeats of configurations for one of `alone`, which takes as long: so it is a quarter of all at most."""
+"""Repeats of configurations for each repeat of `alone`, which takes as long: at most a quarter of all."""
 
 
 class Yardsticks:
-    """The yardsticks of one heat, and what they measured.
+    """The yardsticks of one heat, and their measurements.
 
-    too_few: whether an `alone` stays out of this heat, because too few configurations share it.
+    too_few: whether this heat has no `alone`, because too few configurations share it.
     """
 
     def __init__(self, trials: Sequence[TrialSpec], repeat: int, paid: Counter[str]) -> None:
@@ -47,11 +47,11 @@ class Yardsticks:
 
     @property
     def tasks(self) -> list[RepeatTask | MachineTask]:
-        """What is to take turns beside the configurations."""
+        """The yardsticks' tasks, which take turns with the configurations."""
         return [*self._machine.values(), *self._alone.values()]
 
     def take(self, task: Task, attempt: Attempt) -> bool:
-        """Keep what a yardstick measured; False for the task of a configuration."""
+        """Keep a yardstick's measurement; return False for the task of a configuration."""
         if task not in self.tasks:
             return False
         if attempt.result is not None:
@@ -59,7 +59,7 @@ class Yardsticks:
         return True
 
     def applied(self, record: Record, trial: TrialSpec, name: str) -> Record:
-        """Return a configuration's record with the name of its heat and what its yardsticks measured."""
+        """Return a configuration's record with the name of its heat and its yardsticks' measurements."""
         if record.heat is None:
             return record
         heat = replace(record.heat, name=name)
