@@ -97,7 +97,8 @@ class Overview:
     def publish(self, site: Site) -> None:
         """Write the pages; the page of all runs comes last, when all that it leads to is there."""
         for trend in self._trends:
-            digest = _digest(repr((__version__, self._commits, trend)))
+            results = [(run.source, trial) for run, trial in trend.results]  # without their other trials
+            digest = _digest(repr((__version__, self._commits, trend.series, results)))
             if not site.is_current(trend.page, digest):
                 site.write(trend.page, self._trend_page(trend), digest)
         worse, newest = [event for event in self._events if event.is_worse], self._runs[::-1]
