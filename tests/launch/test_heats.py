@@ -137,7 +137,7 @@ def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: py
     records, executor = swept(tmp_path, trials(2, repeats=2))
     assert executor.heats == []
     for (warning,) in (record.warnings for record in records):
-        assert warning.startswith("ran alone, not in turns: there was no room for it beside others")
+        assert warning.startswith("ran alone, not in turns: it and others need more than 80 % of")
         assert "free some, or set `run.order: rounds`" in warning
 
 

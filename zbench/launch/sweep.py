@@ -232,9 +232,9 @@ class SweepRun:
         able = [
             trial
             for trial, repeat in todo
-            if can_take_turns(trial) and self._implied_failure(trial, repeat) is None
+            if runner.takes_turns and can_take_turns(trial) and not self._implied_failure(trial, repeat)
         ]
-        if not able or not runner.takes_turns:
+        if not able:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
         wanted = shares(len(able), most)
