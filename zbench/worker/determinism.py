@@ -1,9 +1,9 @@
 """The first steps on a GPU run under torch's deterministic algorithms, so that their bits can be compared.
 
-A GPU adds in no fixed order where that is faster, as the backward of fused attention does by atomics: two
-runs of one training then differ, and bits do not show whether an engine is right. So on a GPU some steps come
-before the warm-up in which reference and trial take torch's deterministic algorithms; they decide
-`identical`. Every step after them runs as users train, and is judged by distance and replay.
+Fast GPU algorithms add in no fixed order: the backward of fused attention uses atomics, for instance. Two
+runs of one training then differ, so equal bits cannot be the criterion. So on a GPU, reference and trial
+begin, before the warm-up, with some steps of torch's deterministic algorithms; these decide `identical`. All
+later steps run as users train, and are verified by distance and replay.
 """
 
 import re
@@ -22,16 +22,16 @@ _REFUSAL = re.compile(r"([^'\"\n]+) does not have a deterministic implementation
 
 
 def steps_on(device: torch.device) -> int:
-    """Return how many deterministic steps a reference begins with: none on a CPU, which adds in one order."""
+    """Return the number of deterministic steps of a reference: none on a CPU, which adds in a fixed order."""
     return 0 if device.type == "cpu" else STEPS
 
 
 class Determinism:
-    """Which algorithms the steps of a run take: the first `steps` take deterministic ones. A trial takes as
-    many as its reference, none without one.
+    """Makes the first `steps` steps of a run use deterministic algorithms: as many as its reference has,
+    none without a reference.
 
-    warnings: name an operation that has no deterministic form. The first steps then run with what has one, in
-    which torch does not count fused attention.
+    warnings: name an operation that has no deterministic form. All other operations stay deterministic in the
+    first steps, except fused attention, which torch does not count among them.
     """
 
     def __init__(self, steps: int, warnings: list[str]) -> None:
@@ -44,7 +44,7 @@ class Determinism:
         return trial.model_copy(update={"run": run})
 
     def begin(self, step: int) -> None:
-        """Choose the algorithms of `step` (from 0), which comes next; later steps take the process's own."""
+        """Choose the algorithms of the next step, `step` (from 0); later steps use the process's own."""
         if step > self.steps or self.steps == 0:
             return
         if self._usual is None:

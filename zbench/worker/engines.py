@@ -1,4 +1,4 @@
-"""Which engine a trial names, and how to build it."""
+"""Finds the engine that a trial names, and builds it."""
 
 import importlib
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _EXPECTED = (
 def find_builder(name: str, base_dir: Path) -> EngineBuilder:
     """Return the builder that `engine:` names: `builtin`, a peer, an entry point, or `module:callable`.
 
-    Raises UsageError for a name that leads nowhere.
+    Raises UsageError for an unknown name.
     """
     if ":" in name:
         return load_callable(name, base_dir, key="engine.engine", expected=_EXPECTED)
@@ -54,9 +54,9 @@ def build(
     instruments: Instruments,
     group: dist.ProcessGroup | None = None,
 ) -> TrainingEngine:
-    """Return the engine that a trial names, measured through `instruments` where it supports them.
+    """Return the engine that a trial names, with `instruments` if it supports them.
 
-    UsageError for a model that has nothing to train, and for a factory that returns no engine.
+    UsageError for a model without trainable parameters, and for a factory that returns no engine.
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("workload.model: the model has no trainable parameter; nothing can be trained")

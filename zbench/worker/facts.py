@@ -1,4 +1,4 @@
-"""What a machine can do, as only a process with torch can tell. `zbench doctor` runs it in a child."""
+"""Facts of a machine that only a process with torch can find. `zbench doctor` runs it in a child process."""
 
 import importlib
 import statistics
@@ -50,7 +50,7 @@ def report(job: RankJob) -> None:
 
 
 def native_kernels() -> dict[str, Any]:
-    """Return the instruction set in use and those available, or why there is none; likewise CUDA's."""
+    """Return the native kernels' instruction sets, in use and available, or the problem; likewise CUDA's."""
     try:
         from zbench import _native
         from zbench.engine.adam import cuda_unavailable_reason
@@ -151,7 +151,7 @@ def _exchange(collectives: Any, numel: int, device: torch.device) -> float:
 
 
 def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: float) -> float:
-    """Return the seconds of a tiny step's operator, its collectives taken off."""
+    """Return the seconds per operator of a tiny step, without its collectives."""
     workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
     traffic = TrafficMeter(clock := PhaseClock())
     instruments = Instruments(wrap_collectives=traffic.count)

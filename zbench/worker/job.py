@@ -1,9 +1,9 @@
 """The job of a worker process, and how it reports a failure. No torch: the launcher imports this.
 
-The launcher starts one process a rank and calls `zbench.worker.rank.run_rank(job)` in it, after one process
-has run `zbench.worker.rank.run_reference(job)` if no trajectory of that key exists yet. A rank that fails
-writes an error file beside the result and exits with 1; `first_failure` reads those files and finds the
-cause.
+If there is no trajectory with the trial's key yet, one process runs `zbench.worker.rank.run_reference(job)`.
+Then the launcher starts one process per rank, which calls `zbench.worker.rank.run_rank(job)`. A rank that
+fails writes an error file beside the result and exits with 1. `first_failure` reads these files and finds
+the cause.
 """
 
 import contextlib
@@ -69,14 +69,14 @@ class RankJob:
     """One rank of one repeat of one trial.
 
     trial: the JSON values of a TrialSpec. init_method: a rendezvous URL of torch.distributed (`file:///path`
-    that does not exist yet, or `tcp://host:port`). base_dir: where the sweep's relative paths begin.
-    result_path: the JSON that rank 0 writes, atomically, when the trial ended well. reference_path: the
-    trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
+    that does not exist yet, or `tcp://host:port`). base_dir: directory of the sweep's relative paths.
+    result_path: the JSON that rank 0 writes, atomically, when the trial succeeds. reference_path: the
+    trajectory to compare with; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
-    "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without an ending, of the
-    files that look inside a step; None for none. local_rank, local_world_size: the place among the ranks of
-    this machine, where there are several machines. turns: the socket where every rank asks for its turns,
-    where the trial takes turns with others.
+    "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without suffix, of the
+    trace files of a step; None for no trace. local_rank, local_world_size: the rank and the number of ranks
+    on this machine, if there are several machines. turns: the socket where every rank asks for its turns,
+    if the trial takes turns with others.
     """
 
     trial: dict[str, Any]
@@ -99,7 +99,7 @@ class RankJob:
 class ReferenceJob:
     """Compute the reference trajectory of a trial and save it, atomically, at `reference_path`.
 
-    result_path: what the error file is named after, as a rank's.
+    result_path: the error file is named after it, as for a rank.
     """
 
     trial: dict[str, Any]
@@ -113,8 +113,8 @@ class ReferenceJob:
 def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None, cpus: int = 0) -> int:
     """Return the compute threads of one rank: as the trial says, or an equal share of the usable cores.
 
-    The reference runs with as many: the number of threads can change bits. cpus: how many this machine may
-    use, where that is not how many it has.
+    The reference uses the same number, because the number of threads can change bits. cpus: the number of
+    usable CPUs, if it differs from this machine's.
     """
     if trial.run.threads_per_rank != "auto":
         return trial.run.threads_per_rank
@@ -125,9 +125,9 @@ def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None, cpus
 def reference_key(trial: TrialSpec) -> str:
     """Return 16 hex digits that are equal exactly where two trials have the same reference trajectory.
 
-    It covers the workload, world size, seed, number of steps, order of summation and every key of the engine
-    but those that must not change a bit, so that a key which nobody has thought of costs a reference of its
-    own and never a wrong verdict.
+    It covers the workload, world size, seed, number of steps, order of summation and every key of the engine,
+    except the keys listed as changing no bit. So a new key that is not listed costs an additional reference,
+    and never gives a wrong verdict.
     """
     if trial.workload.command is not None:
         base = trial.held_against().config()
@@ -151,24 +151,24 @@ def reference_key(trial: TrialSpec) -> str:
 
 
 def error_path(result_path: str, rank: int | str) -> Path:
-    """Return where a rank (or the reference, "reference") leaves its error."""
+    """Return the error file of a rank, or of the reference ("reference")."""
     return Path(f"{result_path}.{rank}.error.json")
 
 
 def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
-    """Leave one rank's error for the launcher. `kind` is one of `Kind`."""
+    """Write one rank's error file for the launcher. `kind` is one of `Kind`."""
     write_json(
         error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
     )
 
 
 def first_failure(result_path: str, world_size: int) -> Failure | None:
-    """Return the cause among the errors that ranks left: bad input, a full disk, out-of-memory, then the
+    """Return the cause among the errors of the ranks: invalid input, a full disk, out-of-memory, then the
     earliest crash.
 
-    A rank that only lost its peer is named when nothing better is known. `kind` is `oom`, `crashed`, `usage`
-    for bad input that only the worker could see, `storage` for a full disk, or `reference` for a damaged one.
-    `log` is a file's name. None where no rank left an error.
+    The error of a rank that only lost its peer is returned if there is no other. `kind` is `oom`, `crashed`,
+    `usage` for invalid input that only the worker could detect, `storage` for a full disk, or `reference` for
+    a damaged reference. `log` is a file's name. None if no rank wrote an error.
     """
     paths = [error_path(result_path, rank) for rank in ["reference", *range(world_size)]]
     errors = [json.loads(path.read_text()) for path in paths if path.exists()]
@@ -204,9 +204,9 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def message_of(error: BaseException) -> str:
-    """Return one line: the error's own words, with its type where they do not explain themselves.
+    """Return an error's message in one line, with its type if the message needs it.
 
-    A UsageError is told whole: it may show, over several lines, what was expected.
+    A UsageError keeps all lines: they may show what was expected.
     """
     if isinstance(error, UsageError):
         return _shortened(str(error).strip(), _LONGEST_ADVICE)
@@ -220,9 +220,9 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def report(error: BaseException, stem: str, who: int | str) -> int:
-    """Leave an error file for the launcher, unless this rank has left one. `stem`, `who`: see `error_path`.
+    """Write an error file for the launcher, if this rank has not written one. stem, who: see `error_path`.
 
-    Returns the exit status: 1, or the one that says that not even that could be written.
+    Returns the exit status: 1, or the status for a file that could not be written.
     """
     try:
         if not error_path(stem, who).exists():
@@ -253,10 +253,10 @@ def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -
 
 
 def private_caches() -> None:
-    """Keep what torch and Triton compile, load and run in folders of this user alone.
+    """Keep the compiled code of torch and Triton, which is loaded and run, in folders of this user alone.
 
-    Torch's own default is a name in the temporary folder that anybody can take first. UsageError for a folder
-    that others may read or write, or own.
+    Torch's default is a fixed name in the temporary directory, which any other user could create first.
+    UsageError for a folder that others own, or may read or write.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zbench" / "compiled"
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -286,11 +286,11 @@ def _is_out_of_memory(error: BaseException, text: str) -> bool:
 
 
 class ProgressTail:
-    """Reads the progress lines of rank 0 (`process.Progress` writes them) since the last look; one that is
-    still being written waits.
+    """Reads the new progress lines of rank 0 (`process.Progress` writes them). An incomplete line is read
+    later.
 
-    Make a new one for each run of a trial. A network file system may show a line before what is in it: that
-    is skipped.
+    Make a new one for each run of a trial. A network file system may show a line before its contents: such a
+    line is skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class ProgressTail:
         self._offset = 0
 
     def new_lines(self) -> list[dict[str, Any]]:
-        """Return the whole lines that came since the last call."""
+        """Return the complete lines written since the last call."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -310,13 +310,13 @@ class ProgressTail:
         return [line for line in map(_parsed, data[:end].splitlines()) if line is not None]
 
     def feed(self, watch: Watch) -> str | None:
-        """Show new lines to `watch`; return the first reason it gives to end the trial."""
+        """Pass new lines to `watch`; return its first reason to end the trial, if any."""
         reasons = (watch(line) for line in self.new_lines())
         return next((reason for reason in reasons if reason is not None), None)
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """Return a progress line, None for bytes that are none."""
+    """Return a parsed progress line, None for invalid bytes."""
     with contextlib.suppress(ValueError):
         return dict(json.loads(text))
     return None

@@ -31,7 +31,7 @@ from zbench.workloads import Batch, Workload, seed_all, weighted
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What measures a run: time by phase, memory, traffic and operations."""
+    """The instruments of a run: time by phase, memory, traffic and operations."""
 
     clock: PhaseClock
     memory: StepMemory
@@ -40,16 +40,16 @@ class Meters:
 
     @classmethod
     def on(cls, device: torch.device, meter: PeakMeter) -> Self:
-        """Return what measures one rank on `device`, its memory by `meter`."""
+        """Return the instruments of one rank on `device`; `meter` measures its memory."""
         clock = PhaseClock()
         return cls(clock, StepMemory(meter, device), TrafficMeter(clock), StepCounts(device))
 
 
 @dataclass(slots=True)
 class Samples:
-    """What the timed steps measured, one entry a step; traffic is the largest over steps.
+    """The measurements of the timed steps, one entry per step; traffic is the largest over steps.
 
-    sizes: see `Workload.size`, of all ranks. turns: how many timed steps each turn had.
+    sizes: see `Workload.size`, of all ranks. turns: the number of timed steps of each turn.
     """
 
     step_seconds: list[float] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Trainer:
     def evaluate(self, step: int) -> None:
         """Compute the loss of one micro-batch of `step` in eval mode and without gradients.
 
-        What its owner keeps in eval mode, such as a frozen batch norm, is in it afterwards, too.
+        Modules that were in eval mode before, such as a frozen batch norm, stay in it afterwards.
         """
         seed, _, batch = self.batches(step)[0]
         seed_all(seed, self._device)
@@ -150,11 +150,11 @@ def run_steps(
     fence: "Fence",
     after_step: Callable[[int, float, list[float], StepInfo], None],
 ) -> Samples:
-    """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
+    """Run all steps; `after_step(step, seconds, losses, info)` runs after each step and is not measured.
 
-    A step's seconds are the slowest rank's, from the moment that all are ready, with their micro-batches on
-    the device, to the end of its `step()`. A trial beside others waits for its turn before it runs on; the
-    first step of a turn is not timed.
+    A step's seconds are those of the slowest rank: from the moment that all ranks are ready, with their
+    micro-batches on the device, to the end of its `step()`. A trial that takes turns waits for its turn
+    before it continues; the first step of a turn is not timed.
     """
     samples, turns = Samples(), fence.turns
     lengths = turn_lengths(timed) if turns.are_taken else [timed]
@@ -197,27 +197,27 @@ def run_steps(
 
 
 def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
-    """Return and forget what clock and traffic hold: what happens between steps belongs to none."""
+    """Return and reset clock and traffic: the time between steps belongs to no step."""
     return meters.clock.take(), meters.traffic.take()
 
 
 class Fence:
-    """Where all ranks wait for one another, and for the device's work."""
+    """Synchronises all ranks, and the device."""
 
     def __init__(self, device: torch.device, job: RankJob) -> None:
         self._device, self._token = device, torch.zeros(1)
         self.turns = Turns(job.turns, job.world_size)
 
     def ready(self) -> float:
-        """Return the time when all ranks have come here."""
+        """Wait for all ranks; return the time."""
         synchronize(self._device)
         dist.all_reduce(self._token)
         return time.perf_counter()
 
     def slowest(self, begin: float) -> float:
-        """Return the most seconds that any rank needed since its `begin`, the same on all ranks.
+        """Return the seconds of the slowest rank since its `begin`, the same on all ranks.
 
-        Each rank stops its own clock before it tells: how late a rank hears of the others is not the step's.
+        Each rank stops its own clock before it communicates, so that the message's latency does not count.
         """
         synchronize(self._device)
         seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Watches a trial for the verdict: between the timed steps, outside every measured figure."""
+"""Observes a trial for its verdict between the timed steps, without an effect on any measured figure."""
 
 import contextlib
 import tempfile
@@ -27,8 +27,8 @@ _LOT = -2  # beside the seeds of steps, which are not negative, and of the model
 class Observer:
     """Notes losses and gradient norms of every step and, with a reference, digests of all parameters.
 
-    Some steps are replayed: the first two, the last and one that the trial's seed draws. The state before
-    such a step waits in a file without a name, so that it is in no measured memory.
+    Some steps are replayed: the first two, the last and a random one, drawn from the trial's seed. The state
+    before such a step is kept in an unnamed file, so that it does not count as memory.
     """
 
     def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference: str) -> None:
@@ -70,10 +70,10 @@ class Observer:
         )
 
     def verdict(self, inputs: Mapping[str, str]) -> Judgement:
-        """Judge what was noted. Every rank must call it.
+        """Return the verdict. Every rank must call it.
 
-        inputs: digests of the user's files that this trial read. Where ranks hold different parameters, the
-        gravest verdict over ranks counts.
+        inputs: digests of the user's files that this trial read. If ranks have different parameters, the
+        verdict is that of the worst rank.
         """
         own, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
         buffers = judge_buffers(self._model, reference, dist.get_rank())
@@ -132,7 +132,7 @@ class _Replayer:
         self._before.put(self._parts(parameters))
 
     def after_step(self, step: int, skipped: bool, parameters: Mapping[str, Tensor]) -> None:
-        """Replay the step that has ended, if it is one of those; keep the state before the next such one."""
+        """Replay the finished step if it is to be replayed; if the next one is, keep the state before it."""
         self._skipped.append(skipped)
         if not skipped and self._skipped.count(False) == 1:
             moments = self.moments(parameters)
@@ -149,12 +149,12 @@ class _Replayer:
             self._before.put(parts)
 
     def first_gradients(self) -> dict[str, Tensor]:
-        """Return what the first update took as gradients, on rank 0; empty where that cannot be read."""
+        """Return the gradients of the first update, on rank 0; empty if they cannot be read."""
         moments = self._first_moments.take()
         return {name: m / (1 - self.adams[name].beta1) for name, m in moments.items() if name in self.adams}
 
     def moments(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the first moments; empty, with the reason in `unread_moments`, where they cannot be read."""
+        """Return the first moments; empty, with the reason in `unread_moments`, if they cannot be read."""
         moments = _read(self._engine, "first_moments") or {}
         shapes = {name: value.shape for name, value in parameters.items()}
         self.unread_moments = _mistake("first_moments()", moments, shapes)
@@ -165,7 +165,7 @@ class _Replayer:
         return dict(zip(self._names, self._active[taken].sum(axis=0).tolist(), strict=True))
 
     def _parts(self, parameters: Mapping[str, Tensor]) -> Parts:
-        """Return this rank's part; empty, with the reason in `unread`, where the engine does not tell."""
+        """Return this rank's part; empty, with the reason in `unread`, if the engine has no such method."""
         if self.unread is not None:
             return {}
         parts: Parts | None = _read(self._engine, "optimizer_parts")
@@ -186,14 +186,14 @@ class _Replayer:
 
 
 def _read(engine: TrainingEngine, method: str) -> Any:
-    """Return what one of the protocol's optional methods does; None where the engine does not have it."""
+    """Return the result of an optional method of the protocol; None if the engine does not have it."""
     with contextlib.suppress(NotImplementedError):
         return getattr(engine, method, lambda: None)()
     return None
 
 
 def _mistake(what: str, values: Any, shapes: Mapping[str, torch.Size]) -> str | None:
-    """Return what is wrong with what a method returned, in one message; None if nothing is."""
+    """Return what is wrong with a method's result, in one message; None if it is valid."""
     if not isinstance(values, dict) or not values.keys() <= shapes.keys():
         return f"{what} is no dict of tensors by {', '.join(list(shapes)[:4])}"
     for name, value in values.items():
@@ -206,7 +206,7 @@ def _mistake(what: str, values: Any, shapes: Mapping[str, torch.Size]) -> str | 
 
 
 def _mistake_of_parts(parts: Any, adams: Mapping[str, Adam]) -> str | None:
-    """Return the same of `optimizer_parts`, and what an option that it was given needs."""
+    """Return what is wrong with the result of `optimizer_parts`, or missing for the optimizer's options."""
     if not isinstance(parts, dict):
         return "optimizer_parts() is no dict"
     for key, part in parts.items():
@@ -227,13 +227,13 @@ class _Spool:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with its owner
 
     def put(self, tensors: Mapping[str, Any]) -> None:
-        """Keep these, and forget what was kept."""
+        """Store these tensors in place of earlier ones."""
         self._file.seek(0)
         self._file.truncate()
         torch.save(_copied(tensors), self._file)
 
     def take(self) -> dict[str, Any]:
-        """Return what was kept; empty where nothing was."""
+        """Return the stored tensors; empty if there are none."""
         if self._file.seek(0, 2) == 0:
             return {}
         self._file.seek(0)

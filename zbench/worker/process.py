@@ -1,4 +1,4 @@
-"""One rank's process: its threads, its process group, its memory limit, and the progress that it tells."""
+"""One rank's process: its threads, its process group, its memory limit, and its progress lines."""
 
 import json
 import os
@@ -38,16 +38,16 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
 
 
 def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
-    """Return the process group's backend. NCCL takes one rank per device; where ranks share one, the engine
-    stages what they exchange through host memory, with gloo.
+    """Return the process group's backend. NCCL needs a device per rank; if ranks share a device, the engine
+    communicates through host memory, with gloo.
     """
     alone = device.type == "cuda" and local_ranks <= devices
     return "cpu:gloo,cuda:nccl" if alone else "gloo"
 
 
 def gpus_of(job: RankJob, device: torch.device) -> tuple[int, list[str]]:
-    """Return how many devices the ranks of a trial have between them, as many on each host, and a warning
-    where ranks share one.
+    """Return the number of devices of all ranks of a trial, equally many on each host, and a warning if ranks
+    share one.
     """
     if device.type != "cuda":
         return job.world_size, []
@@ -71,7 +71,7 @@ def set_threads(threads: int) -> None:
 
 
 def device_of(wanted: str, local_rank: int = 0) -> torch.device:
-    """Return the device that `run.device` means here for one of this machine's ranks."""
+    """Return the device of one of this machine's ranks, as `run.device` says."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -82,8 +82,8 @@ def device_of(wanted: str, local_rank: int = 0) -> torch.device:
 
 
 class MemoryLimit:
-    """A bound on what the process may allocate from now on: private memory, mappings shared with others not
-    counted.
+    """A limit on the private memory that the process may allocate from now on; shared mappings do not
+    count.
 
     Exceeding it raises an ordinary out-of-memory error and leaves the process usable.
     """
@@ -94,7 +94,7 @@ class MemoryLimit:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Do without the limit for a block: what verification allocates is not the trial's."""
+        """Lift the limit for a block: memory of the verification does not count as the trial's."""
         self._set(None)
         try:
             yield
@@ -125,7 +125,7 @@ class Progress(AbstractContextManager["Progress"]):
             self._file.close()
 
     def training_step(self, run: RunSpec, number: int, seconds: float) -> None:
-        """Note that step `number` of a trial, from 1, is done; a script may run more than it was told."""
+        """Note that step `number` of a trial, from 1, is done; a script may run more steps than `steps`."""
         if number <= run.warmup_steps:
             self.step("warmup", number, run.warmup_steps, seconds)
         else:

@@ -1,4 +1,4 @@
-"""The two entry points of a worker process: one rank of a trial, and the reference trajectory."""
+"""The two entry points of a worker process: a rank of a trial, and the reference trajectory."""
 
 import dataclasses
 import shlex

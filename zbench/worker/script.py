@@ -1,4 +1,4 @@
-"""A trial that is a command: run the user's script once, time its steps from outside, judge what it saved."""
+"""A trial that is a command: run the user's script, read its step times, verify the weights that it saves."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ class CommandFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """What one run of a command left: seconds of each timed step, memory, and where its weights are."""
+    """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights."""
 
     seconds: list[float]
     memory: MemoryPeaks
@@ -73,9 +73,9 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 
 
 def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
-    """Run the configuration that a command's trial is held against, twice, and save the weights of both.
+    """Run the configuration to compare a command's trial with, twice, and save the weights of both runs.
 
-    Where both end with the same bits, the second is replaced by a run from perturbed weights.
+    If both end with the same bits, a run from perturbed weights replaces the second.
     """
     base, scratch = trial.held_against(), Path(f"{job.reference_path}.script")
     with Progress(job.progress_path) as progress:
@@ -104,10 +104,10 @@ def run_once(
     *,
     perturbed: bool = False,
 ) -> ScriptRun:
-    """Run the command of a trial to its end. scratch: gets its files. on_step: told each step on the console.
+    """Run the command of a trial to its end. scratch: for its files. on_step: called for each console step.
 
-    UsageError where the command cannot start or tells no step times; MemoryError where it says that it ran
-    out of memory; CommandFailedError otherwise.
+    UsageError if the command cannot start or gives no step times; MemoryError if its output says that it ran
+    out of memory; CommandFailedError for other failures.
     """
     spec = trial.workload
     assert spec.command is not None
@@ -121,7 +121,7 @@ def run_once(
     last_lines: deque[str] = deque(maxlen=_LAST_LINES)
 
     def read_console() -> None:
-        """Copy the console to the log as it comes, and tell of each step that it shows."""
+        """Copy the console to the log as it arrives, and report each step that it shows."""
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -169,7 +169,7 @@ def _text_of(name: str, trial: TrialSpec) -> str:
 
 
 def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[str, str]:
-    """Return the variables of the command: the caller's, with the interpreter's programs and the threads."""
+    """Return the command's environment: the caller's, with the interpreter's programs and the threads."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
     own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
     if perturbed:
@@ -216,7 +216,7 @@ def _failure(status: int, lines: list[str]) -> Exception:
 
 
 def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
-    """Return the seconds of the timed steps; UsageError where the script told of none."""
+    """Return the seconds of the timed steps; UsageError if the script reports none."""
     timed = seconds[trial.run.warmup_steps :]
     if not timed:
         spec = trial.workload.step_times
@@ -229,7 +229,7 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
 
 
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
-    """Return the timing; a script that is not given a size trains with one of its own, which is not known."""
+    """Return the timing; rates are unknown if the script does not get its sizes from the sweep file."""
     median, given = statistics.median(seconds), names_of(str(trial.workload.command))
     if not given & _TELL_THE_BATCH:
         return Timing(seconds, median, None, None)

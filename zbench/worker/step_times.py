@@ -1,4 +1,4 @@
-"""The seconds of each step of a script that is not ours: from its JSON lines, or from its console."""
+"""The seconds of each step of the user's script: from its JSON lines, or from its console."""
 
 import json
 import re
@@ -29,7 +29,7 @@ class ConsoleTimes:
         self._average: float | None = None
 
     def feed(self, line: str, when: float) -> float | None:
-        """Return the seconds of the step that a line tells of, which came at `when`; None where of none."""
+        """Return the seconds of the step that a line, printed at `when`, reports; None if it reports none."""
         if self._is_trainer and (average := _TRAINER_RATE.search(line)):
             self._average = _positive(average["rate"])
         match = self._pattern.search(line) if self._pattern is not None else None
@@ -48,7 +48,7 @@ class ConsoleTimes:
         return seconds
 
     def all(self) -> list[float]:
-        """Return every step's seconds; where the Trainer logged no step, its own average, once."""
+        """Return every step's seconds; if the Trainer logged no step, its own average, once."""
         if not self.seconds and self._average:
             return [1 / self._average]
         return self.seconds

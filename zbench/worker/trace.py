@@ -1,6 +1,6 @@
-"""Look inside a step: a profiler's trace, memory by category over time, and what bounds each part.
+"""Trace a step: a profiler's trace, memory by category over time, and a lower bound for each part.
 
-Two further steps are run after everything that was measured: none of it shows in the record's figures.
+Two additional steps run after all measured ones, so tracing changes no figure of the record.
 """
 
 import threading
@@ -27,7 +27,7 @@ _HOST = "host_"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is looked at. step: runs one training step; every rank must call it."""
+    """The traced training. step: runs one training step; every rank must call it."""
 
     step: Callable[[], object]
     clock: PhaseClock
@@ -38,10 +38,10 @@ class Subject:
 
 @contextmanager
 def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
-    """Sample what is held, by category, from a thread of its own while a block runs; yield the samples.
+    """Sample memory by category in a thread while a block runs; yield the samples.
 
-    The engine says what it holds; categories that begin with `host_` are in host memory. The rest of what the
-    meter counts, which is all tensors of the device, is `activations`: activations, temporaries and batches.
+    The engine reports its own memory; categories that begin with `host_` are in host memory. The rest of the
+    device's tensors is `activations`: activations, temporaries and batches.
     """
     samples: list[dict[str, Any]] = []
     began, end = time.perf_counter(), threading.Event()
@@ -74,9 +74,9 @@ def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
 
 
 def look_inside(stem: Path, subject: Subject, timing: Timing, *, limit: int | None) -> None:
-    """Run further steps and, on rank 0, write `STEM.trace.json` and `STEM.memory.json`. Every rank calls it.
+    """Run two traced steps; rank 0 writes `STEM.trace.json` and `STEM.memory.json`. Every rank calls it.
 
-    timing: of the steps that were measured. limit: bytes that the device may hold, drawn beside the timeline.
+    timing: of the measured steps. limit: the largest allowed bytes on the device, drawn in the timeline.
     """
     device, clock = subject.device, subject.clock
     is_first = dist.get_rank() == 0
@@ -122,11 +122,11 @@ def bounds(
     flops_per_s: float,
     bytes_per_s: float,
 ) -> dict[str, dict[str, float | None]]:
-    """Return where a step's time goes: seconds of each part, and the least that this machine needs for it.
+    """Return the seconds of each part of a step, and a lower bound for it on this machine.
 
     compute: forward and backward, against its FLOPs at the rate of a large matrix product. exposed_update:
-    the optimizer, against its bytes at the rate of a stream. exposed_communication: what collectives cost the
-    step; it could all be hidden, so its least is 0. other: the rest.
+    the optimizer, against its bytes at the rate of a stream. exposed_communication: time that collectives add
+    to the step; all of it could be hidden, so its bound is 0. other: the rest.
     """
     compute = phases["forward"] + phases["backward"]
     communication = phases["reduce"] + phases["gather"]

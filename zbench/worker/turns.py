@@ -1,4 +1,4 @@
-"""How a trial beside others waits for its turns: it runs warm-up and timed steps only in these.
+"""How a trial that takes turns waits for them: it runs warm-up and timed steps only in its turns.
 
 No torch: the launcher imports this (`zbench.launch.turns` is its end of the sockets).
 """
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 ASK, OVER, GO = b"?", b".", b"!"
-"""What a rank says: it asks for the next turn; its timed steps are over. The answer."""
+"""The messages of a rank: a request for the next turn, the end of its timed steps; and the answer."""
 
 _TURNS = 4
 
 SHORTEST = 4
-"""The fewest steps of a turn. The first one is not timed: the caches hold what the others used."""
+"""The fewest steps of a turn. The first one is not timed: the caches hold the data of other trials."""
 
 
 def turn_lengths(steps: int) -> list[int]:
@@ -24,15 +24,15 @@ def turn_lengths(steps: int) -> list[int]:
 
 
 class Turns(AbstractContextManager["Turns"]):
-    """One process's part in taking turns; it does nothing in a trial that takes none. A context manager.
+    """Waits for the turns of one process; does nothing in a trial that takes none. A context manager.
 
-    Every rank sleeps on a socket of the launcher while others work: none of them waits in a collective.
+    Every rank sleeps on a socket of the launcher while other trials work; no rank waits in a collective.
     """
 
     def __init__(self, path: str | None, world_size: int = 1) -> None:
-        """path: where the launcher listens; where nobody does, the trial runs alone.
+        """path: the launcher's socket; if nothing listens there, the trial runs alone.
 
-        world_size: how many processes share their turns.
+        world_size: the number of processes that share the turns.
         """
         self._prefix, self._launcher = world_size.to_bytes(2), None if path is None else _connected(path)
 
@@ -46,7 +46,7 @@ class Turns(AbstractContextManager["Turns"]):
         self._say(ASK)
 
     def over(self) -> None:
-        """Say that no timed step follows, and return when no timed step of another trial does, either."""
+        """Report the end of the timed steps, and return when those of all other trials have ended, too."""
         self._say(OVER)
 
     def __exit__(self, *_: object) -> None:
