@@ -1,6 +1,6 @@
 """How often the configurations of a sweep are repeated. Pure.
 
-With `run.separate` a sweep repeats until its leaders are apart, or equal within that share.
+With `run.separate` a sweep repeats until its leaders differ, or are equal within that fraction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def is_answered(ranking: Ranking, wanted: float) -> bool:
 
 
 def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str | None:
-    """Return what `run.separate` could not settle within `max_repeats`, in words; None where all is told."""
+    """Return what `run.separate` could not decide within `max_repeats`, in words; None if it decided."""
     asked = _asked(summaries)
     if asked is None or is_answered(ranking, asked):
         return None

@@ -1,8 +1,8 @@
 """Compare two runs: every configuration of both, correctness first, then failures, then figures.
 
-The way from records to an exit code: `rows` says which trials belong together, `trials` which repeats count,
-`decision` what may be claimed of them, `exact` what needs no timing, `rows` which answer a configuration
-gets, `Comparison.exit_code` what all answers amount to.
+From records to an exit code: `rows` matches trials, `trials` chooses the repeats that count, `decision`
+decides about step times, `exact` about figures without noise, `rows` gives each configuration one answer,
+and `Comparison.exit_code` combines all answers.
 """
 
 import math
@@ -34,9 +34,9 @@ _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 
 @dataclass(frozen=True, slots=True)
 class PairedData:
-    """What a paired measurement saw: its blocks and the control; `exact_only` where nothing was timed.
+    """The data of a paired measurement: its blocks and the control; `exact_only` if nothing was timed.
 
-    stopped: why it ended before its plan did, in words; empty where it did not.
+    stopped: why it ended before its plan was complete, in words; empty if it was complete.
     """
 
     blocks: Blocks
@@ -47,9 +47,9 @@ class PairedData:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `zbench compare`. `unlike` says how two machines differ, if `--across` insisted.
+    """The result of `zbench compare`. `unlike`: how the two machines differ, with `--across`.
 
-    no_yardstick: why some configurations of two stored runs were not held against the machine's yardstick.
+    no_yardstick: why some configurations of two stored runs were not compared with the machine's yardstick.
     """
 
     base: Source
@@ -94,13 +94,13 @@ class Comparison:
 
     @property
     def warnings(self) -> list[str]:
-        """Return what disturbed the repeats of either side, in words."""
+        """Return the disturbances of both sides' repeats, in words."""
         sides = (("base", [row.base for row in self.rows]), ("head", [row.head for row in self.rows]))
         return [f"{name}: {text}" for name, side in sides for text in all_warnings(side)]
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return what the command exits with: correctness first, then failures, regressions, doubt."""
+        """Return the exit code: correctness comes first, then failures, regressions, undecided answers."""
         fail_on = self.settings.fail_on
         if "correctness" in fail_on and (self.count("incorrect") or any(map(is_incorrect, self.added))):
             return ExitCode.CORRECTNESS
@@ -120,11 +120,11 @@ def compare_runs(
     settings: Settings,
     noise: Mapping[str, RunNoise] | None = None,
 ) -> Comparison:
-    """Compare two stored runs, made at two times: unpaired.
+    """Compare two stored runs, measured at different times: unpaired.
 
-    Each repeat is divided by each part of the machine's yardstick in its own heat, and only what all parts
-    say is claimed. Where there is none the machine's noise between runs is added; noise: by base's trial id,
-    what a history of runs says of it. `settings.run_noise` comes before both. IncomparableError where the
+    Each repeat is divided by each part of the machine's yardstick in its own heat, and an answer needs the
+    agreement of all parts. Without a yardstick the machine's noise between runs widens the intervals. noise:
+    that of earlier runs, by base's trial id. `settings.run_noise` replaces both. IncomparableError if the
     machines are unlike (unless `settings.across`) or no configuration is in both.
     """
     unlike = unlike_machines(base, head)
@@ -182,7 +182,7 @@ def build(
 def _stored_decisions(
     pairs: Mapping[str, Pair], gaps: Mapping[str, str], settings: Settings, noise: Mapping[str, RunNoise]
 ) -> dict[str, Decision]:
-    """Return the decisions by base's trial id: without a gap what all parts of the yardstick say."""
+    """Return the decisions by base's trial id: over all parts of the yardstick, if no trial lacks it."""
     margin = settings.margin("step_time")
     beside = {name: [over_machine(trial) for trial in pairs[name]] for name, gap in gaps.items() if not gap}
     family: dict[str, tuple[Evidence, float]] = {
@@ -201,7 +201,7 @@ def _stored_decisions(
 
 
 def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
-    """Return why two trials cannot be held against the machine's yardstick; empty where they can."""
+    """Return why two trials cannot be compared over the machine's yardstick; empty if they can."""
     sides = list(zip((base.name, head.name), pair, strict=True))
     lacking = [name for name, trial in sides if not over_machine(trial)]
     if lacking:
@@ -218,7 +218,7 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
 
 
 def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> Unpaired | None:
-    """Return the step times of the undisturbed repeats (of all, where a side has too few)."""
+    """Return the step times of the undisturbed repeats, or of all repeats if a side has too few."""
     doubtful = bool(doubt(*pair))
     base, head = (step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in pair)
     if not base or not head:
@@ -229,10 +229,10 @@ def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> 
 
 
 def unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
-    """Return the stable facts in which two machines differ, as `key: a, b`; empty where they are alike.
+    """Return the stable facts in which two machines differ, as `key: a, b`; empty if they are alike.
 
-    Where nothing is known of a machine, that is a difference too: silence would be a guess. Where the facts
-    are alike, the kinds of machines on which the repeats ran count, where these are known.
+    An unknown machine counts as different. If the facts are alike, the kinds of the machines on which the
+    repeats ran are compared, if they are known.
     """
     unknown = tuple(f"{run.source.name}: machine unknown" for run in (base, head) if not run.source.facts)
     if unknown:

@@ -1,11 +1,11 @@
-"""The answers for a family of comparisons (regression, pass, suspected, inconclusive), and what they rest on.
+"""The answers for a family of comparisons (regression, pass, suspected, inconclusive), and their evidence.
 
-Evidence is the samples of one comparison and what is known of the noise between runs. Errors are held where
-they hurt. An alarm from any comparison fails the build, so alarms share one `alpha` by Holm's method. A build
-passes only if every comparison passes, so each `pass` needs no correction (an intersection-union test). What
-is neither is inconclusive, with the number of processes that would settle it; where the samples differ for
-sure and by more than the margin, but noise that they cannot show may be the reason, it is `suspected`.
-"Faster" is claimed by the tests that claim "slower", with the sides exchanged.
+Evidence is the samples of one comparison and the noise between runs, if it is known. An alarm from any
+comparison fails the build, so all alarms share one `alpha` by Holm's method. A build passes only if every
+comparison passes, so a `pass` needs no correction (an intersection-union test). All other answers are
+inconclusive, with the number of processes that would decide them. If the samples differ significantly and by
+more than the margin, but unknown noise between runs may be the reason, the answer is `suspected`. "Faster" is
+decided by the tests for "slower", with the sides exchanged.
 """
 
 import bisect
@@ -20,21 +20,21 @@ from zbench.analysis import statistics
 from zbench.analysis.statistics import RatioEstimate
 
 UNKNOWN_SHIFT = math.log(1.5)
-"""How far two runs may lie apart for reasons outside of both, where nothing is known of that: 50 %."""
+"""Assumed difference of two runs by the machine alone, if the noise between runs is unknown: 50 %."""
 
 CLEAR_SPREADS = 8
-"""Few processes show a slowdown only beyond this many of their pooled standard deviations (and 50 %)."""
+"""A slowdown of few processes counts beyond this many of their pooled standard deviations (and 50 %)."""
 
 LEAST_HISTORY = 10
-"""Runs from which the noise between runs can be told, at least."""
+"""Least number of runs to estimate the noise between runs from."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunNoise:
-    """How far runs of one version lie apart: a standard deviation of logarithms, and what it rests on.
+    """The noise between runs of one version: a standard deviation of logarithms, and its origin.
 
-    degrees: degrees of freedom of an estimate from earlier runs, which holds their own repeats' noise too;
-    infinite where the user gave the figure, which is then the shift between runs alone.
+    degrees: degrees of freedom of an estimate from earlier runs, which includes the noise of their repeats;
+    infinite for a figure of the user's, which is the shift between runs alone.
     """
 
     spread: float
@@ -42,7 +42,7 @@ class RunNoise:
 
 
 RESIDUAL = RunNoise(math.log1p(0.02) / float(ndtri(0.99)) / math.sqrt(2))
-"""What the machine's yardstick misses: it makes one pair of runs in 100 seem more than 2 % slower."""
+"""Error of the machine's yardstick: one pair of runs in 100 seems more than 2 % slower."""
 
 
 class Evidence(Protocol):
@@ -197,7 +197,7 @@ class Decision:
         return math.expm1(self.log_ratio)
 
     def __str__(self) -> str:
-        """Return the change with its interval, the answer, and why there is none."""
+        """Return the change with its interval, the answer, and the reason if it is undecided."""
         low, change, high = (math.expm1(value) for value in (self.low, self.log_ratio, self.high))
         why = f": {self.reason}" if self.reason else ""
         interval = "within more than a factor of 10" if self.is_wide else f"{low:+.1%} to {high:+.1%}"
@@ -205,12 +205,12 @@ class Decision:
 
     @property
     def is_wide(self) -> bool:
-        """Say whether the interval reaches beyond a factor of 10, where a percentage tells nothing."""
+        """Whether the interval reaches beyond a factor of 10, where a percentage is meaningless."""
         return max(abs(self.low), abs(self.high)) > math.log(10)
 
     @property
     def is_decided(self) -> bool:
-        """Say whether more samples could not change the answer."""
+        """Whether the answer is final: more samples cannot change it."""
         return self.answer in ("regression", "pass")
 
 
@@ -278,23 +278,23 @@ def _answer(
 
 
 def doubted(decision: Decision, reason: str) -> Decision:
-    """Return the decision where the samples cannot be trusted: nothing is claimed of them, for `reason`."""
+    """Return an inconclusive decision for samples that cannot be trusted, with the reason."""
     shown = decision.answer in ("regression", "suspected")
     answer: Answer = "suspected" if shown else "inconclusive"
     return replace(decision, answer=answer, faster=False, needed=None, reason=reason)
 
 
 def decide_over(parts: Mapping[str, Family], levels: Levels) -> dict[str, Decision]:
-    """Decide a family over each part of a yardstick, and claim of each comparison what all parts say."""
+    """Decide a family over each part of a yardstick; an answer needs the agreement of all parts."""
     by_part = {part: decide(family, levels) for part, family in parts.items()}
     names = next(iter(parts.values()))
     return {name: _agreed({part: found[name] for part, found in by_part.items()}) for name in names}
 
 
 def _agreed(parts: Mapping[str, Decision]) -> Decision:
-    """Return what the decisions over all parts say, else which part disagrees.
+    """Return the decision that all parts agree on, else an inconclusive one that names the disagreement.
 
-    The change is the middle one, its interval holds all of theirs.
+    The change is the middle one, and the interval contains those of all parts.
     """
     ones = sorted(parts.values(), key=lambda one: one.log_ratio)
     least_sure = max(ones, key=lambda one: (not one.is_decided, one.high - one.low))

@@ -41,7 +41,7 @@ _TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
 
 @dataclass(frozen=True, slots=True)
 class KeptTrial:
-    """What may be kept of a configuration of one run, instead of its records. result: verdict or outcome.
+    """A configuration of one run without its records. result: verdict or outcome.
 
     figures: metric -> its value, then the least and the largest of its repeats. over_machine, yardsticks: as
     `machine_log` returns them.
@@ -67,7 +67,7 @@ Trial = ConfigSummary | KeptTrial
 
 
 class Run(Protocol):
-    """What a history needs of a run: RunResults, or what a site keeps of them."""
+    """The data of a run that a history needs: RunResults, or the part of it that a site stores."""
 
     @property
     def source(self) -> Source: ...
@@ -224,8 +224,8 @@ class Series:
 def history(runs: Iterable[Run], metric: str, *, alpha: float = 0.01) -> list[Series]:
     """Return the series of a metric; runs are taken in the order given, machines and branches never mixed.
 
-    Values are medians over a run's repeats. Changes are sought in logarithms where all values are positive,
-    so that they are relative; in times and rates over the machine's yardstick where all runs have it.
+    Values are medians over a run's repeats. If all values are positive, changes are searched in logarithms,
+    so that they are relative; if all runs have the machine's yardstick, in times and rates over it.
     """
     ran: dict[str, set[frozenset[str]]] = {}
     figures: list[tuple[KeptTrial, Source, frozenset[str]]] = []

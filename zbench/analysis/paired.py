@@ -1,4 +1,4 @@
-"""The plan of a paired measurement, and what its samples say; pure functions.
+"""The plan of a paired measurement, and the analysis of its samples; pure functions.
 
 A block measures base and head twice each, as base-head-head-base or its mirror image. Within a block a linear
 drift of the machine cancels exactly, and a slower one nearly. Which of the two orders a block gets is drawn
@@ -25,7 +25,7 @@ Blocks = Mapping[str, tuple[float, ...]]
 """Trial id -> the difference of logarithms of each block."""
 
 _HARMLESS = math.log(1.25)
-"""A machine that moves by less than this between start and end is not worth a veto: blocks cancel it."""
+"""A machine whose speed moves by less than this from start to end is no problem: blocks cancel the drift."""
 
 
 def block_orders(blocks: int, seed: int) -> list[Order]:
@@ -47,10 +47,10 @@ def block_replicates(order: Order, seconds: Sequence[float]) -> tuple[float, flo
 
 
 def replicates_in_turns(order: Order, seconds: Sequence[float]) -> tuple[float]:
-    """Return what stands for `block_replicates` of a block whose two pairs were each taken in turns.
+    """Return the equivalent of `block_replicates` for a block whose two pairs were each taken in turns.
 
-    What moves from pair to pair is alike for both samples of a pair and so tells nothing of a block's error.
-    The difference of the two pairs does; divided by sqrt 2 it has the variance of one replicate.
+    A drift from pair to pair affects both samples of a pair alike, and so is no part of a block's error. The
+    difference of the two pairs is; divided by sqrt 2 it has the variance of one replicate.
     """
     (base, again), (head, last) = (_of(side, order, seconds) for side in SIDES)
     return (((last - again) - (head - base)) / math.sqrt(2),)
@@ -62,7 +62,7 @@ def _of(side: Side, order: Order, seconds: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Base against itself, before and after: what the machine does where nothing differs.
+    """Base compared with itself, before and after the blocks: the machine's own noise and drift.
 
     `noise` is the standard deviation of one process's log step time, back to back; `drift` the log-ratio of
     after to before. Both are averages over the configurations. `degrees` are those of the noise.

@@ -1,4 +1,4 @@
-"""Each configuration of a run beside its counterpart, which differs in the named keys alone: ratios. Pure.
+"""Ratios of each configuration of a run to its counterpart, which differs only in the named keys. Pure.
 
 The ratio of two step times is the mean, over the heats that both were in, of the difference of their
 logarithms: a heat gives one value, the mean over its turns (`zbench.analysis.ranking.cost_table`). Where they
@@ -28,7 +28,7 @@ _TIME, _PEAK = (Goal(name, "minimize") for name in ("mean_step_s", "peak_device_
 
 
 class Ratio(NamedTuple):
-    """One figure over the counterpart's and its 95 % interval: from 0 to infinity where one repeat is all."""
+    """A figure over the counterpart's, with its 95 % interval: 0 to infinity if there is only one repeat."""
 
     value: float
     low: float
@@ -51,10 +51,10 @@ class RelativeRow:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """The rows of a run, in its order, and who has no counterpart.
+    """The rows of a run, in its order, and the configurations without a counterpart.
 
-    named: key -> the values that a counterpart may have. axes: what the rows vary. by: those of them whose
-    values have a table each.
+    named: key -> the values that a counterpart may have. axes: the keys that the rows vary. by: the axes with
+    one table for each value.
     """
 
     rows: tuple[RelativeRow, ...]

@@ -1,4 +1,4 @@
-"""One configuration in both runs: how it is found in each, and the one answer it gets. Pure.
+"""One configuration in both runs: how it is matched, and the one answer it gets. Pure.
 
 Correctness comes first, then failures, then figures.
 """
@@ -34,7 +34,7 @@ class Matching:
 
 
 def match_trials(base: Sequence[ConfigSummary], head: Sequence[ConfigSummary]) -> Matching:
-    """Match configurations by trial ID, and what is left by what it computes.
+    """Match configurations by trial ID, and the remaining ones by the keys that change what they compute.
 
     The trial ID also holds `verify.mode`, so a run without verification is compared by the second rule.
     """
@@ -112,7 +112,7 @@ def judged(pair: Pair, step_time: Decision | None, settings: Settings) -> Row:
 
 
 def _answer(row: Row, alpha: float) -> RowAnswer:
-    """Return the gravest thing that can be said of a configuration."""
+    """Return the gravest answer for a configuration."""
     timed = row.step_time.answer if row.step_time is not None else None
     if is_incorrect(row.head):
         return "incorrect"

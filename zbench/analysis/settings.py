@@ -1,4 +1,4 @@
-"""How runs are compared: error rate, thresholds, what fails the command, and how its options are read."""
+"""The settings of a comparison: error rate, thresholds, failing answers; and how its options are parsed."""
 
 import math
 import re
@@ -26,15 +26,15 @@ STORED_THRESHOLDS: Mapping[str, float] = {
 """The accepted change of every compared metric, as a fraction; smaller is better for each."""
 
 PAIRED_THRESHOLDS: Mapping[str, float] = {**STORED_THRESHOLDS, "step_time": 0.02}
-"""Side by side the machine's noise between runs is gone, so a smaller slowdown can be told."""
+"""A paired measurement has no noise between runs, so it can detect a smaller slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How runs are compared. Thresholds are fractions.
 
-    run_noise: the spread between runs of one version, a fraction, where the user stated it; None where only
-    a history of runs can tell.
+    run_noise: the noise between runs of one version, a fraction, if the user stated it; None to estimate it
+    from earlier runs.
     """
 
     alpha: float = 0.01

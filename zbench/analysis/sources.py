@@ -1,4 +1,4 @@
-"""Find and read what a comparison is given: a run, a results file, a directory, a named baseline."""
+"""Find and read the two sides of a comparison: a run, a results file, a directory, a named baseline."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 60
 def load_results(name: str, output_dir: Path) -> RunResults:
     """Return the results of `name`: a path, a baseline's name, a run id, a sweep's name or `last`.
 
-    Raises UsageError for what is damaged, empty, absurd, ambiguous or not there.
+    Raises UsageError if the results are damaged, empty, implausible, ambiguous or missing.
     """
     if not name:
         raise UsageError("expected a path, a baseline, a run id or `last`, got ''")

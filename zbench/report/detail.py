@@ -125,7 +125,7 @@ def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
 
 
 def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
-    """Yield what a trace says of a trial, as label and text; draws its timeline if that is not there yet."""
+    """Yield label and text of each line of a trial's trace; draw its timeline if that is missing."""
     stem = run_dir / TRACES / trial_id
     trace, memory = stem.with_suffix(".trace.json"), stem.with_suffix(".memory.json")
     picture = stem.with_suffix(".memory.svg")

@@ -39,7 +39,7 @@ class PlainView:
         self._left = 0
 
     def __call__(self, event: events.Event) -> None:
-        """Follow one event, and print what there is to say of it."""
+        """Handle one event, and print its line, if it has one."""
         match event:
             case events.SweepStarted():
                 self._records += event.finished
@@ -69,7 +69,7 @@ class PlainView:
         return format_clock(self._left * sum(self._seconds) / self._done if self._done else None)
 
     def _show(self, now: str) -> None:
-        """Say what goes on before the first repeat has ended: that can take a minute."""
+        """Print what happens before the first repeat has finished, which can take a minute."""
         if not self._seconds:
             self._print(Text(now, "dim"))
 
@@ -83,7 +83,7 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """The same lines, above a bar that shows what runs now, the time left, who leads so far and failures."""
+    """The same lines, above a bar with the running trial, the time left, the leading trial and failures."""
 
     def __init__(self, screen: Screen, objective: ObjectiveSpec) -> None:
         super().__init__(screen, objective)
@@ -136,7 +136,7 @@ class LiveView(PlainView):
 
 @contextmanager
 def view(screen: Screen, objective: ObjectiveSpec, *, quiet: bool) -> Iterator[events.OnEvent]:
-    """Yield what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
+    """Yield the view for the stream: none with -q, a live view on a terminal, plain lines otherwise."""
     if quiet:
         yield lambda _: None
     elif screen.is_terminal and not screen.is_dumb_terminal:

@@ -1,4 +1,4 @@
-"""Configurations beside their counterparts as text: one table for each value of the chosen axes."""
+"""Configurations relative to their counterparts, as text: one table for each value of the chosen axes."""
 
 import math
 import statistics
@@ -102,14 +102,14 @@ def _spread(name: str, ratios: Sequence[Ratio]) -> str:
 
 
 def lonely_line(relative: Relative) -> str:
-    """Return which configurations have no counterpart; empty where all have one."""
+    """Return a line of the configurations without a counterpart; empty if all have one."""
     lonely = [axes_text(summary.axes) for summary in relative.lonely]
     more = f" and {len(lonely) - _MOST_NAMED} more" if len(lonely) > _MOST_NAMED else ""
     return f"without a counterpart: {'; '.join(lonely[:_MOST_NAMED])}{more}" if lonely else ""
 
 
 def print_relative(screen: Screen, relative: Relative) -> None:
-    """Print the tables, and who has no counterpart."""
+    """Print the tables, and the configurations without a counterpart."""
     for table in relative_tables(relative):
         screen.print(Text(table.heading, "bold"))
         columns = [Column(name, "left" if name in _WORDS else "right") for name in table.columns]

@@ -1,4 +1,4 @@
-"""The console that reports are printed on, and its tables: text is text, whatever characters it holds."""
+"""The console that reports are printed on, and its tables: no text is read as markup."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class Screen(Console):
     """
 
     def __init__(self, **settings: Any) -> None:
-        """Take what `rich.console.Console` takes, by keyword."""
+        """Accept the keyword arguments of `rich.console.Console`."""
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
@@ -81,9 +81,9 @@ def print_table(
 ) -> None:
     """Print a table that loses no figure silently; a pipe or file gets every column.
 
-    A terminal that is too narrow goes without the columns `dropped_first`, as many as it takes in that order,
-    and a line below names them with the `remedy`. Where even the others do not fit, each row is a paragraph
-    of names and values. styles: of whole rows.
+    On a terminal that is too narrow, columns of `dropped_first` are left out in that order until the table
+    fits; a line below names them with the `remedy`. If the other columns do not fit either, each row is a
+    paragraph of names and values. styles: of whole rows.
     """
     headings = [re.sub("[ _.]", "\n", c.name) if screen.is_terminal else c.name for c in columns]
     widths = [

@@ -92,8 +92,8 @@ def print_results(
 def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
     """Return the configurations in the order of the first goal.
 
-    Those that are outside a constraint or not proved correct come after all that could be the best, those
-    that did not end well last.
+    Configurations outside a constraint or without a proof of correctness come after all that could be the
+    best; those that failed come last.
     """
     summaries = list(summaries)
     goal = first_goal(summaries, objective)
@@ -132,7 +132,7 @@ def _table(
 
 
 def _verdict(summary: ConfigSummary) -> Text:
-    """Return the verdict; the outcome where that is worse, because a narrow table has no column for it."""
+    """Return the verdict, or the outcome if that is worse, because a narrow table has no column for it."""
     if summary.outcome == "ok" or summary.verdict in ("drifted", "wrong"):
         return word(summary.verdict)
     return word(outcome_text(summary))
@@ -160,7 +160,7 @@ def notes(
 
 
 def _difference(summary: ConfigSummary) -> str:
-    """Return what is wrong or was not checked; by how much, where and since when it differs."""
+    """Return what is wrong or unchecked: by how much, where and from which step on it differs."""
     worst = summary.farthest
     parts = [printable(summary.diagnosis)] if summary.diagnosis else []
     parts += [f"error ratio {error_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
@@ -173,7 +173,7 @@ def _difference(summary: ConfigSummary) -> str:
 def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
     """Return each kind of warning once, and how many configurations have it.
 
-    A kind is the words up to a colon; what follows is shown where it is the same for all.
+    A warning's kind is its text before a colon; the rest is shown if it is the same in all.
     """
     kinds: dict[str, tuple[set[str], set[str]]] = {}
     for summary in summaries:

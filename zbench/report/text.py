@@ -24,7 +24,7 @@ _ROUND = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 def outcome_text(trial: "Record | ConfigSummary") -> str:
-    """Return how a trial ended; a search that ended it, because it was slow, did not run out of time."""
+    """Return how a trial ended; `pruned`, not `timeout`, if a search ended it because it was slow."""
     return "pruned" if trial.error is not None and trial.error.kind == "pruned" else trial.outcome
 
 
@@ -37,12 +37,12 @@ def axes_text(axes: dict[str, Any]) -> str:
 
 
 def values_text(axes: dict[str, Any]) -> str:
-    """Return a point's values alone, where there is no room for keys."""
+    """Return a point's values without keys, for narrow places."""
     return " · ".join(value_text(value) for value in axes.values()) or "(the one configuration)"
 
 
 def value_text(value: Any) -> str:
-    """Return an axis value as a sweep file may spell it: 5000000 is `5M`; `default` where it has none."""
+    """Return an axis value as in a sweep file: `5M` for 5000000, `default` for None."""
     if value is None:
         return "default"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
@@ -140,12 +140,12 @@ def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[st
 
 
 def label(trial: "Trial") -> str:
-    """Return the axes as `key=value` words, or the trial id where nothing varies."""
+    """Return the axes as `key=value` words, or the trial id if no axis varies."""
     return axes_text(trial.axes) if trial.axes else printable(trial.trial_id)
 
 
 def short_label(trial: "Trial") -> str:
-    """Return the axes' values alone, cut off where a narrow screen has no room for more."""
+    """Return the axes' values without keys, cut off for narrow screens."""
     text = values_text(trial.axes) if trial.axes else printable(trial.trial_id)
     return text if len(text) <= _LONGEST_SHORT else f"{text[: _LONGEST_SHORT - 1]}…"
 
@@ -162,7 +162,7 @@ def failure_text(trial: "ConfigSummary") -> str:
 
 
 def short_ids(trials: "Sequence[ConfigSummary]") -> list[str]:
-    """Return the start of each trial's id, as long as all need to be told apart; `--trial` takes it."""
+    """Return the start of each trial's id, long enough to be unique; `--trial` accepts it."""
     ids = [printable(trial.trial_id) for trial in trials]
     starts = ([text[:length] for text in ids] for length in count(_SHORTEST_ID))
     return next(short for short in starts if len(set(short)) == len(set(ids)))
@@ -174,7 +174,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 def sparkline(values: Sequence[float], width: int = 40) -> str:
     """Return the last `width` values as bars from the lowest to the highest; equal ones are in the middle.
 
-    What is not finite is a gap.
+    A value that is not finite is a gap.
     """
     shown = list(values)[-width:]
     finite = [value for value in shown if math.isfinite(value)]

@@ -22,7 +22,7 @@ def files(comparison: Comparison) -> dict[str, str]:
 
 
 def write(texts: dict[str, str], directory: Path) -> list[Path]:
-    """Write files into a directory, made if missing; UsageError where that cannot be."""
+    """Write files into a directory, created if missing; UsageError if that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -38,7 +38,7 @@ _IN_BYTES = ("_bytes", ".bytes")
 
 
 def percent(fraction: float) -> str:
-    """Return a change with its sign, such as `+4.9 %`; from a factor of eleven on the factor."""
+    """Return a change with its sign, such as `+4.9 %`, or as a factor if it is a factor of 11 or more."""
     if abs(fraction) >= 10:
         return f"x{1 + fraction:.1f}" if fraction < 1000 else "over x1000"
     return (
@@ -57,7 +57,7 @@ def interval(decision: Decision) -> str:
 
 
 def arrow(before: str, after: str) -> str:
-    """Return `before -> after`, or one of them where they read alike."""
+    """Return `before -> after`, or one of them if both texts are equal."""
     return after if before == after else f"{before} -> {after}"
 
 
@@ -101,7 +101,7 @@ def cells(row: Row, rate: str) -> tuple[str, ...]:
 
 
 def _seconds(row: Row) -> tuple[float | None, float | None]:
-    """Return the mean step of base and head, as far apart as the change beside them says."""
+    """Return the mean step times of base and head; their ratio equals the change in the next column."""
     base, head = row.base.number("mean_step_s"), row.head.number("mean_step_s")
     if row.step_time is None or base is None or head is None:
         return base, head
@@ -111,7 +111,7 @@ def _seconds(row: Row) -> tuple[float | None, float | None]:
 
 
 def reasons(row: Row) -> list[str]:
-    """Return why the row got its answer, and what changed that `cells` does not show, a sentence each."""
+    """Return why the row got its answer, and the changes that `cells` does not show, one sentence each."""
     lines = []
     if row.answer == "incorrect":
         what = row.head.diagnosis or "its training step differs from the reference's"
@@ -144,7 +144,7 @@ def _unseen(change: ExactChange, row: Row) -> bool:
 
 
 def grouped_reasons(rows: Sequence[Row]) -> list[tuple[str, RowAnswer]]:
-    """Return the reasons of all rows with their configurations; those that many rows share only once."""
+    """Return the reasons of all rows with their configurations; a reason that rows share is given once."""
     labels: dict[tuple[str, RowAnswer], list[str]] = {}
     for row in rows:
         for reason in reasons(row):
@@ -180,7 +180,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def _would_have_seen(comparison: Comparison) -> list[str]:
-    """Return what slowdown this very measurement could have detected."""
+    """Return the smallest slowdown that this measurement could detect."""
     detectable = [decision.detectable for _, decision in comparison.timed if decision.detectable is not None]
     if not detectable:
         return []

@@ -1,4 +1,4 @@
-"""What the charts share: axes in readable units, rows with labels, hover areas, the memory limit."""
+"""Parts that charts share: axes in readable units, rows with labels, hover areas, the memory limit."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ SECONDS = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "us"))
 
 
 def readable(values: Sequence[float], units: Sequence[Unit]) -> Unit:
-    """Return the first of BYTES or SECONDS that the largest value is at least one of, else the smallest."""
+    """Return the largest unit of BYTES or SECONDS that is at most the largest value, else the smallest."""
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     return next((unit for unit in units if most >= unit.size), units[-1])
 
@@ -98,7 +98,7 @@ def below(canvas: Canvas, unit: str, count: int) -> None:
 
 
 def limit_line(canvas: Canvas, limit: float | None, unit: Unit) -> None:
-    """Draw the most memory allowed as a dashed line; where it is far away the corner says so."""
+    """Draw the memory limit as a dashed line; if it is beyond the chart, write it in the corner."""
     if limit is None:
         return
     axes, bad = canvas.axes, style.LIGHT["bad"]

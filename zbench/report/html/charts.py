@@ -54,13 +54,13 @@ Row = tuple[ConfigSummary, str]
 
 
 def sections(report: Report) -> list[Section]:
-    """Return every picture that the records have something for, with its figures, in the page's order."""
+    """Return every chart that the records have data for, with its figures, in the page's order."""
     builders = (throughput_against_memory, changes, step_times, memory, phases)
     return [section for build in builders if (section := build(report)) is not None]
 
 
 class Position(NamedTuple):
-    """Where a configuration lies: its peak memory in bytes, and its rate."""
+    """A configuration's point in the chart: its peak memory in bytes, and its rate."""
 
     trial: ConfigSummary
     peak: float
@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
 
 def places(report: Report) -> list[Position]:
-    """Return the configurations of which both are known."""
+    """Return the points of all configurations of which peak and rate are known."""
     metric, rate = report.memory_metric, known_rate(report.finished)
     both = [(trial, trial.number(metric), trial.number(rate)) for trial in report.finished if metric]
     return [
@@ -77,7 +77,7 @@ def places(report: Report) -> list[Position]:
 
 
 def front_of(shown: Sequence[Position], objective: ObjectiveSpec) -> list[Position]:
-    """Return the feasible configurations that none beats in throughput and memory, the smallest first."""
+    """Return the Pareto front of feasible configurations in throughput and memory, the smallest first."""
     able = {i: place for i, place in enumerate(shown) if not obstacles(place.trial, objective)}
     values = {i: (place.rate, place.peak) for i, place in able.items()}
     front = [able[i] for i in pareto_front(values, ("maximize", "minimize"))]
@@ -133,7 +133,7 @@ def throughput_against_memory(report: Report) -> Section | None:
 
 
 def changes(report: Report) -> Section | None:
-    """Return every change of step time with its interval; beyond the dashed margin a slowdown counts."""
+    """Return the chart of step-time changes with intervals; a slowdown beyond the dashed margin counts."""
     comparison = report.comparison
     if comparison is None or not comparison.timed:
         return None
@@ -232,7 +232,7 @@ def phases(report: Report) -> Section | None:
 
 
 class Stacks(NamedTuple):
-    """What a chart of stacked parts shows.
+    """The data of a chart of stacked parts.
 
     description: has places for the count, the least and the largest total. parts, of_repeat: the parts of a
     configuration and of one repeat. bars: of each row, whether it is host memory, its place, and its opacity.
@@ -253,7 +253,7 @@ class Stacks(NamedTuple):
 def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Section | None:
     """Return a bar of parts for each configuration, with a thin line from the least to the largest repeat.
 
-    Parts of the host have the colours of the device's: the same thing, elsewhere.
+    A part has the same colour in host memory as on the device.
     """
     trials = [trial for trial in report.drawn if sum(what.parts(trial).values()) > 0]
     if not trials:

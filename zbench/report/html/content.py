@@ -1,4 +1,4 @@
-"""What a report is made of, taken from its records; `charts` makes its sections."""
+"""The contents of a report, taken from its records; `charts` makes its sections."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from zbench.spec.load import recorded_objective
 from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 MOST_ROWS = 40
-"""Charts with a row per configuration draw this many; the table has all."""
+"""Most rows of a chart with a row per configuration; the table has all."""
 
 MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "peak host memory",
                 "peak_rss_bytes": "peak resident set"}  # fmt: skip
@@ -34,9 +34,9 @@ MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "p
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a report is made of; `summaries` are in the order of the table, the best first.
+    """The contents of a report; `summaries` are in the order of the table, the best first.
 
-    winner: the best or, where several cannot be told apart, the recommended one of them.
+    winner: the best configuration or, if several are tied, the recommended one of them.
     """
 
     source: Source
@@ -60,13 +60,13 @@ class Report:
 
     @property
     def drawn_note(self) -> str:
-        """Return a sentence where some configurations are not drawn."""
+        """Return a sentence if some configurations are not drawn, else an empty text."""
         drawn, total = len(self.drawn), len(self.finished)
         return "" if drawn == total else f" The first {drawn} of {total} configurations are drawn."
 
     @property
     def memory_metric(self) -> str | None:
-        """Return the peak by which configurations compare: of the device, else of the host or process."""
+        """Return the peak that configurations are compared by: of the device, else of the host or process."""
         return next((name for name in MEMORY_NAMES if any(s.values(name) for s in self.finished)), None)
 
     def limit(self, metric: str | None) -> float | None:
@@ -95,7 +95,7 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A picture with a note on what it leaves out, the figures behind it, and lines of text below.
+    """A chart with a note on what it leaves out, a table of its figures, and lines of text below.
 
     listed: the heading of the lines, if they have one.
     """
@@ -118,7 +118,7 @@ def categories(summary: ConfigSummary) -> dict[str, float]:
 
 
 def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
-    """Return a configuration as it is shown on hover: trial, axes, figures, verdict, what rules it out."""
+    """Return a configuration's hover text: trial, axes, figures, verdict, and why it cannot be the best."""
     lines = [
         f"trial {printable(summary.trial_id)}",
         *label(summary).split(" "),
@@ -149,7 +149,7 @@ def report_of(
 
 
 def importance_in(path: Path) -> dict[str, float]:
-    """Return the share of each axis from a run's `search.json`; empty where no search was made."""
+    """Return the importance of each axis from a run's `search.json`; empty if there was no search."""
     file = path / "search.json"
     if not file.is_file():
         return {}

@@ -41,7 +41,7 @@ Legend = Sequence[tuple[str, str]]
 
 @dataclass(slots=True)
 class Canvas:
-    """What a chart is painted on: axes in a figure, and the texts that appear on hover."""
+    """The drawing area of a chart: axes in a figure, and the texts that appear on hover."""
 
     figure: "Figure"
     axes: "Axes"
@@ -55,7 +55,7 @@ class Canvas:
         self.hovers[gid] = text
 
     def link(self, dots: "Collection", places: Sequence[tuple[str, str]]) -> None:
-        """Lead from each dot of a collection to an address, and show its text when the pointer is on it."""
+        """Link each dot of a collection to an address, and show its text when the pointer is on it."""
         dots.set_facecolor([*dots.get_facecolor()] * 2)  # matplotlib draws dots of one colour without links
         dots.set_urls([address for address, _ in places])
         self.hovers |= dict(places)
@@ -63,7 +63,7 @@ class Canvas:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart: its name, title and description (one sentence), its height in pixels, and who paints it."""
+    """A chart: its name, title and description (one sentence), height in pixels, and drawing function."""
 
     name: str
     title: str
@@ -77,7 +77,7 @@ class Picture:
         return "".join(self._drawn(width, f"{self.name}-{width}", file=False) for width in (WIDE, NARROW))
 
     def file(self) -> str:
-        """Return a file of its own with title and legend; it turns dark where the viewer knows how."""
+        """Return a standalone SVG file with title and legend; dark in viewers that are in dark mode."""
         return '<?xml version="1.0" encoding="utf-8"?>\n' + self._drawn(WIDE, self.name, file=True)
 
     def _drawn(self, width: int, prefix: str, *, file: bool) -> str:

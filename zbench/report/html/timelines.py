@@ -1,4 +1,4 @@
-"""Pictures over time: a configuration's figure from run to run, and the memory of one traced step."""
+"""Charts over time: a configuration's metric over all runs, and the memory of one traced step."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _SHORT_COMMIT = 9
 
 
 def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
-    """Return a metric from run to run: a dot for each run, with its repeats, levels and changes of level.
+    """Return the chart of a metric over runs: a dot for each run, its repeats, levels and changes of level.
 
     pages: run id -> the address that its dot leads to. The newest 200 runs are drawn, 60 on narrow screens.
     """
@@ -65,7 +65,7 @@ def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
 
 
 def commit_text(commit: str | None) -> str:
-    """Return a commit's short hash; `+` says that the tree was changed."""
+    """Return a commit's short hash; `+` marks a working tree with changes."""
     if commit is None:
         return ""
     bare = printable(commit.removesuffix("+changes"))

@@ -41,7 +41,7 @@ TrackerFactory = Callable[[Path, str], Tracker]
 
 
 def tracker_factory(name: str) -> TrackerFactory:
-    """Return what makes the tracker called `name`. UsageError for an unknown one, or where it is missing."""
+    """Return the factory of the tracker called `name`. UsageError if it is unknown or not installed."""
     points = {point.name: point for point in entry_points(group=GROUP)}
     try:
         if name in points:
@@ -61,7 +61,7 @@ def tracker_factory(name: str) -> TrackerFactory:
 def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) -> Iterator[OnEvent]:
     """Yield a listener that passes each event to `show` and each ended repeat to the trackers.
 
-    A tracker that fails is told once and left out from then on: no record depends on it.
+    A tracker that fails gives one warning and is not used any more: no record depends on it.
     """
     factories = {name: tracker_factory(name) for name in dict.fromkeys(names)}
     trackers: dict[str, Tracker] = {}
@@ -93,7 +93,7 @@ def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) ->
 
 
 def parameters(record: Record) -> dict[str, str | int | float | bool]:
-    """Return what distinguishes the repeat: its axes, as values that every tracker takes."""
+    """Return the repeat's axes, as values that every tracker accepts."""
     simple = (str, int, float, bool)
     return {key: value if isinstance(value, simple) else str(value) for key, value in record.axes.items()}
 
@@ -106,6 +106,6 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def labels(record: Record) -> dict[str, str]:
-    """Return what describes the repeat in words: outcome, verdict, and the error if there is one."""
+    """Return the repeat's texts: outcome, verdict, and the error if there is one."""
     words = {"outcome": record.outcome, "verdict": record.correctness.verdict, "trial_id": record.trial_id}
     return words | ({"error": record.error.message} if record.error is not None else {})
