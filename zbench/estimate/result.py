@@ -1,4 +1,4 @@
-"""What a simulation found, as plain data. No torch: the command line and the search read it."""
+"""The result of a simulation, as plain data. No torch: the command line and the search import this."""
 
 import dataclasses
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Where a run took place: machine, software, invocation; and a fingerprint of comparable machines."""
+"""The environment of a run: machine, software, invocation; and a fingerprint of comparable machines."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _GIB = 1 << 30
 
 
 def collect(**invocation: Any) -> dict[str, Any]:
-    """Return what environment.json holds; `invocation` is kept as given. Imports no torch."""
+    """Return the contents of environment.json; `invocation` is stored unchanged. Imports no torch."""
     machine = machine_facts()
     return {
         "fingerprint": fingerprint(machine),
@@ -45,7 +45,7 @@ def collect(**invocation: Any) -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what stays the same from run to run on one machine, and differs between unlike ones."""
+    """Return facts that are equal in all runs on one machine, and differ between unlike machines."""
     return {
         "architecture": platform.machine(),
         "cpu": cpu_model(),
@@ -59,7 +59,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def device_settings() -> dict[str, Any]:
-    """Return what decides a GPU's speed and memory beside its model: driver, power limits, variables."""
+    """Return what affects a GPU's speed and memory besides its model: driver, power limits, variables."""
     driver, limits = Path("/proc/driver/nvidia/version"), list[str]()
     with suppress(OSError, subprocess.SubprocessError):
         limits = _output("nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader").splitlines()
@@ -93,9 +93,9 @@ def fingerprint(machine: dict[str, Any]) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], *sections: str) -> list[str]:
-    """Return what two environments say differently of `sections`: `software: torch was 2.12, is 2.13`.
+    """Return the differences of two environments in `sections`, such as `software: torch was 2.12, is 2.13`.
 
-    What one of them does not say is not compared: an older version has not noted it.
+    A key that one of them lacks is not compared: an older version did not record it.
     """
     pairs = ((part, before.get(part) or {}, now.get(part) or {}) for part in sections)
     return [

@@ -1,4 +1,4 @@
-"""What the repeats of one run share: one kind of machine, and the user's own files, each with a digest."""
+"""All repeats of a run have one kind of machine and the same user's files, which are compared by digests."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ _KNOWN = tuple(
 def digest(path: Path) -> str:
     """Return 16 hex digits of a file's contents; OSError where it cannot be read.
 
-    Of a file beyond 64 MiB they are those of its size and of when it was changed last.
+    For a file above 64 MiB it is a digest of its size and modification time.
     """
     about = path.stat()
     if about.st_size <= _WHOLE:
@@ -72,7 +72,7 @@ def _is_own(file: str) -> bool:
 
 
 class Shared:
-    """The machine and the files that the repeats of a run so far say they had."""
+    """The machine and the files of all repeats of a run so far."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._machine: str | None = None
@@ -81,15 +81,15 @@ class Shared:
             self.note(record)
 
     def note(self, record: Record) -> None:
-        """Take a repeat as one of the run."""
+        """Add the machine and the files of a repeat."""
         self._machine = self._machine or record.machine
         self._inputs |= record.inputs
 
     def require(self, record: Record) -> None:
-        """Raise UsageError where a repeat had another machine or other files: one run is one ranking.
+        """Raise UsageError if a repeat had another machine or other files: a run has one ranking.
 
-        On unlike machines it would be decided by where repeats happened to run, and a file that is edited
-        meanwhile would make it one of two models.
+        With unlike machines the ranking would depend on where repeats ran, and with an edited file it would
+        mix two models.
         """
         if None not in (self._machine, record.machine) and record.machine != self._machine:
             raise UsageError(

@@ -24,7 +24,7 @@ _LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",(.*)', re.DOTALL)
 
 
 class DamagedLineError(UsageError):
-    """A line is not as it was written: cut short, or changed since."""
+    """A line is damaged: incomplete, or changed since it was written."""
 
 
 def encode(record: Record) -> bytes:
@@ -38,7 +38,7 @@ def encode(record: Record) -> bytes:
 
 
 def jsonable(record: Record) -> dict[str, Any]:
-    """Return the record as values that strict JSON can hold; `decode` reads them back."""
+    """Return the record as values of strict JSON; `decode` reads them back."""
     return {key: _finite(value) for key, value in record.to_json().items()}
 
 
@@ -120,7 +120,7 @@ def read(path: Path) -> list[Record]:
 def set_damage_aside(path: Path) -> list[str]:
     """Move damaged lines to a side file; return where they were. The file then ends in a newline.
 
-    A torn last line is what a kill in mid-write leaves, and no damage to tell of.
+    An incomplete last line is left by a kill during a write, and is not reported as damage.
     """
     kept, aside, damaged = [], [], []
     with path.open("rb") as file:
@@ -141,7 +141,7 @@ def set_damage_aside(path: Path) -> list[str]:
 
 
 def replace_durably(path: Path, data: bytes) -> None:
-    """Write a file whole or leave it as it is, whoever else writes it meanwhile."""
+    """Replace a file atomically, also if others write it at the same time."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         write_durably(draft, data)

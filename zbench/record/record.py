@@ -1,4 +1,4 @@
-"""Record: what happened in one repeat of one trial. One JSON line in `trials.jsonl`."""
+"""Record: the result of one repeat of one trial. One JSON line in `trials.jsonl`."""
 
 import dataclasses
 import math
@@ -26,11 +26,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of every timed step (after warm-up), and what follows from them.
+    """Seconds of every timed step (after warm-up), and the figures computed from them.
 
-    Rates are the work over all timed steps, so a step that stalls counts with all its time.
-    tokens_per_s, samples_per_s: None where the workload does not say what a token, or a sample, of it is.
-    mfu: the share of the devices' peak FLOP/s, as the maker states it; None where that is not known.
+    Rates are the work over the time of all timed steps, so a step that stalls counts with all its time.
+    tokens_per_s, samples_per_s: None if the workload does not define a token, or a sample.
+    mfu: the fraction of the devices' peak FLOP/s, as the maker states it; None if that is not known.
     of_compute: the time of plain PyTorch without communication over this one's, in the same heat.
     """
 
@@ -45,7 +45,7 @@ class Timing:
 
     @property
     def mean_step_s(self) -> float:
-        """Return the mean time of a step: what ranks, compares and makes the rates."""
+        """Return the mean time of a step, which rankings, comparisons and rates are based on."""
         steps = self.step_seconds or [self.median_step_s]
         return sum(steps) / len(steps)
 
@@ -67,7 +67,7 @@ class Timing:
 
     @property
     def stalls(self) -> list[str]:
-        """Return which steps stall, in words, where the mean and the median step part; else nothing."""
+        """Return which steps stall, in words, if the mean is far above the median; else an empty text."""
         mean, median = self.mean_step_s, self.median_step_s
         slow = [seconds for seconds in self.step_seconds if seconds > mean]
         if not slow or mean <= _PART * median:
@@ -78,7 +78,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """What a repeat shares with those that it took turns with.
+    """What a repeat shares with the repeats that it took turns with.
 
     name: equal for all repeats of one heat. turn_seconds: the mean time of the timed steps of each turn.
     alone: the same, of plain PyTorch without communication on the same workload; empty where it did not run.
@@ -117,9 +117,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Coefficient:
-    """How large a term of the step is, as a share of what it should be; 1 is right.
+    """The measured size of a term of the step over its correct size; 1 is right.
 
-    error: half of its interval; infinite where nothing in the run could tell.
+    error: half of its interval; infinite if nothing in the run determines it.
     """
 
     term: str
@@ -129,12 +129,12 @@ class Coefficient:
 
 @dataclass(frozen=True, slots=True)
 class Correctness:
-    """The verdict and what it rests on.
+    """The verdict and its evidence.
 
-    diagnosis: what is wrong, in words. not_checked: `update`, `scale`: what the engine does not let be read;
-    such a configuration is never the best. coefficients: of the replayed update and the first gradient.
-    deterministic_steps: how many first steps ran under torch's deterministic algorithms and decided
-    `identical`, before the warm-up on a GPU; 0 where every step did.
+    diagnosis: what is wrong, in words. not_checked: `update`, `scale`: checks for which the engine does not
+    show its state; such a configuration is never the best. coefficients: of the replayed update and the first
+    gradient. deterministic_steps: the number of steps before the warm-up on a GPU that ran under torch's
+    deterministic algorithms and decided `identical`; 0 if all steps decided it.
     """
 
     verdict: VerdictName
@@ -164,14 +164,14 @@ class Placement:
 class Record:
     """One repeat of one trial, finished or failed.
 
-    counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
-    elapsed_s: seconds of the whole repeat without its reference: start, build, steps, verification. A repeat
-    that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too;
-    what it waits in a heat of its own sweep does not.
-    environment: path and versions of the Python environment that ran it, where that is not zbench's own.
-    machine: the kind of machine where rank 0 ran, in words; None of older records.
+    counts: exact counts of rank 0 in one step: allocations, operators, flops, ...
+    elapsed_s: seconds of the whole repeat without its reference: start, build, steps, verification. The time
+    that it waits for its turns counts if it takes turns with another version (`zbench compare --paired`), and
+    does not count in a heat of its own sweep.
+    environment: path and versions of the Python environment that ran it, if that is not zbench's own.
+    machine: the kind of machine where rank 0 ran, in words; None in older records.
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
-    heat: what it shares with those that it took turns with; None of a repeat that ran alone.
+    heat: shared with the repeats that it took turns with; None if it ran alone.
     losses: rank 0's mean loss of each step, warm-up included.
     placement: where and when it ran, if a scheduler chose that.
     """

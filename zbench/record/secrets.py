@@ -1,7 +1,7 @@
-"""Values that look like secrets are masked in what a run leaves: its specification, records, logs and pages.
+"""Masks values that look like secrets in the files of a run: its specification, records, logs and pages.
 
 A secret is the value of a key, a variable or a flag whose name ends in a word such as `token` or `api_key`, a
-password in a URL, a key of a known form, or what such a variable of this process holds.
+password in a URL, a key of a known form, or the value of such a variable of this process.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A run directory: what was asked, where it ran, and one line for every repeat that ended. Append-only.
+"""A run directory: the sweep, its environment, and one line for every finished repeat. Append-only.
 
 results/<sweep>/<run-id>/
     spec.yaml         the resolved sweep, readable as a sweep file
@@ -79,7 +79,7 @@ class DirectoryLock:
             os.ftruncate(self._fd, os.pwrite(self._fd, name.encode(), 0))
 
     def release(self) -> None:
-        """Let others write; harmless twice."""
+        """Release the lock; may be called twice."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -91,7 +91,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def __init__(self, path: Path) -> None:
         """Lock an existing directory and set damaged lines aside; `damaged` names them.
 
-        A repeat that something outside killed counts as not run: another record takes its place.
+        A repeat that was killed from outside counts as not run: another record replaces it.
         """
         self.path = path
         self._lock = DirectoryLock(path)
@@ -110,7 +110,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         environment: dict[str, Any],
         run_id: str | None = None,
     ) -> Self:
-        """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
+        """Create `<output_dir>/<sweep>/<run id>/`; UsageError, without any new file, if that fails."""
         mode, version = _mode(), {"schema_version": SCHEMA_VERSION}
         path = output_dir / _file_name(sweep) / (run_id or new_run_id(output_dir))
         try:
@@ -149,7 +149,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     @property
     def run_id(self) -> str:
-        """What its records call the run: the directory's own name, unless it was renamed."""
+        """The run id of its records: the directory's name, unless the directory was renamed."""
         return next((record.run_id for record in self._records.values()), self.path.name)
 
     def records(self) -> list[Record]:
@@ -161,7 +161,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         return list(self._records.values())
 
     def holds(self, trial_id: str, repeat: int) -> bool:
-        """Whether this repeat has ended, well or not, and need not run again."""
+        """Whether this repeat has finished or failed, and need not run again."""
         return (trial_id, repeat) in self._records
 
     def append(self, record: Record) -> None:
@@ -197,7 +197,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self._file = _identity(self.path / TRIALS)
 
     def _require_unchanged(self) -> None:
-        """Raise UsageError where the file is not the one that this process wrote last."""
+        """Raise UsageError if another process replaced or changed the file."""
         if _identity(self.path / TRIALS) != self._file:
             raise UsageError(
                 f"{self.path / TRIALS} was removed or changed by another process during the run,"
@@ -341,7 +341,7 @@ def _run_id(when: datetime) -> str:
 
 
 def _mode() -> int:
-    """Return who may enter a new run directory: only its owner, unless `ZBENCH_RUN_MODE` says otherwise."""
+    """Return the mode of a new run directory: only its owner has access, unless `ZBENCH_RUN_MODE` is set."""
     text = os.environ.get("ZBENCH_RUN_MODE", "700")
     if not re.fullmatch("0?7[0-7]{2}", text):
         raise UsageError(f"ZBENCH_RUN_MODE: expected a mode as chmod takes it, such as 755, got {text!r}")
@@ -349,7 +349,7 @@ def _mode() -> int:
 
 
 def _identity(file: Path) -> tuple[int, int, int] | None:
-    """Return what changes where a file is replaced or written; None where there is none."""
+    """Return a value that changes if a file is replaced or written; None if there is no file."""
     try:
         about = file.stat()
     except OSError:

@@ -29,7 +29,7 @@ class ConfigSummary:
 
     @cached_property
     def ok(self) -> tuple[Record, ...]:
-        """The repeats that ended well."""
+        """The successful repeats."""
         return tuple(record for record in self.records if record.outcome == "ok")
 
     @property
@@ -46,12 +46,12 @@ class ConfigSummary:
 
     @property
     def verdict(self) -> VerdictName:
-        """The worst verdict of any repeat that ended well; `unchecked` where there is none."""
+        """The worst verdict of all successful repeats; `unchecked` if there is none."""
         return min((r.correctness.verdict for r in self.ok), key=VERDICTS.index, default="unchecked")
 
     @property
     def not_checked(self) -> list[str]:
-        """What the engine did not let be judged in some repeat: `update not checked`, `scale not checked`."""
+        """What some repeat could not verify: `update not checked`, `scale not checked`."""
         what = dict.fromkeys(part for record in self.ok for part in record.correctness.not_checked)
         return [f"{part} not checked" for part in what]
 
@@ -64,7 +64,7 @@ class ConfigSummary:
 
     @property
     def farthest(self) -> Correctness:
-        """What was found of the repeat that is farthest from the reference, of those that ended well."""
+        """The correctness of the successful repeat that is farthest from the reference."""
         return max(self.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
 
     @property
@@ -76,7 +76,7 @@ class ConfigSummary:
 
     @property
     def is_unjudged(self) -> bool:
-        """Say whether a full verdict was asked for, and there is none: a NaN loss, a failed reference."""
+        """Whether `verify.mode` is full and there is no verdict, after a NaN loss or a failed reference."""
         mode = (self.config.get("verify") or {}).get("mode")
         return bool(self.ok) and mode == "full" and self.verdict == "unchecked"
 
@@ -167,7 +167,7 @@ def summarize(records: Iterable[Record]) -> list[ConfigSummary]:
 
 
 def is_incorrect(trial: ConfigSummary) -> bool:
-    """Say whether a trial was proved to compute something else."""
+    """Whether a trial's training step was proved to differ from the reference's."""
     return trial.verdict in ("drifted", "wrong")
 
 
@@ -190,7 +190,7 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
 
 
 def unmet_constraints(summary: ConfigSummary, objective: ObjectiveSpec) -> list[Constraint]:
-    """Return the constraints that a configuration does not meet, though it ended well."""
+    """Return the constraints that a successful configuration does not meet."""
     known = objective.constraints if summary.ok else ()
     return [one for one in known if not one.holds(summary.metric(one.metric))]
 
@@ -216,7 +216,7 @@ def first_goal(trials: Iterable[ConfigSummary], objective: ObjectiveSpec) -> Goa
 
 
 def point(record: Record | ConfigSummary, keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values of all `keys`: where a point does not vary one, what its configuration holds."""
+    """Return the values of all `keys`, from a point's axes or else from its configuration."""
     return {key: record.axes[key] if key in record.axes else _held(record.config, key) for key in keys}
 
 

@@ -1,4 +1,4 @@
-"""What a trial shows beside its trajectory, and what follows from it: findings, and what was not checked."""
+"""The evidence of a trial besides its trajectory, and its findings: faults, and what was not checked."""
 
 import math
 from collections import Counter
@@ -23,10 +23,10 @@ _GROSS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What was replayed and read of all ranks.
+    """The replayed updates and the state that was read, of all ranks.
 
     unread, unread_moments: why the update, and the gradient, cannot be read. gradients: of the first update,
-    by name; empty where they cannot be read. first: digests of all parameters before the first step.
+    by name; empty if they cannot be read. first: digests of all parameters before the first step.
     findings: of each rank's buffers.
     """
 
@@ -65,7 +65,7 @@ def examine(
 
 
 def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
-    """Return why some of the update was not replayed; None where all of it was."""
+    """Return why a part of the update was not replayed; None if all of it was."""
     if evidence.unread is not None:
         return evidence.unread
     counts: Counter[tuple[str, int]] = Counter()

@@ -159,7 +159,7 @@ class _Inert:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What the base configuration saved. yardstick: what another run of it saved; None where all agree."""
+    """The base configuration's saved weights. yardstick: those of another run of it; None if all agree."""
 
     weights: Mapping[str, Tensor]
     yardstick: Mapping[str, Tensor] | None
