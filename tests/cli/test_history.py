@@ -67,7 +67,6 @@ def test_a_damaged_run_is_named_and_left_out(zbench, out):
         (["{out}/empty"], "has no finished run"),
         (["{out}", "--metric", "median_step"], "did you mean 'median_step_s'"),
         (["{out}", "--metric", "verdict"], "verdict is not a number"),
-        (["{out}", "--plots", "x"], "use `zbench publish`"),
         (["{out}", "--match", "nothing has this"], "no configuration in"),
         (["{out}", "--alpha", "2"], "--alpha: expected a probability"),
         (["{out}", "--branch", "--output=x"], "--branch: expected a git revision"),

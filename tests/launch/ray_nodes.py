@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 ENVIRONMENT = {
@@ -17,8 +19,11 @@ class RayNodes:
     """The nodes; `address` is what `--ray` takes."""
 
     def __init__(self, count: int) -> None:
+        from ray._private import node
         from ray.cluster_utils import Cluster
 
+        # Ray gives a node 30 s to start, which a busy machine does not always do
+        vars(node)["time"] = SimpleNamespace(**vars(time) | {"monotonic": lambda: 0.0})
         self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_NODE})
         self.address: str = self._cluster.address
         for _ in range(count):
