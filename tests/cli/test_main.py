@@ -125,8 +125,8 @@ def test_too_little_memory_for_openblas_ends_the_command(tmp_path, megabytes):
     """Seen: status 1, as for a regression; 130 without an interrupt; a hang that ignores Ctrl-C."""
     write_run(tmp_path / "example" / BASE_ID, trial([0.1, 0.1]) + trial([0.2, 0.2], axes={"zero_stage": 2}))
     limited = (
-        "import resource, sys; from zbench.cli import main, show\n"
-        f"resource.setrlimit(resource.RLIMIT_AS, ({megabytes} * 10**6,) * 2); main.main(sys.argv[1:])"
+        f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({megabytes} * 10**6,) * 2)\n"
+        "from zbench.cli import main; main.main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", limited, "show", "last", "-o", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
