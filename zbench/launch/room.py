@@ -1,4 +1,4 @@
-"""Which trials may be there at once: those whose memory fits beside one another."""
+"""Which trials may share a heat: those whose memory fits beside one another."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
