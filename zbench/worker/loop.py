@@ -205,13 +205,14 @@ class Fence:
     """Synchronises all ranks, and the device."""
 
     def __init__(self, device: torch.device, job: RankJob) -> None:
-        self._device, self._token = device, torch.zeros(1)
+        # kept: a thread of gloo may hold what it reduced for some time, and a step's memory would count that
+        self._device, self._token = device, torch.zeros(1, dtype=torch.float64)
         self.turns = Turns(job.turns, job.world_size)
 
     def ready(self) -> float:
         """Wait for all ranks; return the time."""
         synchronize(self._device)
-        dist.all_reduce(self._token)
+        dist.all_reduce(self._token.zero_())
         return time.perf_counter()
 
     def slowest(self, begin: float) -> float:
@@ -220,6 +221,5 @@ class Fence:
         Each rank stops its own clock before it communicates, so that the message's latency does not count.
         """
         synchronize(self._device)
-        seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
-        dist.all_reduce(seconds, dist.ReduceOp.MAX)
-        return float(seconds)
+        dist.all_reduce(self._token.fill_(time.perf_counter() - begin), dist.ReduceOp.MAX)
+        return float(self._token)
