@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import (
 from zbench.errors import UsageError, ZbenchError
 from zbench.estimate.result import Estimate, HeldAllocation, NotSimulated, SimulationOutcome
 from zbench.estimate.simulate import Step, simulate
+from zbench.spec.peers import PEERS
 from zbench.spec.trial import TrialSpec
 
 _NAMED = 20  # allocations at the peak
@@ -75,6 +76,11 @@ def check_simulated(trial: TrialSpec) -> None:
         raise UsageError(
             "engine.engine_python: another environment's engine is not simulated; leave the key out to"
             " simulate this environment's"
+        )
+    if engine.engine in PEERS:
+        raise UsageError(
+            f"engine.engine: {engine.engine} needs tensors with data; measure it with `zbench run`, or"
+            " simulate engine: builtin"
         )
     if engine.compile == "inductor":
         raise UsageError(
