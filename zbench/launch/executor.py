@@ -1,4 +1,4 @@
-"""The contract between the scheduler and what runs its trials: processes on this machine, or SLURM jobs.
+"""The contract between the scheduler and what runs its trials: this machine, SLURM or Ray.
 
 An executor runs one task once and says how it ended. Everything else is the scheduler's (`trial`, `sweep`):
 references, repeats, runs after a kill or a disturbance, and records.
