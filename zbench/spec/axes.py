@@ -1,4 +1,4 @@
-"""Axes as they are varied: keys resolved to paths, values in canonical form, conditions checked."""
+"""Resolves the axes of a sweep: keys become paths, values become canonical, conditions are checked."""
 
 import json
 import math
@@ -20,7 +20,7 @@ MAX_POINTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Numbers from `low` to `high`, both included; whole ones where `integer`."""
+    """The numbers from `low` to `high`, both included; only integers if `integer`."""
 
     low: float
     high: float
@@ -39,12 +39,12 @@ class Axis:
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def applies(self, point: Point) -> bool:
-        """Tell whether this axis is varied at a point that already holds the earlier axes."""
+        """Return whether this axis varies at a point that already has the values of the earlier axes."""
         return all(key in point and point[key] in values for key, values in self.when.items())
 
 
 def resolve_axes(sweep: SweepSpec) -> list[Axis]:
-    """Return the axes in the file's order, the last varying fastest; ProblemsError names every mistake."""
+    """Return the axes in the order of the file. ProblemsError lists every mistake."""
     axes: list[Axis] = []
     attempts = Attempts()
     for name, written in sweep.axes.items():
@@ -97,7 +97,7 @@ def _values(path: Key, written: Sequence[Any], place: KeyPath) -> tuple[Any, ...
 
 
 def checked_value(path: Key, value: Any, place: KeyPath) -> Any:
-    """Return the canonical form of a value that `path` may hold; ProblemsError at `place` otherwise."""
+    """Return the canonical form of `value`. ProblemsError at `place` if the key `path` cannot have it."""
     try:
         return canonical_value(path, value)
     except ValidationError as error:
@@ -138,12 +138,12 @@ def _range(path: Key, written: AxisSpec, place: KeyPath) -> ValueRange:
 
 
 def matching(sweep: SweepSpec) -> list[dict[Key, tuple[Any, ...]]]:
-    """Return each `exclude` entry as path -> values that match; ProblemsError names every mistake."""
+    """Return each `exclude` entry as path -> matching values. ProblemsError lists every mistake."""
     return _entries("exclude", sweep.exclude, _matching_values)
 
 
 def included(sweep: SweepSpec) -> list[dict[Key, Any]]:
-    """Return each `include` entry as path -> canonical value; ProblemsError names every mistake."""
+    """Return each `include` entry as path -> canonical value. ProblemsError lists every mistake."""
     return _entries("include", sweep.include, checked_value)
 
 
@@ -171,14 +171,14 @@ def _entries(
 def _matching_values(path: Key, wanted: Any, place: KeyPath) -> tuple[Any, ...]:
     if isinstance(wanted, list):
         try:
-            return (canonical_value(path, wanted),)  # a key that holds a list, such as betas
+            return (canonical_value(path, wanted),)  # a key whose value is a list, such as betas
         except ValidationError:
             return tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(wanted))
     return (checked_value(path, wanted, place),)
 
 
 def _path(name: str, place: KeyPath) -> Key:
-    """Return the path that a key names; ProblemsError at `place` where it names none."""
+    """Return the path of the key `name`. ProblemsError at `place` if there is no such key."""
     try:
         return resolve_key(name)
     except ValueError as error:

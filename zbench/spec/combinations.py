@@ -1,4 +1,4 @@
-"""Engine keys that cannot be together, and those that act only beside others, each with reason and remedy."""
+"""Invalid combinations of engine keys, and keys that need another key; each with a reason and a remedy."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from zbench.spec.keys import Key
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """`key` acts only where `on` holds one of `values`; the search space reads it, too.
+    """`key` has an effect only if `on` has one of `values`. The search space uses this, too.
 
-    refusal: the reason and remedy where `key` differs from its default without acting; None where such a
-    value is accepted and has no effect.
+    refusal: the error message, with the remedy, if `key` differs from its default but has no effect; None if
+    such a value is accepted and ignored.
     """
 
     key: Key
@@ -65,7 +65,7 @@ DEPENDENCIES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`applies` tells whether an engine configuration breaks the rule; `key` is the one to change."""
+    """`applies` returns whether an engine configuration breaks the rule. `key` is the key to change."""
 
     key: str
     applies: Callable[[EngineSpec], bool]
@@ -100,7 +100,7 @@ _DEFAULTS = EngineSpec()
 
 
 def dependency_of(key: Key) -> Dependency | None:
-    """Return what must hold for `key` to act, or None where it always acts."""
+    """Return the condition under which `key` has an effect, or None if it always has one."""
     return _BY_KEY.get(key)
 
 
@@ -110,29 +110,29 @@ def value_of(engine: EngineSpec, key: Key) -> Any:
 
 
 def acts(engine: EngineSpec, key: Key) -> bool:
-    """Tell whether `key` has an effect in this configuration, whatever its value."""
+    """Return whether `key` has an effect in this configuration, at any value."""
     need = dependency_of(key)
     return need is None or value_of(engine, need.on) in need.values
 
 
 def differs(engine: EngineSpec, key: Key) -> bool:
-    """Tell whether `key` has another value than its default."""
+    """Return whether the value of `key` differs from its default."""
     return bool(value_of(engine, key) != value_of(_DEFAULTS, key))
 
 
 def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
-    """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
+    """Yield (key, reason and remedy) for each key that differs from its default but has no effect."""
     for need in DEPENDENCIES:
         if need.refusal is not None and differs(engine, need.key) and not acts(engine, need.key):
             yield ".".join(need.key), need.refusal
 
 
 def broken(rules: Iterable[Rule], engine: EngineSpec) -> Iterator[tuple[str, str]]:
-    """Yield the key to change and the reason of each rule that a configuration breaks."""
+    """Yield (key to change, reason) for each rule that a configuration breaks."""
     return ((rule.key, rule.reason) for rule in rules if rule.applies(engine))
 
 
 def engine_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
-    """Yield what an engine's keys cannot be together: the key to change, and the reason with its remedy."""
+    """Yield (key to change, reason and remedy) for each invalid combination of engine keys."""
     yield from refusals(engine)
     yield from broken(_RULES, engine)

@@ -1,7 +1,7 @@
-"""DeepSpeed's JSON configuration to a sweep and back. What does not map is reported, never dropped unsaid.
+"""Converts DeepSpeed's JSON configuration to a sweep and back. Each setting that is left out gets a note.
 
-Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that the JSON leaves out takes
-DeepSpeed's default where that differs from this project's: `_DEFAULTS`, `_OPTIMIZER_DEFAULTS`, `_precision`.
+Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that is missing in the JSON takes
+DeepSpeed's default where that differs from zbench's: see `_DEFAULTS`, `from_deepspeed` and `_precision`.
 """
 
 import math
@@ -19,7 +19,7 @@ from zbench.spec.trial import TrialSpec
 _ZERO = "zero_optimization."
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16", "fp16": "float16"}
 _DTYPES_BACK = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-PLAIN = {  # DeepSpeed's key -> ours, the value as it is
+PLAIN = {  # DeepSpeed's key -> zbench's key; both have the same value
     "gradient_accumulation_steps": "engine.gradient_accumulation_steps",
     "gradient_clipping": "engine.gradient_clipping",
     "train_micro_batch_size_per_gpu": "workload.micro_batch_size",
@@ -53,19 +53,19 @@ CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
     "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
     "ds_config", "optimizer.name",
 }  # fmt: skip
-"""Engine keys that a DeepSpeed configuration says, or that `to_deepspeed` names where it cannot."""
+"""Engine keys that `to_deepspeed` writes, or for which it has a note of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A configuration in the other form, and a sentence for everything that does not map."""
+    """A converted configuration, and a note for each setting that has no counterpart."""
 
     document: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
 
 def from_deepspeed(config: object) -> Translated:
-    """Return the sweep document that a DeepSpeed configuration means; UsageError where it is no mapping."""
+    """Return a DeepSpeed configuration as a sweep document. UsageError if it is not such a configuration."""
     if not isinstance(config, Mapping):
         raise UsageError(f"expected a DeepSpeed configuration, a mapping of keys; got {shown(config)}")
     given = dict(leaves(config))
@@ -102,7 +102,7 @@ def from_deepspeed(config: object) -> Translated:
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:
-    """Set the key of a dotted path."""
+    """Set the key at a dotted path, in place."""
     assign(document, tuple(path.split(".")), value)
 
 
@@ -111,7 +111,7 @@ def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     dtype = "bfloat16" if given.get("bf16.enabled") else "float16" if given.get("fp16.enabled") else "float32"
     put(document, "engine.dtype", dtype)
     stage = given.get(f"{_ZERO}stage", 0)
-    if dtype == "float16" or (dtype == "bfloat16" and stage):  # DeepSpeed's default; elsewhere it is float32
+    if dtype == "float16" or (dtype == "bfloat16" and stage):  # DeepSpeed's default; float32 otherwise
         put(document, "engine.grad_accum_dtype", dtype)
     if "fp16.initial_scale_power" in given:
         put(document, "engine.initial_loss_scale", 2.0 ** float(given["fp16.initial_scale_power"]))
@@ -125,14 +125,14 @@ def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
             used.add(theirs)
     engine = document["engine"]
     accumulated = engine.get("grad_accum_dtype", "float32")
-    reduced = engine.pop("communication_dtype", dtype)  # DeepSpeed's default is the model's, ours the former
+    reduced = engine.pop("communication_dtype", dtype)  # zbench's is `accumulated`
     if reduced != accumulated:
         engine["communication_dtype"] = reduced
     return used
 
 
 def _optimizer(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
-    """Read the optimizer's type: DeepSpeed's `Adam` decays weights as AdamW does unless told otherwise."""
+    """Read the optimizer's type. DeepSpeed's `Adam` decays weights as AdamW unless adam_w_mode is false."""
     kind = str(given.get("optimizer.type", "")).lower()
     if kind not in ("adam", "adamw"):
         return set()
@@ -152,7 +152,7 @@ def _speculation(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]
 
 
 def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
-    """Read the world size off the global batch, where the rest of the product is known."""
+    """Set world_size to train_batch_size / (micro-batch size x accumulation steps), if that is whole."""
     total, micro = given.get("train_batch_size"), given.get("train_micro_batch_size_per_gpu")
     share = (micro or 0) * (given.get("gradient_accumulation_steps") or 1)
     if not isinstance(total, int) or not share or total % share:
@@ -162,9 +162,9 @@ def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
 
 
 def to_deepspeed(trial: TrialSpec) -> Translated:
-    """Return the DeepSpeed configuration that runs a trial: its `ds_config`, or every value written out.
+    """Return the DeepSpeed configuration of a trial: its `ds_config`, or one that sets every key.
 
-    `train_batch_size` is left to DeepSpeed, which derives it from the number of ranks that it finds.
+    It has no `train_batch_size`: DeepSpeed computes that from the number of ranks.
     """
     engine = trial.engine
     batch = {"train_micro_batch_size_per_gpu": trial.workload.micro_batch_size}
@@ -193,10 +193,10 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
 
 
 def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, Any]:
-    """Return the DeepSpeed configuration of an engine, every value written out but for the batch's.
+    """Return the DeepSpeed configuration of an engine. It sets every key except the batch sizes.
 
-    torch_adam: whether torch's Adam is to update. Clipping that is off is written as 0: left out, it is 1 in
-    DeepSpeed from 0.19 on. A size that is not given is what it means on a CPU.
+    torch_adam: use torch's Adam. No clipping is written as 0, because DeepSpeed >= 0.19 clips at 1 by
+    default. A missing size takes its default on a CPU.
     """
     config = {"engine": SIZES | engine.model_dump(mode="json", exclude_none=True)}
     document: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
     if torch_adam:
         document["optimizer"]["params"]["torch_adam"] = True
         if engine.offload_optimizer != "none":
-            document["zero_force_ds_cpu_optimizer"] = False  # torch's Adam updates on the CPU
+            document["zero_force_ds_cpu_optimizer"] = False  # let torch's Adam update on the CPU
     if engine.dtype == "bfloat16":
         document["bf16"] = {"enabled": True}
     if engine.dtype == "float16":
@@ -221,7 +221,7 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
         document["data_types"] = {"grad_accum_dtype": _DTYPES_BACK[engine.grad_accum_dtype]}
     reduced = engine.communication_dtype or engine.grad_accum_dtype
     if engine.communication_dtype or (reduced != engine.dtype and _takes_accumulation_dtype(engine)):
-        document["communication_data_type"] = _DTYPES_BACK[reduced]  # left out, it is the model's
+        document["communication_data_type"] = _DTYPES_BACK[reduced]  # default: the model's dtype
     if engine.offload_schedule == "speculative":
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
     if engine.compile != "off":
@@ -230,23 +230,23 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
 
 
 def has_amsgrad(engine: EngineSpec) -> bool:
-    """Tell whether a group of parameters takes AMSGrad, which DeepSpeed's own Adams do not have."""
+    """Return whether any parameter group uses AMSGrad, which DeepSpeed's own Adam does not support."""
     return engine.optimizer.amsgrad or any(group.amsgrad for group in engine.param_groups.values())
 
 
 def _takes_accumulation_dtype(engine: EngineSpec) -> bool:
-    """Tell whether DeepSpeed can accumulate as asked: its stage 0 does so in the model's dtype alone."""
+    """Return whether DeepSpeed supports grad_accum_dtype: stage 0 accumulates in the model's dtype only."""
     return engine.zero_stage > 0 or engine.grad_accum_dtype == engine.dtype
 
 
 def _is_torchs(trial: TrialSpec) -> bool:
-    """Tell whether DeepSpeed is to take torch's Adam: its own have no AMSGrad; on CPUs this one is ready."""
+    """Return whether DeepSpeed uses torch's Adam: for AMSGrad, and on CPUs, where it needs no compiler."""
     engine = trial.engine
     return has_amsgrad(engine) or (trial.run.device == "cpu" and engine.offload_optimizer == "none")
 
 
 def script_notes(trial: TrialSpec) -> Iterator[str]:
-    """Yield what a training script must do itself, because no configuration file says it."""
+    """Yield a note for each setting that only the training script can apply."""
     workload, engine = trial.workload, trial.engine
     if workload.backwards_per_step > 1:
         yield (
@@ -265,7 +265,7 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
 
 
 def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
-    """Tell whether DeepSpeed reads a key in this configuration."""
+    """Return whether DeepSpeed reads a key in this configuration."""
     if key == f"{_ZERO}offload_optimizer.ratio":
         return engine.offload_optimizer != "none" and engine.zero_stage == 3
     if key.startswith(f"{_ZERO}offload_optimizer"):
@@ -284,10 +284,10 @@ def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
 def left_out(
     engine: EngineSpec, target: str, carried: Collection[str], why: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Yield a note for each key that differs from its default and that an export does not carry.
+    """Yield a note for each key that differs from its default and that an export leaves out.
 
-    carried: the keys, such as `zero_stage` and `optimizer.lr`, that it says or that have a note of their own.
-    why: key -> what to say of it other than that `target` has no counterpart.
+    carried: keys, such as `zero_stage` and `optimizer.lr`, that the export has or that have their own note.
+    why: key -> its note, in place of "has no counterpart in `target`".
     """
     keys = [key for key in EngineSpec.model_fields if key not in ("engine", "engine_python", "optimizer")]
     for key in [*keys, *(f"optimizer.{key}" for key in OptimizerSpec.model_fields)]:

@@ -1,4 +1,4 @@
-"""A sweep file as plain data: YAML 1.2 with the line of every key, TOML or JSON. Nothing in it is run."""
+"""Reads a sweep file as plain data: YAML 1.2 with the line of every key, TOML or JSON. It runs no code."""
 
 import io
 import json
@@ -23,24 +23,24 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 @dataclass(frozen=True)
 class Document:
-    """The data of a file. places: path -> the file that has it, and the line, which YAML alone tells."""
+    """The data of a file. places: path -> (file, line); the line is None for TOML and JSON."""
 
     data: Any
     file: str
     places: Mapping[KeyPath, tuple[str, int | None]] = field(default_factory=dict)
 
     def place_of(self, path: KeyPath) -> tuple[str, int | None]:
-        """Return the file and the line of a path, or of the nearest thing around it that has one."""
+        """Return the file and the line of a path, or of the nearest enclosing path that has one."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, (self.file, None))
 
 
 def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
-    """Read a sweep file, above the file that its `extends` names, if any (a path that begins beside it).
+    """Read a sweep file and merge it over the file that `extends` names (a path relative to this file).
 
-    Mappings are merged key by key, but an axis replaces the other file's. Each sweep has its own name.
-    extending: the files that extend this one. SpecError where one of them is this one again.
+    Mappings are merged key by key, but an axis replaces the base file's axis. `name` is not inherited.
+    extending: the files that extend this one. SpecError if `extends` makes a cycle.
     """
     document = read_document(path)
     if document.data is None:
@@ -62,7 +62,7 @@ def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
 
 
 def _plain(data: Any, file: str) -> Document:
-    """Return data of a format that tells no lines."""
+    """Return data of a format that gives no line numbers."""
     paths: list[tuple[KeyPath, Any]] = [((), data)]
     for path, value in paths:
         paths += [((*path, key), item) for key, item in value.items()] if isinstance(value, dict) else []
@@ -80,7 +80,7 @@ def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_document(path: Path) -> Document:
-    """Read a file by its ending (.toml, .json, else YAML); SpecError says where and why it cannot be read."""
+    """Read a file as its suffix says (.toml, .json, else YAML). SpecError if it cannot be read."""
     read = {".toml": _read_toml, ".json": _read_json}.get(path.suffix, _read_yaml)
     try:
         return read(read_text(path), str(path))
@@ -89,7 +89,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_scalar(text: str, place: str) -> Any:
-    """Return the value that YAML text such as `1e-3` or `[0, 1]` holds; empty text is null."""
+    """Return the value of YAML text such as `1e-3` or `[0, 1]`; None for empty text."""
     try:
         return _read_yaml(text, place).data
     except SpecError as error:
@@ -99,7 +99,7 @@ def parse_scalar(text: str, place: str) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; SpecError where there is none, or more than any sweep file has."""
+    """Return the UTF-8 text of a file. SpecError if it cannot be read or is larger than MAX_BYTES."""
     if path.is_dir():
         raise SpecError("this is a directory; name a sweep file in it", file=str(path))
     try:
@@ -124,12 +124,12 @@ def read_text(path: Path) -> str:
 
 
 def _read_yaml(text: str, file: str) -> Document:
-    from ruamel.yaml import YAML  # a worker in another environment may lack it, and reads no YAML
+    from ruamel.yaml import YAML  # may be missing in a worker's environment, which reads no YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     loader = YAML(typ="safe", pure=True)
     try:
-        loader.composer.warn_double_anchors = False  # YAML 1.2 lets an anchor be set again
+        loader.composer.warn_double_anchors = False  # YAML 1.2 allows an anchor to be redefined
         root = loader.compose(text)
         reader = _YamlReader(loader, file)
         data = None if root is None else reader.value(root, ())
@@ -144,14 +144,14 @@ def _read_yaml(text: str, file: str) -> Document:
 
 
 class _YamlReader:
-    """Turns nodes that ruamel.yaml composed into plain data of the core types and notes their lines."""
+    """Converts nodes of ruamel.yaml to plain data of the core types and records their lines."""
 
     def __init__(self, loader: "YAML", file: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self._loader, self._file, self._count = loader, file, 0
 
     def value(self, node: Any, path: KeyPath) -> Any:
-        """Return the data of a node; SpecError for tags, repeated keys and endless anchors."""
+        """Return the data of a node. SpecError for tags, repeated keys and too many or too deep nodes."""
         self._count += 1
         self.lines.setdefault(path, node.start_mark.line + 1)
         if self._count > MAX_NODES or len(path) > MAX_DEPTH:
@@ -215,7 +215,7 @@ def _read_toml(text: str, file: str) -> Document:
 
 
 def dump_yaml(document: dict[str, Any]) -> str:
-    """Return plain data as YAML 1.2: blocks for mappings, one line for each list of plain values."""
+    """Return plain data as YAML 1.2: mappings in block style, lists on one line."""
     from ruamel.yaml import YAML
 
     writer = YAML(typ="rt")

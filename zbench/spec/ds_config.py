@@ -1,8 +1,7 @@
 """`engine.ds_config`: a user's own DeepSpeed configuration, and the engine keys that follow from it.
 
-What the configuration says decides. The engine's keys, and so the axes, fill in what it leaves to them: keys
-that are `"auto"`, and keys that it does not have. Two different values for one key are a mistake, never an
-override.
+A value in the configuration sets the engine key. The engine's keys, and so the axes, set the keys that are
+`"auto"` or missing in the configuration. Different values of one key in both are an error.
 """
 
 import copy
@@ -25,7 +24,7 @@ _OURS = PLAIN | {
     "optimizer.type": "engine.optimizer.name",
 }
 _NVME = (("none", "cpu", "auto"), "expected none or cpu; zbench does not measure offload to NVMe")
-_REFUSED = {  # key -> accepted values, and why no other
+_REFUSED = {  # key -> accepted values, and the reason for refusing all others
     "scheduler": ((), "zbench's reference has a constant learning rate; remove the block"),
     "zero_optimization.offload_optimizer.device": _NVME,
     "zero_optimization.offload_param.device": _NVME,
@@ -43,10 +42,10 @@ _DERIVED = ("train_batch_size", "gradient_accumulation_steps")
 
 
 def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path | None) -> dict[str, Any]:
-    """Return a configuration whose `ds_config` is complete and its engine keys agree; unchanged without one.
+    """Return a configuration with a complete `ds_config` and equal engine keys; unchanged without one.
 
-    varied: the paths of the axes. place: where a relative path begins; None leaves a named file unread.
-    ValueError with the remedy where keys disagree; SpecError where the file cannot be read.
+    varied: the paths of the axes. place: base of relative paths; None: do not read the file that is named.
+    ValueError, with the remedy, if keys disagree; SpecError if the file cannot be read.
     """
     given = config["engine"].get("ds_config")
     if isinstance(given, str) and place is not None:
@@ -68,7 +67,7 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
     own, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
 
     def sets(path: Key) -> bool:
-        """Whether the sweep itself sets a key: by an axis, or by what differs from the engine's defaults."""
+        """Return whether the sweep sets a key: as an axis, or as an engine key that is not at its default."""
         differs = value_at(own, path) != value_at(defaults, path)
         return path in varied or (path[0] == "engine" and differs)
 
@@ -90,9 +89,9 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
 
 
 def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:
-    """Return the configuration with the keys that the ds_config decides; ValueError where others disagree.
+    """Return the configuration with the values of the ds_config. ValueError if the sweep sets another value.
 
-    What it leaves out takes DeepSpeed's default, unless the sweep sets it.
+    A key that the ds_config leaves out takes DeepSpeed's default, unless the sweep sets it.
     """
     decided = {key: value for key, value in written.items() if value != "auto"}
     deciding = {_OURS[key]: key for key in decided if key in _OURS}
@@ -117,7 +116,7 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
 
 
 def _filled(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:
-    """Return the ds_config with what it leaves to the engine's keys written out."""
+    """Return the ds_config with its `"auto"` and missing keys set from the engine's keys."""
     plain = {key: value for key, value in config["engine"].items() if key != "ds_config"}
     trial = TrialSpec.model_validate({**config, "engine": plain, "axes": {}})
     filled = {key: value for key, value in written.items() if value != "auto" and key not in _DERIVED}
@@ -126,7 +125,7 @@ def _filled(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
         ours = tuple(_OURS.get(key, "").split("."))
         if key in filled or key in _DERIVED or (key.startswith("optimizer.") and not has_optimizer):
             continue
-        # what DeepSpeed does without gradient_clipping depends on its version
+        # the default of gradient_clipping depends on DeepSpeed's version
         if written.get(key) == "auto" or key == "gradient_clipping" or sets(ours):
             filled[key] = value
     return _nested(filled)

@@ -1,4 +1,4 @@
-"""EngineSpec: how the training step is computed. Keys and values are the sweep file's."""
+"""EngineSpec: the engine configuration, with the keys and values of the sweep file."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,13 +12,13 @@ Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only wri
 
 
 SIZES = {"reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000}
-"""Elements where a key is missing and the device asks for no others."""
+"""Elements if the key is missing and the device has no other default."""
 
 ALONE_KEYS = (
     "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
     "accumulation_mode",
 )  # fmt: skip
-"""What plain PyTorch without communication, the yardstick `alone`, does as a configuration does."""
+"""Keys of a configuration that the yardstick `alone` (plain PyTorch without communication) uses, too."""
 
 
 class OptimizerSpec(SpecModel):

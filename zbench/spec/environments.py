@@ -1,9 +1,9 @@
-"""Other Python environments that run an engine (`engine_python`): what each has, and the names of a sweep.
+"""Other Python environments that run an engine (`engine_python`): their packages and their names.
 
-An environment is asked once, by a child process that imports nothing heavy. zbench itself need not be
-installed there: `launch/foreign_env.py` puts this one on its path. `environments` is a directory of them,
-each named as its folder. The configuration of a trial holds the path; its axes, and so the tables, show the
-name.
+Each environment is queried once, by a child process that imports no large package. zbench need not be
+installed there: `launch/foreign_env.py` adds this installation to its path. The sweep key `environments`
+names a directory of environments; each has the name of its folder. A trial's configuration has the path; its
+axes, and so the tables, have the name.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from zbench.errors import nearest
 
 OLDEST = (3, 11)
 WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
-"""What a worker imports beside torch."""
+"""Packages that a worker imports besides torch."""
 
 _PATIENCE_SECONDS = 60.0
 _UNASKED: ContextVar[set[Path] | None] = ContextVar("unasked", default=None)
@@ -49,8 +49,8 @@ print(json.dumps({"python": sys.version_info[:3], "tag": sys.implementation.cach
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """A Python environment. versions: of the packages that were asked for and are there. plugins: engines
-    that its packages register."""
+    """A Python environment. versions: package -> version, of the queried packages that are installed.
+    plugins: names of the engines that its packages register."""
 
     path: Path
     python: tuple[int, int, int]
@@ -60,28 +60,28 @@ class Environment:
 
     @property
     def same_python(self) -> bool:
-        """Whether compiled packages of the running interpreter load there."""
+        """Return whether packages compiled for the running interpreter load there."""
         return self.tag == sys.implementation.cache_tag
 
     def facts(self) -> dict[str, str]:
-        """Return what a record says of it."""
+        """Return the path and the versions, as a Record has them."""
         packages = {name: self.versions[name] for name in self.versions if name not in WORKER_NEEDS}
         return {"path": str(self.path), "python": ".".join(map(str, self.python)), **packages}
 
 
 def executable(written: str, place: Path) -> Path:
-    """Return the interpreter that a text names: itself, or that of a virtual environment's directory.
+    """Return the interpreter that a path names: the file, or that of a virtual environment's directory.
 
-    The path is not resolved: an environment is known by the link that leads out of it.
+    Symbolic links are not resolved: Python finds a virtual environment by the path of the link.
     """
     path = Path(os.path.normpath(place.absolute() / Path(written).expanduser()))
     return path / "bin" / "python" if path.is_dir() else path
 
 
 def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Environment | str:
-    """Return the environment that `engine_python` names, or why no rank can run in it, with the remedy.
+    """Return the environment that `engine_python` names, or the reason why no rank can run in it.
 
-    packages: what the engine needs beside torch.
+    packages: what the engine needs besides torch.
     """
     answer = _asked(executable(written, place), ("torch", *WORKER_NEEDS, *packages))
     if isinstance(answer, str):
@@ -100,7 +100,7 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
 
 @contextlib.contextmanager
 def unasked() -> Iterator[set[Path]]:
-    """Have the body start no interpreter: a plan runs nothing. Yields those that it would have asked."""
+    """Start no interpreter in the body: a plan runs nothing. Yields the set of those not started."""
     left_out: set[Path] = set()
     token = _UNASKED.set(left_out)
     try:
@@ -110,7 +110,7 @@ def unasked() -> Iterator[set[Path]]:
 
 
 def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment | None:
-    """Return what stands for an environment that is not asked: one that lacks nothing. None where it is."""
+    """Return, inside `unasked`, an Environment that lacks nothing; None outside, or if it does not exist."""
     python, left_out = executable(written, place), _UNASKED.get()
     if left_out is None or not python.exists():
         return None
@@ -139,17 +139,17 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
 
 
 def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:
-    """Return where an environment's compiled extensions are kept: `$XDG_CACHE_HOME/zbench/extensions`."""
+    """Return an environment's directory of compiled extensions, in `$XDG_CACHE_HOME/zbench/extensions`."""
     base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     name = hashlib.sha256(str(python).encode()).hexdigest()[:12]
     return Path(base) / "zbench" / "extensions" / name
 
 
 def with_environment(config: dict[str, Any], directory: str | None, place: Path | None) -> dict[str, Any]:
-    """Return a configuration in which the name of an environment in `directory` has become its path.
+    """Return a configuration with the name of an environment in `directory` replaced by its path.
 
-    place: where relative paths begin; None leaves the directory unexamined. ValueError, with the names that
-    exist, where the directory has no such environment and the text is no path either.
+    place: base of relative paths; None: do not read the directory. ValueError, with the known names, if
+    `engine_python` is neither such a name nor a path.
     """
     written = config["engine"].get("engine_python")
     if written is None or directory is None or place is None:

@@ -1,4 +1,4 @@
-"""From a sweep to its trials: the product of the axes, less `exclude`, plus `include`, each point once."""
+"""Expands a sweep to its trials: the product of the axes, minus `exclude`, plus `include`, each once."""
 
 import copy
 import heapq
@@ -31,18 +31,18 @@ from zbench.spec.workload import SHAPING, WorkloadSpec
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The points of a sweep: those that can run, and those that cannot exist. Order is the file's."""
+    """The points of a sweep in the order of the file: valid trials, and invalid ones."""
 
     trials: list[TrialSpec]
     invalid: list[InvalidTrial]
     duplicates: int = 0
     excluded: int = 0
     unused: list[int] = field(default_factory=list)
-    """Indices of `exclude` entries that match no point."""
+    """Indices of the `exclude` entries that match no point."""
 
 
 def expand(sweep: SweepSpec) -> Expansion:
-    """Return every point of a sweep whose axes are lists; SpecError for mistakes and for ranges."""
+    """Return every point of a sweep whose axes are lists. SpecError for mistakes and for ranges."""
     try:
         points, extra = Points(sweep), included(sweep)
     except ProblemsError as error:
@@ -65,14 +65,14 @@ def expand(sweep: SweepSpec) -> Expansion:
 
 
 def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
-    """Yield the points of a checked sweep one by one, those excluded left out, duplicates not."""
+    """Yield the points of a checked sweep without the excluded ones. Duplicates are not removed."""
     return (trial for trial, _ in _walk(Points(sweep), included(sweep)) if trial is not None)
 
 
 def _walk(
     points: "Points", extra: Sequence[Mapping[Key, Any]]
 ) -> Iterator[tuple[TrialSpec | InvalidTrial | None, set[int]]]:
-    """Yield every point in order, None for one that is excluded, and the `exclude` entries that match it."""
+    """Yield (trial, or None if excluded; indices of the `exclude` entries that match) for each point."""
     if points.axes or not extra:
         for point in _product(points.axes, {}):
             excluding = points.excluding(point)
@@ -95,7 +95,7 @@ def _product(axes: Sequence[Axis], point: dict[str, Any]) -> Iterator[Point]:
 
 
 class Points:
-    """Makes the trials of one sweep; ProblemsError where its axes or `exclude` entries are mistaken."""
+    """Makes the trials of one sweep. ProblemsError for mistakes in its axes or `exclude` entries."""
 
     def __init__(self, sweep: SweepSpec) -> None:
         self._sweep, self._base = sweep, base_config(sweep)
@@ -103,12 +103,12 @@ class Points:
         self._path_of = {axis.key: axis.path for axis in self.axes}
 
     def trial(self, point: Point) -> TrialSpec | InvalidTrial:
-        """Return the trial at a point, axis -> value."""
+        """Return the trial at a point (axis -> value)."""
         shown = {key: without_nulls(point[key]) for key in self._path_of if key in point}
         return self._trial(self._values(point), shown)
 
     def excluding(self, point: Point) -> set[int]:
-        """Return the indices of the `exclude` entries that match a point as it is written."""
+        """Return the indices of the `exclude` entries that match a point, before derived keys are set."""
         config = configured(self._base, self._values(point))
         return {
             index
@@ -117,7 +117,7 @@ class Points:
         }
 
     def included(self, values: Mapping[Key, Any]) -> TrialSpec | InvalidTrial:
-        """Return the trial of an `include` entry, whose keys need not be axes; a table shows both."""
+        """Return the trial of an `include` entry. Its `axes` have the entry's keys, too."""
         config = configured(self._base, values)
         shown = {axis.key: value_at(config, axis.path) for axis in self.axes}
         shown |= {short_name(path): value for path, value in values.items()}
@@ -127,9 +127,9 @@ class Points:
         return {self._path_of[key]: value for key, value in point.items()}
 
     def _trial(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
-        """Return a trial; a command's with the engine keys of the run that it is held against.
+        """Return a trial; for a command also set `verify.against`: engine keys of the run to compare with.
 
-        That run is the file's own configuration with the trial's values of whatever changes what is trained.
+        That run has the file's configuration and the trial's values of the keys that change what is trained.
         """
         trial = self._resolved(values, axes)
         if isinstance(trial, InvalidTrial) or trial.workload.command is None:
@@ -154,7 +154,7 @@ class Points:
         return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
-        """Return the trial of some values, after keys that follow from others were filled in."""
+        """Return the trial with `values` set, after setting the keys that follow from other keys."""
         sweep, config = self._sweep, configured(self._base, values)
         key = "engine.engine_python"
         try:
@@ -165,7 +165,7 @@ class Points:
             config = with_accumulation(config)
         except ValueError as error:
             if isinstance(error, SpecError) and ("engine", "ds_config") not in values:
-                raise  # a file that cannot be read is no point that cannot exist, unless others are tried
+                raise  # an unreadable file is an error of the sweep, unless ds_config is an axis
             return InvalidTrial(axes, config, str(error), config_id(config), key)
         try:
             trial = TrialSpec.model_validate({**config, "axes": axes})
@@ -179,7 +179,7 @@ class Points:
 
 
 def base_config(sweep: SweepSpec) -> dict[str, Any]:
-    """Return the configuration that axes vary, as plain JSON values."""
+    """Return the configuration that the axes vary, as plain JSON values."""
     config: dict[str, Any] = sweep.model_dump(mode="json", include={"workload", "run", "engine", "verify"})
     return config
 
@@ -193,7 +193,7 @@ def configured(base: dict[str, Any], values: Mapping[Key, Any]) -> dict[str, Any
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a block without the keys that say nothing, such as those a parameter group inherits."""
+    """Return a block without its null keys, such as those that a parameter group inherits."""
     if not isinstance(value, dict):
         return value
     return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
@@ -205,9 +205,9 @@ def conflict(
     workload: WorkloadSpec,
     place: Path | None = None,
 ) -> tuple[str, str] | None:
-    """Return the key to change and the reason with its remedy, or None where the combination can exist.
+    """Return (key to change, reason with its remedy), or None if the combination is valid.
 
-    place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
+    place: base of relative paths; None: do not check other Python environments and `hf:` models.
     """
     return next(_conflicts(engine, run, workload, place), None)
 
@@ -244,20 +244,20 @@ def _conflicts(
 
 
 def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) -> list[int]:
-    """Return the indices, in order, of few points in which every combination is that some point holds.
+    """Return the sorted indices of a few points that contain every combination that occurs in `points`.
 
-    Most faults need two or three settings to meet (Kuhn, Wallace, Gallo: Software Fault Interactions and
+    Most faults depend on two or three settings (Kuhn, Wallace, Gallo: Software Fault Interactions and
     Implications for Software Testing, IEEE TSE 30(6), 2004), so strength 2 or 3 finds them in a small share
     of the product's points.
 
-    points: axis -> value; an axis that does not apply to a point is missing there, which counts as a value.
-    strength: how many axes' values make a combination. Greedy: each chosen point adds the most new
-    combinations (chance, by `seed`, decides between equals), so there are more points than need be.
+    points: axis -> value; a missing axis (one that does not apply) counts as a value of its own.
+    strength: how many axes make a combination. The algorithm is greedy: it chooses the point with the most
+    new combinations, ties at random by `seed`. The number of points is therefore not minimal.
     """
     axes = list(dict.fromkeys(axis for point in points for axis in point))
     groups = list(itertools.combinations(range(len(axes)), min(strength, len(axes))))
     numbers: dict[tuple[object, ...], int] = {}
-    held = []  # of each point, the numbers of the combinations that it holds
+    held = []  # for each point, the numbers of its combinations
     for point in points:
         texts = [json.dumps(point[axis], sort_keys=True) if axis in point else None for axis in axes]
         combinations = ((group, *(texts[axis] for axis in group)) for group in groups)
@@ -269,7 +269,7 @@ def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) 
     while missing:
         gain, place, index = heap[0]
         now = -len(missing.intersection(held[index]))
-        if now != gain:  # another point has added some of its combinations meanwhile
+        if now != gain:  # points chosen since have covered some of its combinations
             heapq.heapreplace(heap, (now, place, index))
             continue
         heapq.heappop(heap)

@@ -1,4 +1,4 @@
-"""What a sweep names outside its file: the text it reads, the model and the preset. Checked without torch."""
+"""Checks the text file, the model, the preset and the command of a sweep, without importing torch."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +17,14 @@ BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
 
 
 def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:
-    """Return what is unfit in the distinct workloads of a sweep, each mistake once."""
+    """Return the problems of the workloads of a sweep, each mistake once."""
     mistakes = [mistake for workload in _workloads(sweep) for mistake in _mistakes(workload, base_dir)]
     problems = [Problem(place_of(sweep, key), message) for key, message in mistakes]
     return list(dict.fromkeys([*problems, *_of_the_whole(sweep)]))
 
 
 def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
-    """Yield what is unfit between a command and the rest of the sweep."""
+    """Yield the conflicts between the command and the other sections of the sweep."""
     template = sweep.workload.command
     if template is None:
         if sweep.verify.against is not None and "command" not in sweep.axes:
@@ -32,7 +32,7 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
         return
     try:
         used = names_of(template)
-    except ValueError:  # `command_mistakes` tells it
+    except ValueError:  # `command_mistakes` reports it
         return
     if used & FILES.keys():
         return
@@ -44,7 +44,7 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
 
 
 def place_of(sweep: SweepSpec, key: str) -> KeyPath:
-    """Return where a key such as `workload.data.text` was written: its axis, or its section."""
+    """Return the path of a key such as `workload.data.text` in the file: of its axis, or in its section."""
     path = tuple(key.split("."))
     for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
         if axis.path == path:
@@ -53,7 +53,7 @@ def place_of(sweep: SweepSpec, key: str) -> KeyPath:
 
 
 def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
-    """Yield the workloads: the product of its own axes alone, a range by its upper end."""
+    """Yield the workload of each point of the workload axes; of a range only the upper end."""
     axes = [axis for axis in resolve_axes(sweep) if axis.path[0] == "workload"]
     listed = {
         axis.key: list(axis.values) if axis.values else [axis.range and axis.range.high] for axis in axes
@@ -67,12 +67,12 @@ def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
     for trial in all_points(alone):
         if isinstance(trial, TrialSpec):
             yield trial.workload
-        elif not trial.key.startswith("workload"):  # the engine's keys are at fault
+        elif not trial.key.startswith("workload"):  # an engine key is invalid, not the workload
             yield WorkloadSpec.model_validate(trial.config["workload"])
 
 
 def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:
-    """Yield key and message of what is unfit in one workload."""
+    """Yield (key, message) for each mistake in one workload."""
     name = workload.model
     if workload.command is not None:
         yield from command_mistakes(workload.command, workload.step_times, workload.checkpoint)
@@ -98,7 +98,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         except UsageError as error:
             yield f"workload.{'preset' if 'preset' in str(error) else 'options'}", str(error)
     elif name.startswith(shapes.PREFIX):
-        pass  # `combinations` tells it, for a sweep may try several
+        pass  # `expand.conflict` checks it for each point
     elif ":" not in name:
         known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
@@ -119,7 +119,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
 
 
 def text_problem(path: Path, sequence_length: int) -> str | None:
-    """Return what is wrong with a text file, or None: it must hold a sequence and the byte after it."""
+    """Return what is wrong with a text file, or None. It must have at least sequence_length + 1 bytes."""
     needed = sequence_length + 1
     try:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Names of the keys that axes, excludes and overrides may use, and what values each may hold."""
+"""The keys that axes, `exclude` and overrides may use, and the values that each accepts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -18,11 +18,11 @@ Key = tuple[str, ...]
 SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec, "engine": EngineSpec}
 _OPTIONS: Key = ("workload", "options")
 _GROUPS: Key = ("engine", "param_groups")
-_VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading
+_VAGUE = ("name", "text", "synthetic")  # unambiguous, but unclear in the heading of a table
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and the value of every leaf; an empty block is a leaf."""
+    """Yield (dotted path, value) of every leaf; an empty block is a leaf."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -31,7 +31,7 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def nested_model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field holds (also as `Model | None`), or None for a plain value."""
+    """Return the model in a field's annotation (such as `Model | None`), or None for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, UnionType, Annotated):
@@ -41,7 +41,7 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
 
 @cache
 def known_paths() -> tuple[Key, ...]:
-    """Return every key of workload, run and engine as a path, blocks such as `engine.optimizer` included."""
+    """Return the path of every key of workload, run and engine; blocks such as `engine.optimizer`, too."""
     paths: list[Key] = []
 
     def walk(model: type[BaseModel], prefix: Key) -> None:
@@ -57,7 +57,7 @@ def known_paths() -> tuple[Key, ...]:
 
 
 def resolve_key(key: str) -> Key:
-    """Return the path that a bare or dotted key names; ValueError where none or several match."""
+    """Return the path of a bare or dotted key. ValueError if none or several match."""
     parts = tuple(key.split("."))
     if parts in known_paths():
         return parts
@@ -73,7 +73,7 @@ def resolve_key(key: str) -> Key:
             if parts[: len(head)] == head:
                 rest = parts[len(head) :]
                 if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
-                    return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may itself hold dots
+                    return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may contain dots
                 return (*free, ".".join(rest))
     raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
 
@@ -89,7 +89,7 @@ def _nearest_key(key: str) -> str:
 
 @cache
 def short_name(path: Key) -> str:
-    """Return the shortest ending of a path that still names it alone, such as `zero_stage`."""
+    """Return the shortest unambiguous ending of a path, such as `zero_stage`."""
     for length in range(2 if path[-1] in _VAGUE else 1, len(path)):
         ending = ".".join(path[-length:])
         try:
@@ -101,7 +101,7 @@ def short_name(path: Key) -> str:
 
 
 def model_at(path: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:
-    """Return the innermost model on the way from `model` to a path's last part."""
+    """Return the model that has the last part of a path as a field, starting at `model`."""
     for part in path[:-1]:
         field = model.model_fields.get(str(part))
         if field is not None:
@@ -112,13 +112,13 @@ def model_at(path: Sequence[str | int], model: type[BaseModel]) -> type[BaseMode
 
 
 def field_of(path: Key) -> FieldInfo:
-    """Return the field of a key that is no free-form one."""
+    """Return the field of a key that is not free-form."""
     return model_at(path[1:], SECTIONS[path[0]]).model_fields[path[-1]]
 
 
 @cache
 def holder(path: Key) -> type[BaseModel] | None:
-    """Return a model with the one field that `path` names, or None for a free-form option."""
+    """Return a model whose only field is the last part of `path`; None for a free-form option."""
     if path[:2] == _OPTIONS and len(path) == 3:
         return None
     if path[:2] == _GROUPS and len(path) == 3:
@@ -128,7 +128,7 @@ def holder(path: Key) -> type[BaseModel] | None:
 
 
 def canonical_value(path: Key, value: Any) -> Any:
-    """Return a value as plain JSON in its one canonical form (`5e6` is 5000000), or ValidationError."""
+    """Return a value as plain JSON in canonical form (`5e6` is 5000000). ValidationError if it is invalid."""
     model = holder(path)
     if model is None:
         return value
@@ -136,7 +136,7 @@ def canonical_value(path: Key, value: Any) -> Any:
 
 
 def value_at(config: Mapping[str, Any], path: Key) -> Any:
-    """Return what a configuration holds at a path, or None where it holds nothing."""
+    """Return the value at a path of a configuration, or None if it is missing."""
     value: Any = config
     for part in path:
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -144,7 +144,7 @@ def value_at(config: Mapping[str, Any], path: Key) -> Any:
 
 
 def assign(config: dict[str, Any], path: Key, value: Any) -> None:
-    """Set one key in place, making blocks as needed; `text` and `synthetic` replace each other."""
+    """Set one key in place and create missing blocks. `data.text` and `data.synthetic` replace each other."""
     block = config
     for part in path[:-1]:
         if not isinstance(block.get(part), dict):

@@ -1,9 +1,9 @@
-"""Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults.
+"""Builds a SweepSpec from (highest precedence first) `--set`, `ZBENCH_*` variables, the file, defaults.
 
-A variable is `ZBENCH_` and a key in capitals, with two underscores for each dot: `ZBENCH_WORLD_SIZE=4`,
-`ZBENCH_OPTIMIZER__LR=1e-4`, `ZBENCH_SEARCH__TRIALS=20`. Keys are those of `--set`: any dotted key of the
-file, or a bare name of workload, run or engine that is unambiguous. Setting a key that is an axis pins
-that axis.
+The name of a variable is `ZBENCH_` and a key in capitals, with two underscores for each dot:
+`ZBENCH_WORLD_SIZE=4`, `ZBENCH_OPTIMIZER__LR=1e-4`, `ZBENCH_SEARCH__TRIALS=20`. Variables and `--set` take the
+same keys: any dotted key of the file, or an unambiguous bare name of workload, run or engine. Setting a key
+that is an axis reduces that axis to this value.
 """
 
 import copy
@@ -48,11 +48,11 @@ def load_sweep(
     *,
     inputs: bool = True,
 ) -> SweepSpec:
-    """Read a sweep file and the settings above it; axes come back under short keys with canonical values.
+    """Read a sweep file and apply the settings that override it; axes get short keys and canonical values.
 
-    Every mistake is a SpecError (exit code 2) that names file, line, key and remedy. `environ` defaults to
-    the process's environment; `overrides` are `KEY=VALUE` texts. `inputs=False` leaves unchecked whether the
-    texts and models that the file names exist beside it, for a file that is only looked at.
+    environ: default: the process's environment. overrides: `KEY=VALUE` texts. inputs: check that the texts
+    and models that the file names exist; False for a file that is only displayed. SpecError (exit code 2)
+    with file, line, key and remedy of every mistake.
     """
     path = sweep_file(Path(path))
     document = read_sweep_file(path)
@@ -62,7 +62,7 @@ def load_sweep(
 
 
 def recorded_objective(path: Path) -> ObjectiveSpec:
-    """Return the objective of a sweep as a run directory holds it, which is all that a table needs of it."""
+    """Return the objective in the sweep file of a run directory, without checking its other keys."""
     try:
         return _objective(read_text(path))
     except SpecError as error:
@@ -71,7 +71,7 @@ def recorded_objective(path: Path) -> ObjectiveSpec:
 
 @lru_cache
 def _objective(text: str) -> ObjectiveSpec:
-    """Return the objective that YAML text names; the runs of one sweep have the same text."""
+    """Return the objective in YAML text; cached, because the runs of one sweep have the same text."""
     data = parse_scalar(text, "sweep")
     if not isinstance(data, Mapping):
         raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore the original file")
@@ -80,7 +80,7 @@ def _objective(text: str) -> ObjectiveSpec:
 
 
 def recorded_trials(path: Path) -> frozenset[str]:
-    """Return the ids of all trials of a sweep as a run directory holds it; none where a search picks them."""
+    """Return the IDs of all trials of the sweep file in a run directory; empty if a search draws them."""
     return _listed_trials(read_text(path))
 
 
@@ -100,9 +100,9 @@ def sweep_from_mapping(
     source: str = "command line",
     inputs: bool = False,
 ) -> SweepSpec:
-    """Return the sweep that plain data means, with the same checks and precedence as a file.
+    """Return the sweep in plain data, with the same checks and precedence as a file.
 
-    inputs: whether what it names must exist, as for a sweep that is to run; paths begin where you are.
+    inputs: check that the texts and models exist. Paths are relative to the working directory.
     """
     return _parse(dict(data), Document(data, source), overrides, environ, Path.cwd(), inputs)
 
@@ -115,7 +115,7 @@ def _parse(
     place: Path | None,
     inputs: bool,
 ) -> SweepSpec:
-    """Return the checked sweep. place: where its paths begin. inputs: whether what it names must exist."""
+    """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
     data = copy.deepcopy(data)
     origins = _apply(data, _settings(os.environ if environ is None else environ, overrides))
     try:
@@ -132,7 +132,7 @@ def _parse(
 
 
 def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
-    """Check everything that needs the whole sweep, and put axes under short keys with canonical values."""
+    """Run the checks that need the whole sweep; give axes short keys and canonical values."""
     attempts = Attempts()
     for part in (resolve_axes, matching, included):
         with attempts:
@@ -150,7 +150,7 @@ def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
 
 
 def _written(axis: Axis) -> list[Any] | AxisSpec:
-    """Return an axis as a sweep file holds it, its values canonical."""
+    """Return an axis in the form of a sweep file, with canonical values."""
     when = {key: list(values) for key, values in axis.when.items()}
     if axis.range is not None:
         limits = axis.range
@@ -160,7 +160,7 @@ def _written(axis: Axis) -> list[Any] | AxisSpec:
 
 
 def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
-    """Refuse a sweep of which no point can exist, or whose points are all excluded."""
+    """Raise ProblemsError if all points are invalid or excluded."""
     if any(axis.range is not None for axis in axes):
         return
     invalid: list[InvalidTrial] = []
@@ -175,7 +175,7 @@ def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
 
 
 def _located(problems: Iterable[Problem], document: Document, origins: Mapping[KeyPath, str]) -> SpecError:
-    """Return one error for all problems, each with its file and line or the setting it came from."""
+    """Return one error for all problems, each with its file and line, or the setting that caused it."""
     errors = []
     for problem in problems:
         around = (problem.path[:length] for length in range(len(problem.path), 0, -1))
@@ -188,7 +188,7 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
 
 
 def sweep_file(path: Path) -> Path:
-    """Return the shipped sweep that a bare name such as `quickstart` means; any other path as it is."""
+    """Return the file of a shipped sweep for a bare name such as `quickstart`; any other path unchanged."""
     if path.exists() or path.name != str(path) or path.suffix:
         return path
     package = Path(zbench.__file__).parent
@@ -198,9 +198,9 @@ def sweep_file(path: Path) -> Path:
 
 
 def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
-    """Yield where each setting stands, the path that it sets and the text of the value; those that win, last.
+    """Yield (origin, path, text of the value) for each setting, the highest precedence last.
 
-    A variable that nearly names a key is an error, any other is not ours.
+    A variable whose name is close to a key is an error; other variables are ignored.
     """
     for name in sorted(environ):
         if not name.startswith(PREFIX):
@@ -227,7 +227,7 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
 
 
 def _path(key: str) -> Key:
-    """Return the path in a sweep file that a key names; an axis's name may itself hold dots."""
+    """Return the path of a key in a sweep file. The name of an axis may contain dots."""
     head, *rest = key.split(".")
     if head not in SweepSpec.model_fields:
         try:
@@ -250,7 +250,7 @@ def _path(key: str) -> Key:
 
 
 def _apply(data: dict[str, Any], settings: Iterable[tuple[str, Key, str]]) -> dict[KeyPath, str]:
-    """Set each key in `data`, in place, later ones last; return path -> where it was set, for messages."""
+    """Set each key in `data`, in place and in order. Return path -> origin, for error messages."""
     origins: dict[KeyPath, str] = {}
     for origin, path, text in settings:
         value = parse_scalar(text, origin)
@@ -264,7 +264,7 @@ def _apply(data: dict[str, Any], settings: Iterable[tuple[str, Key, str]]) -> di
 
 
 def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[Key, Any]]:
-    """Yield what a setting sets: its own path, and the axis of the same key, which it pins."""
+    """Yield (path, value) that a setting sets: its own path, and the axis of that key, if any, as [value]."""
     if path[0] == "axes" and len(path) == 2:
         yield ("axes", _written_name(data, path[1]) or path[1]), value
         return
@@ -276,7 +276,7 @@ def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[K
 
 
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
-    """Return how the file writes the axis that `key` names, if it has that axis."""
+    """Return the name in the file of the axis of `key`, or None if it has no such axis."""
     axes, wanted = data.get("axes"), _resolved(key)
     if wanted is None or not isinstance(axes, Mapping):
         return None
@@ -291,7 +291,7 @@ def _resolved(key: str) -> Key | None:
 
 
 def _check_blocks(data: Mapping[str, Any], path: Key, origin: str) -> None:
-    """Refuse to set a key inside something that is no mapping."""
+    """Raise SpecError if a parent of `path` is not a mapping."""
     block: Any = data
     for depth, part in enumerate(path[:-1]):
         block = block.get(part, {})

@@ -1,6 +1,6 @@
-"""The rates of a machine, as one rank has them: what a step's time is estimated from.
+"""The rates of a machine for one rank, from which the time of a step is estimated.
 
-`machine:` of a sweep file is a mapping of rates, the name of a card, or a YAML file that holds such a mapping
+`machine:` of a sweep file is a mapping of rates, the name of a GPU, or a YAML file with such a mapping
 (`zbench doctor --calibrate` prints one).
 """
 
@@ -23,7 +23,7 @@ def _card(
 ) -> dict[str, Any]:
     flops = {"float16": half, "float32": single} | ({"bfloat16": half} if bfloat16 else {})
     rates = {"flops": flops, "memory_bandwidth": memory, "link_bandwidth": link, "host_link": host}
-    return rates | {"attained": 0.55}  # of a data sheet's peak; well-tuned training reaches 0.4 to 0.8 of it
+    return rates | {"attained": 0.55}  # share of the data sheet's peak; tuned training reaches 0.4 to 0.8
 
 
 CARDS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ class MachineSpec(SpecModel):
     )
 
     def flops_of(self, dtype: str) -> float | None:
-        """Return the FLOP/s of matrix products of `dtype`; None where the machine does not say."""
+        """Return the FLOP/s of matrix products in `dtype`; None if unknown."""
         return self.flops.get(dtype) if isinstance(self.flops, dict) else self.flops
 
 
@@ -74,13 +74,13 @@ def _form(value: object) -> str:
 Machine = Annotated[
     Annotated[MachineSpec, Tag("<rates>")] | Annotated[str, Tag("<name>")], Discriminator(_form)
 ]
-"""`machine:` as a sweep file has it."""
+"""The type of `machine:` in a sweep file."""
 
 
 def described(written: "MachineSpec | str | None", place: Path | None) -> MachineSpec | None:
-    """Return the rates that `machine:` means; ProblemsError, at that key, for what names none.
+    """Return the rates of `machine:`. ProblemsError at that key if it names no GPU and no valid file.
 
-    place: where relative paths begin; None takes the working directory.
+    place: base of relative paths; None: the working directory.
     """
     if not isinstance(written, str):
         return written

@@ -1,6 +1,6 @@
-"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record.
+"""The metrics that rank and constrain trials: name, unit, direction and path in a Record.
 
-A metric of one's own is an entry point of the group `zbench.metrics`: a `Metric` with a `compute`.
+A plug-in adds a metric by an entry point of the group `zbench.metrics`: a `Metric` with a `compute`.
 """
 
 import operator
@@ -17,15 +17,15 @@ Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "share", "verdict"]
 Operator = Literal["<=", ">=", "<", ">", "=="]
 VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
 VERDICTS: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
-"""The worst first."""
+"""From worst to best."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a Record: `path` leads to it there, or `compute` returns it, None where there is none.
+    """A value of a Record: at the attribute path `path`, or returned by `compute`; None if missing.
 
-    better: None for a verdict. Over the repeats of a configuration, bytes and ratios are the largest, others
-    the median.
+    better: None for a verdict. Over the repeats of a configuration, zbench takes the largest of bytes, ratios
+    and worst_step_s, the worst verdict, and the median of all other metrics.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Metric:
     compute: Callable[[Any], float | None] | None = None
 
     def parse(self, text: object) -> float | str:
-        """Return a bound such as `2Gi`, `90ms`, `equivalent` or 1.5 in the metric's unit; else ValueError."""
+        """Return a bound such as `2Gi`, `90ms`, `equivalent` or 1.5 in the metric's unit, or ValueError."""
         if self.unit == "verdict":
             if text not in VERDICTS:
                 raise ValueError(
@@ -53,7 +53,7 @@ class Metric:
             raise ValueError(f"expected a number, got {text!r}") from None
 
     def format(self, value: float | str | None) -> str:
-        """Return a value as people read it, such as `1.46 GiB`; `-` where there is none."""
+        """Return a value as text with its unit, such as `1.46 GiB`; `-` for None."""
         if value is None:
             return "-"
         if isinstance(value, str):
@@ -65,7 +65,7 @@ class Metric:
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
     def read(self, record: object) -> Any:
-        """Return this figure of a Record, or None where the trial did not get so far."""
+        """Return this metric of a Record, or None if the trial ended before it was measured."""
         if self.compute is not None:
             try:
                 return self.compute(record)
@@ -96,7 +96,7 @@ _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
 
 
 class _Metrics(dict[str, Metric]):
-    """Metrics by name; one that zbench does not have is looked for among plug-ins."""
+    """Metrics by name. Plug-ins provide those that zbench does not have."""
 
     def __missing__(self, name: str) -> Metric:
         point = next((point for point in entry_points(group="zbench.metrics") if point.name == name), None)
@@ -108,7 +108,7 @@ class _Metrics(dict[str, Metric]):
         return self.setdefault(name, metric)
 
     def names(self) -> list[str]:
-        """Return the names of all metrics, those of plug-ins last."""
+        """Return the names of all metrics; those of plug-ins are last."""
         return list(dict.fromkeys((*self, *(point.name for point in entry_points(group="zbench.metrics")))))
 
 
@@ -118,11 +118,11 @@ METRICS = _Metrics(
 )
 
 STEP_TIMES = ("mean_step_s", "median_step_s", "p95_step_s", "worst_step_s")
-"""The first makes the rates; the others are shown beside it."""
+"""Rates are computed from the first; the others are shown beside it."""
 
 RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "steps_per_s": "steps/s"}
-"""Rates and their units. One stands for the one before it where a workload does not say what a token, or a
-sample, of it is."""
+"""Rate -> unit. If the tokens or samples of a workload are unknown, the next rate in this order replaces
+its rate."""
 
 _COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
@@ -130,7 +130,7 @@ _COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
 
 
 def metric_named(name: str) -> Metric:
-    """Return a metric; ValueError names the nearest one."""
+    """Return the metric with a name. ValueError, with the most similar name, if there is none."""
     try:
         return METRICS[name]
     except KeyError:
@@ -141,7 +141,7 @@ def metric_named(name: str) -> Metric:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One metric and the way it should go."""
+    """A metric to maximize or minimize."""
 
     metric: str
     direction: Direction
@@ -149,7 +149,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`metric operator bound`; the bound is in the metric's unit (bytes, seconds) or a verdict's name."""
+    """`metric operator bound`; the bound is a number in the metric's unit or the name of a verdict."""
 
     metric: str
     operator: Operator
@@ -157,7 +157,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, metric: str, text: object) -> "Constraint":
-        """Read `<= 2Gi`; ValueError for an unknown metric, a missing operator or a bound of another unit."""
+        """Parse `<= 2Gi`. ValueError for an unknown metric, a missing operator or a bound of another unit."""
         known = metric_named(metric)
         stripped = text.strip() if isinstance(text, str) else ""
         sign = next((sign for sign in _COMPARE if stripped.startswith(sign)), None)
@@ -167,11 +167,11 @@ class Constraint:
         return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))
 
     def holds(self, value: float | str | None) -> bool:
-        """Tell whether a trial with this value is feasible; a missing value is not."""
+        """Return whether a value meets the constraint; False for a missing value."""
         return value is not None and _COMPARE[self.operator](_number(value), _number(self.bound))
 
     def violation(self, value: float | str | None) -> float:
-        """Return how far a value is outside: at most 0 where it holds, inf where it is missing."""
+        """Return by how much a value violates the constraint: <= 0 if it does not, inf if it is missing."""
         if value is None:
             return float("inf")
         excess = _number(value) - _number(self.bound)
@@ -186,7 +186,7 @@ class Constraint:
 
 
 def _number(value: float | str) -> float:
-    """Return a value on the number line; a verdict is its rank."""
+    """Return a value as a float; for a verdict its index in VERDICTS."""
     if isinstance(value, str):
         return float(VERDICTS.index(value))
     return float(value)

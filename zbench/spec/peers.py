@@ -1,4 +1,4 @@
-"""Other engines that a sweep may name, and the keys each reads: what it does not read is refused."""
+"""Other engines that a sweep may name, and the keys that each supports; other keys are refused."""
 
 import importlib.util
 import sys
@@ -16,10 +16,10 @@ from zbench.spec.engine import EngineSpec
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """stages: the zero_stage values it plays. reads: the engine keys that change what it does.
+    """stages: supported values of zero_stage. reads: supported engine keys.
 
-    told_last: it is told at each backward whether that is the step's last, and must be. rounds_first: it
-    casts the model before it makes master weights, so these begin with the rounded values.
+    told_last: it must know at each backward whether that is the last of the step. rounds_first: it casts the
+    model to the lower precision before it copies master weights, so these start with rounded values.
     """
 
     stages: tuple[int, ...]
@@ -55,13 +55,13 @@ _UNJUDGED = (
     Rule("engine.grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
      "DeepSpeed accumulates a float32 model's gradients in float32; leave grad_accum_dtype out"),
 )  # fmt: skip
-"""What DeepSpeed can run, but zbench cannot verify."""
+"""Configurations that zbench refuses because it cannot verify DeepSpeed's results."""
 
 
 def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a configuration from running on the engine it names: the key, and why.
+    """Yield (key, reason) for each setting that the engine of a configuration does not support.
 
-    place: where a relative `engine_python` begins; None leaves that environment unexamined.
+    place: base of a relative `engine_python`; None: do not check that environment.
     """
     name = engine.engine
     plugins, missing = _plugins(), missing_package(name)
@@ -73,7 +73,7 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
                 yield "engine.engine_python", environment
                 return
             plugins = environment.plugins
-    if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
+    if name == "builtin" or name in plugins or ":" in name:  # with a colon: the user's module:callable
         return
     if name not in PEERS:
         known = ["builtin", *PEERS, *sorted(plugins)]
@@ -112,13 +112,13 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
 
 
 def begins_rounded(engine: EngineSpec) -> bool:
-    """Tell whether a run's master weights begin with the values of the model's lower precision."""
+    """Return whether a run's master weights start with values rounded to the model's lower precision."""
     peer = PEERS.get(engine.engine)
     return engine.dtype != "float32" and peer is not None and peer.rounds_first
 
 
 def missing_package(name: str) -> str | None:
-    """Return that a peer's package is not installed, with the remedy, or None; `plan` and `doctor` say so."""
+    """Return a message, with the remedy, if the package of a peer is not installed; else None."""
     peer = PEERS.get(name)
     if peer is None or peer.needs is None or importlib.util.find_spec(peer.needs) is not None:
         return None
@@ -126,7 +126,7 @@ def missing_package(name: str) -> str | None:
 
 
 def elsewhere(name: str, engine_python: str, place: Path) -> environments.Environment | str:
-    """Return the environment that runs an engine, or why it cannot; `plan` and `doctor` say so."""
+    """Return the environment `engine_python` that runs an engine, or the reason why it cannot."""
     presumed = environments.presumed(engine_python, place, frozenset({name} - PEERS.keys()))
     if presumed is not None:
         return presumed
@@ -140,5 +140,5 @@ def elsewhere(name: str, engine_python: str, place: Path) -> environments.Enviro
 
 @cache
 def _plugins() -> frozenset[str]:
-    """Return the names of installed engine plug-ins; asked once, for a search checks thousands of points."""
+    """Return the names of installed engine plug-ins. Cached: a search checks thousands of points."""
     return frozenset(point.name for point in entry_points(group="zbench.engines"))

@@ -1,4 +1,4 @@
-"""Problems of a specification, each at a path: what was expected, what was found, and the remedy."""
+"""Problems of a specification: the path, what was expected, what was found, and the remedy."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,14 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake and where it stands, such as ("axes", "zero_stage", 1)."""
+    """One mistake and its path, such as ("axes", "zero_stage", 1)."""
 
     path: KeyPath
     message: str
 
 
 class ProblemsError(ValueError):
-    """Mistakes found before anyone knew the file and the lines; the loader adds those."""
+    """Mistakes without file and line, which the loader adds."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -31,12 +31,12 @@ class ProblemsError(ValueError):
 
     @classmethod
     def at(cls, path: KeyPath, message: str) -> Self:
-        """Return the error of one mistake."""
+        """Return the error for one mistake."""
         return cls([Problem(path, message)])
 
 
 class Attempts:
-    """Collects the mistakes of several attempts, each in a `with` block, so that all are named at once."""
+    """Collects the ProblemsErrors of several `with` blocks, so that one error lists them all."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -50,18 +50,18 @@ class Attempts:
         return isinstance(error, ProblemsError)
 
     def check(self) -> None:
-        """Raise what the attempts raised as one ProblemsError."""
+        """Raise one ProblemsError with all collected mistakes, if any."""
         check(self._problems)
 
 
 def check(problems: Iterable[Problem]) -> None:
-    """Raise ProblemsError where there is a problem."""
+    """Raise ProblemsError if there is a problem."""
     if listed := tuple(problems):
         raise ProblemsError(listed)
 
 
 def key_text(path: Sequence[str | int]) -> str:
-    """Return a path as people write it: `axes.zero_stage[1]`."""
+    """Return a path as text: `axes.zero_stage[1]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -69,7 +69,7 @@ def key_text(path: Sequence[str | int]) -> str:
 
 
 def problems_of(error: ValidationError, data: object, model: type[BaseModel]) -> Iterator[Problem]:
-    """Yield one Problem for each mistaken place in `data`, with a union's several complaints as one."""
+    """Yield one Problem for each invalid path in `data`; the errors of a union's members are merged."""
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
     for detail in error.errors():
         by_path.setdefault(_place(detail, data), []).append(detail)
@@ -83,7 +83,7 @@ def problems_of(error: ValidationError, data: object, model: type[BaseModel]) ->
 
 
 def _place(detail: ErrorDetails, data: object) -> KeyPath:
-    """Return the part of a location that exists in the data: pydantic adds the names of union members."""
+    """Return pydantic's location of an error without the names of union members that it adds."""
     path: list[str | int] = []
     for part in detail["loc"]:
         try:
@@ -128,7 +128,7 @@ _BOUNDS = {
 
 
 def _wanted(detail: ErrorDetails) -> str:
-    """Return what was expected, as a noun."""
+    """Return what was expected, as a noun phrase."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
@@ -143,7 +143,7 @@ def _wanted(detail: ErrorDetails) -> str:
 
 
 def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str:
-    """Return the remedy: the nearest choice, or the default as an example."""
+    """Return the remedy: the most similar choice, or the default as an example."""
     if detail["type"] == "value_error" and ";" in str(detail["ctx"]["error"]):
         return ""
     if detail["type"] == "literal_error" and isinstance(detail["input"], str):
@@ -163,7 +163,7 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
 
 
 def shown(value: object) -> str:
-    """Return a value as the file has it, cut to a readable length."""
+    """Return a value as text for an error message, of at most 60 characters."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -173,7 +173,7 @@ def shown(value: object) -> str:
 
 
 def unwritable(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
-    """Yield each place that holds what no record can: half a character, an infinite number, NaN."""
+    """Yield a Problem for each value that a record cannot store: a lone surrogate, infinity, NaN."""
     if isinstance(value, str):
         if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
             yield Problem(path, f"{shown(value)} is not valid text; correct it")

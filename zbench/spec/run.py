@@ -1,4 +1,4 @@
-"""RunSpec and VerifySpec: how a trial is run, timed and judged."""
+"""RunSpec and VerifySpec: how a trial is run, timed and verified."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ _RANKS = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": 
 
 
 def gpu_models() -> list[str]:
-    """Return the names of NVIDIA devices that the driver lists, without loading CUDA."""
+    """Return the model name of each NVIDIA GPU in /proc, without loading CUDA."""
     names = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = file.read_text().splitlines()
@@ -26,14 +26,14 @@ def gpu_models() -> list[str]:
 
 
 def visible_gpus() -> int:
-    """Return how many of them this process may use."""
+    """Return how many NVIDIA GPUs this process may use (`CUDA_VISIBLE_DEVICES`)."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = len(gpu_models())
     return count if visible is None else min(count, len(list(filter(str.strip, visible.split(",")))))
 
 
 def shared_gpus(ranks: int, gpus: int) -> str:
-    """Return the warning of `ranks` on one machine that are more than its GPUs."""
+    """Return the warning for more `ranks` on one machine than it has `gpus`."""
     return (
         f"shared GPU: {ranks} ranks share {gpus} and communicate through host memory, so their speed"
         f" is not that of one GPU per rank; set run.world_size: {gpus}, or auto"

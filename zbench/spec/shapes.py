@@ -1,8 +1,8 @@
-"""Sizes of models: the built-in ones' presets, and well-known language models as transformers writes them.
+"""Sizes of models: presets of the built-in models, and transformers configurations of some language models.
 
-The workload builds from these; reading a sweep file checks them. No weights. Sources: the `config.json` of
-each model on https://huggingface.co (openai-community/gpt2, meta-llama/Meta-Llama-3-8B and -70B,
-Qwen/Qwen3-0.6B and -8B).
+The workload builds models of these sizes; the check of a sweep file reads them. There are no weights. Source:
+the `config.json` of each model on https://huggingface.co (openai-community/gpt2,
+meta-llama/Meta-Llama-3-8B and -70B, Qwen/Qwen3-0.6B and -8B).
 """
 
 import importlib.util
@@ -49,24 +49,24 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32, "tie_word_embeddings": False,
     },
 }  # fmt: skip
-"""Lower-case name -> configuration."""
+"""Lower-case name -> keys of its transformers configuration."""
 
 
 def bundled(name: str) -> dict[str, Any] | None:
-    """Return the configuration of a bundled shape: `Llama-3-8B`, with or without the maker's name."""
+    """Return the configuration of a bundled shape such as `Llama-3-8B` or `meta-llama/Meta-Llama-3-8B`."""
     known = name.lower().rpartition("/")[2].removeprefix("meta-")
     return SHAPES.get(known)
 
 
 def config_file(name: str, base_dir: Path) -> Path | None:
-    """Return the `config.json` that `hf:NAME` names by its path or by its folder's, or None."""
+    """Return the file of `hf:NAME`, if NAME is the path of a file or of a folder with `config.json`."""
     place = base_dir / name
     place = place / "config.json" if place.is_dir() else place
     return place if place.is_file() else None
 
 
 def mistake(model: str, base_dir: Path) -> str | None:
-    """Return why `hf:NAME` cannot be built here, with the remedy, or None. Transformers is not imported."""
+    """Return why `hf:NAME` cannot be built here, with the remedy, or None. Does not import transformers."""
     name = model.removeprefix(PREFIX)
     file = config_file(name, base_dir)
     if bundled(name) is None and file is None:
@@ -99,7 +99,7 @@ def mistake(model: str, base_dir: Path) -> str | None:
 
 @cache
 def _model_types(places: tuple[str, ...]) -> frozenset[str]:
-    """Return what may be a model_type: the texts in transformers' tables; empty where these are elsewhere."""
+    """Return the strings in transformers' tables of model types; empty if the tables are not found."""
     tables = (Path(place, "models", "auto", name) for place in places for name in _TABLES)
     texts = [table.read_text() for table in tables if table.is_file()]
     return frozenset(_TEXT.findall("\n".join(texts)))
@@ -109,7 +109,7 @@ _Size = Annotated[int, Field(ge=1)]
 
 
 class GptShape(SpecModel):
-    """Sizes of `gpt`; `options` overrides any of them. Parameter counts are in the presets' names below."""
+    """Sizes of `gpt`; `options` overrides any of them. GPT_PRESETS gives parameter counts in comments."""
 
     layers: _Size
     width: _Size
@@ -142,8 +142,7 @@ _Shape = TypeVar("_Shape", GptShape, MlpShape)
 
 
 def gpt_shape(preset: str | None, options: Mapping[str, Any]) -> GptShape:
-    """Return the sizes of a `gpt` workload; UsageError for an unknown preset or option, or sizes that cannot
-    be."""
+    """Return the sizes of a `gpt` workload. UsageError for an unknown preset or option, or invalid sizes."""
     shape = _resolve(GPT_PRESETS, preset, options)
     if shape.width % shape.heads:
         raise UsageError(
@@ -154,7 +153,7 @@ def gpt_shape(preset: str | None, options: Mapping[str, Any]) -> GptShape:
 
 
 def mlp_shape(preset: str | None, options: Mapping[str, Any]) -> MlpShape:
-    """Return the sizes of an `mlp` workload; UsageError for an unknown preset or option."""
+    """Return the sizes of an `mlp` workload. UsageError for an unknown preset or option."""
     return _resolve(MLP_PRESETS, preset, options)
 
 

@@ -1,7 +1,7 @@
-"""A first sweep file from what a user has: a DeepSpeed, accelerate or Trainer file, a model, or nothing.
+"""Makes a first sweep file from a DeepSpeed, accelerate or Trainer file, from a model, or from nothing.
 
-The sweep keeps the settings of the file it comes from and varies the stage and the optimizer's place around
-them. What does not map is a note. Keys: https://huggingface.co/docs/accelerate/package_reference/cli and
+The sweep keeps the settings of that file and varies zero_stage and offload_optimizer. A setting that has no
+counterpart gets a note. Keys: https://huggingface.co/docs/accelerate/package_reference/cli and
 https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments.
 """
 
@@ -21,7 +21,7 @@ _ACCELERATE_DEEPSPEED = {
     "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
     "gradient_clipping",
 }  # fmt: skip
-_ACCELERATE = {  # read below, or of the launch alone
+_ACCELERATE = {  # keys that are read below or matter to the launch only
     "deepspeed_config", "mixed_precision", "num_processes", "use_cpu",
     "compute_environment", "debug", "distributed_type", "machine_rank", "num_machines", "main_process_ip",
     "main_process_port", "rdzv_backend", "same_network", "main_training_function", "gpu_ids",
@@ -36,7 +36,7 @@ _ARGUMENTS = {
 
 
 def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
-    """Return the sweep document that a file of `accelerate config` means; paths in it begin at `base_dir`."""
+    """Return a file of `accelerate config` as a sweep document; its paths are relative to `base_dir`."""
     theirs = dict(config.get("deepspeed_config") or {})
     named = theirs.pop("deepspeed_config_file", None)
     translated = from_deepspeed(read_document(base_dir / named).data) if named else Translated({})
@@ -64,10 +64,10 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
 
 
 def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translated:
-    """Return the sweep document that TrainingArguments mean, with the Trainer's own defaults."""
+    """Return TrainingArguments as a sweep document; a missing key takes the Trainer's default."""
     given = dict(arguments)
     micro, steps = given.get("per_device_train_batch_size", 8), given.get("gradient_accumulation_steps", 1)
-    clipping = given.get("max_grad_norm", 1.0)  # the Trainer clips unless told otherwise
+    clipping = given.get("max_grad_norm", 1.0)  # the Trainer's default
     optimizer = {ours: given[theirs] for theirs, ours in _OPTIMIZER.items() if theirs in given}
     optimizer = {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0} | optimizer
     optimizer["betas"] = [given.get("adam_beta1", 0.9), given.get("adam_beta2", 0.999)]
@@ -113,9 +113,9 @@ _COMMENTS = {
 
 
 def starting_sweep(source: str | None, base_dir: Path, name: str = "first") -> Translated:
-    """Return the sweep document for `--from SOURCE`; UsageError for a source of no known form.
+    """Return the sweep document for `--from SOURCE`. UsageError for a source in an unknown format.
 
-    name: of the sweep, where the source gives it none.
+    name: the sweep's name, if the source gives none.
     """
     if source is None:
         translated = Translated({})
@@ -128,7 +128,7 @@ def starting_sweep(source: str | None, base_dir: Path, name: str = "first") -> T
     else:
         raise UsageError(f"--from {source}: no such file; expected {FORMS}")
     document = _completed({"name": name} | dict(translated.document))
-    sweep_from_mapping(document, environ={}, source=f"--from {source}")  # every mistake is told here
+    sweep_from_mapping(document, environ={}, source=f"--from {source}")  # reports every mistake
     return Translated(document, translated.notes)
 
 
@@ -161,7 +161,7 @@ def _from_file(path: Path, base_dir: Path) -> Translated:
 
 
 def _hf_workload(model: str, base_dir: Path) -> Translated:
-    """Return a workload of two layers of a model, so that a first sweep runs on any machine."""
+    """Return a workload with two layers of the model, so that a first sweep runs on any machine."""
     problem = shapes.mistake(model, base_dir)
     if problem:
         raise UsageError(f"--from {problem}")
@@ -178,7 +178,7 @@ def _hf_workload(model: str, base_dir: Path) -> Translated:
 
 
 def _completed(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with a name, a workload, a run and axes around what is known."""
+    """Return a complete sweep document: `known`, and defaults for what it lacks."""
     workload, engine = dict(known.get("workload", {})), dict(known.get("engine", {}))
     model: dict[str, Any] = {} if "model" in workload else {"model": "gpt", "preset": "nano"}
     data: dict[str, Any] = {"data": {"synthetic": True}, "sequence_length": 128, "micro_batch_size": 2}

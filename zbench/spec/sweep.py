@@ -1,4 +1,4 @@
-"""SweepSpec: what a sweep file says, before its axes become trials; and the JSON Schema of the file."""
+"""SweepSpec: the content of a sweep file, before its axes become trials; and the file's JSON Schema."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -75,7 +75,7 @@ class SearchSpec(SpecModel):
 
     @property
     def is_listed(self) -> bool:
-        """Tell whether the points are known before the first is run; otherwise a search draws them."""
+        """Return whether the points are known before the first run; otherwise a search draws them."""
         return self.method in ("grid", "covering")
 
 
@@ -140,13 +140,13 @@ class ObjectiveSpec(SpecModel):
 
     @property
     def goals(self) -> tuple[Goal, ...]:
-        """Return the objectives, those to maximize first."""
+        """Return the goals; those to maximize are first."""
         up = tuple(Goal(name, "maximize") for name in self.maximize)
         return up + tuple(Goal(name, "minimize") for name in self.minimize)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        """Return the constraints in the file's order."""
+        """Return the constraints in the order of the file."""
         return tuple(Constraint.parse(metric, text) for metric, text in self.subject_to.items())
 
 
@@ -180,18 +180,18 @@ class SweepSpec(SpecModel):
 
     @property
     def place(self) -> Path | None:
-        """Return where relative paths of the file begin; None where what they name is not examined."""
+        """Return the base of the file's relative paths; None: do not check the files that they name."""
         return self._place
 
     def placed(self, place: Path) -> Self:
-        """Return the same sweep with its relative paths beginning at `place`."""
+        """Return a copy whose relative paths start at `place`."""
         copy = self.model_copy()
         copy._place = place.absolute()
         return copy
 
 
 def sweep_document(sweep: SweepSpec, *, defaults: bool = True) -> dict[str, Any]:
-    """Return a sweep as plain JSON values; without `defaults`, only what differs from them."""
+    """Return a sweep as plain JSON values; without `defaults`, only the keys that differ from them."""
     document: dict[str, Any] = sweep.model_dump(mode="json", exclude_defaults=not defaults)
     written = sweep.model_dump(mode="json", include={"axes"}, exclude_defaults=True)
     return document | written
@@ -203,14 +203,14 @@ def dump_sweep(sweep: SweepSpec, *, defaults: bool = True) -> str:
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """Leaves out the titles of fields, which only repeat the keys."""
+    """Omits the titles of fields, which only repeat the keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
 def sweep_schema() -> dict[str, Any]:
-    """Return the schema (JSON Schema 2020-12) with a description for every key, axes named for completion."""
+    """Return the JSON Schema (2020-12) with descriptions of all keys; it lists the keys that may be axes."""
     schema = SweepSpec.model_json_schema(schema_generator=_WithoutTitles)
     for model in (schema, *schema["$defs"].values()):
         model.pop("title", None)

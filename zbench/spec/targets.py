@@ -1,7 +1,7 @@
-"""A trial as other training stacks take it: DeepSpeed, accelerate, FSDP2 and the transformers Trainer.
+"""Exports a trial to other training stacks: DeepSpeed, accelerate, FSDP2 and the transformers Trainer.
 
-Each target yields the text of one file and a note for everything that it has no place for. What depends on
-the number of ranks is left for the target to derive.
+Each target returns the text of one file and a note for each setting that the file cannot express. The target
+computes what depends on the number of ranks.
 """
 
 import json
@@ -24,7 +24,7 @@ _IN_DEEPSPEEDS_FILE = "not a key of accelerate's file; use --to deepspeed as dee
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The text of a target's file, and what it leaves out."""
+    """The text of a target's file, and notes on what it leaves out."""
 
     text: str
     notes: list[str]
@@ -100,7 +100,7 @@ _IN_FSDP2_CODE = _ADAM | {
 
 
 def fsdp2(trial: TrialSpec) -> Exported:
-    """Return Python code that shards a model with `fully_shard` and makes its optimizer."""
+    """Return Python code that shards a model with `fully_shard`, makes its optimizer and runs a step."""
     engine = trial.engine
     notes = []
     if engine.zero_stage < 2:
@@ -122,7 +122,7 @@ def fsdp2(trial: TrialSpec) -> Exported:
 
 
 def hf_trainer(trial: TrialSpec) -> Exported:
-    """Return a training_args.json: what `HfArgumentParser.parse_json_file` and `TrainingArguments` take."""
+    """Return a training_args.json for `HfArgumentParser.parse_json_file` and `TrainingArguments`."""
     engine, optimizer = trial.engine, trial.engine.optimizer
     document: dict[str, Any] = {
         "output_dir": "output",
@@ -168,7 +168,7 @@ TARGETS: dict[str, Callable[[TrialSpec], Exported]] = {
     "fsdp2": fsdp2,
     "hf-trainer": hf_trainer,
 }
-"""Name on the command line -> how the file is made."""
+"""Name on the command line -> function that makes the file."""
 
 
 _MEASURED_BY = {
@@ -177,11 +177,11 @@ _MEASURED_BY = {
     "accelerate": "name your script as workload.command, with {accelerate_config}",
     "hf-trainer": "name your script as workload.command, with {training_args}",
 }
-"""Target -> what to do to measure the target itself."""
+"""Target -> how to measure the target itself."""
 
 
 def measured_by(trial: TrialSpec, target: str) -> str:
-    """Return which engine a trial's speed and verdict are of, and how to measure what the target runs."""
+    """Return which engine produced a trial's speed and verdict, and how to measure the target itself."""
     engine = trial.engine.engine
     if trial.workload.command is not None:
         return "Its speed and verdict are those of the command that ran, workload.command."

@@ -1,4 +1,4 @@
-"""TrialSpec: one fully resolved configuration, its identity, and how it accumulates gradients."""
+"""TrialSpec: one fully resolved configuration, its ID, and how it accumulates gradients."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ NOT_IDENTITY = frozenset(
         "memory_limit",
     }
 )  # fmt: skip
-"""Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
+"""Keys of `run` that the trial ID ignores: they change how trials are repeated, ordered and limited."""
 
 
 def config_id(config: Mapping[str, Any]) -> str:
@@ -44,13 +44,13 @@ class TrialSpec(SpecModel):
         return self.model_dump(mode="json", exclude={"axes"})
 
     def invalid(self, key: str, reason: str) -> "InvalidTrial":
-        """Return that this trial cannot exist: the key to change, and the reason with its remedy."""
+        """Return this trial as invalid. key: the key to change. reason: with its remedy."""
         return InvalidTrial(self.axes, self.config(), reason, self.trial_id, key)
 
     def held_against(self) -> "TrialSpec":
-        """Return the trial that a command's trial is held against: its own, but for `verify.against`.
+        """Return the trial to compare a command's trial with: the same, with the keys of `verify.against`.
 
-        ValidationError where that names no engine keys and values.
+        ValidationError if these are not valid engine keys and values.
         """
         config = self.config()
         changed = config["engine"] | (self.verify.against or {})
@@ -59,14 +59,14 @@ class TrialSpec(SpecModel):
 
     @cached_property
     def trial_id(self) -> str:
-        """The identity of everything that shapes the computation; see `config_id`.
+        """Return the ID (12 hex digits) of all keys that change the computation; see `config_id`.
 
-        A key at its default does not count, so a key that is added later leaves every ID as it was.
+        Keys at their defaults are left out, so a new key in a later version changes no ID.
         """
         return config_id(self.model_dump(mode="json", exclude={"axes"}, exclude_defaults=True))
 
     def __copy__(self) -> Self:
-        """Return a copy without its identity, since `model_copy` changes keys of one."""
+        """Return a copy without the cached ID, because `model_copy` changes keys of the copy."""
         copied = super().__copy__()
         copied.__dict__.pop("trial_id", None)
         return copied
@@ -74,9 +74,9 @@ class TrialSpec(SpecModel):
 
 @dataclass(frozen=True, slots=True)
 class InvalidTrial:
-    """A point that cannot exist, and why; it is recorded with outcome `invalid` and never launched.
+    """An invalid point and the reason. It is recorded with outcome `invalid` and never launched.
 
-    `key` is the one to change, as `engine.zero_stage`.
+    key: the key to change, such as `engine.zero_stage`.
     """
 
     axes: dict[str, Any]
@@ -86,17 +86,17 @@ class InvalidTrial:
     key: str = ""
 
     def document(self) -> dict[str, Any]:
-        """Return what a `--json` document says of it."""
+        """Return its entry in a `--json` document."""
         return {"trial_id": self.trial_id, "axes": self.axes, "key": self.key, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """One optimizer step of one rank.
+    """Gradient accumulation in one optimizer step of one rank.
 
-    backwards: micro-batches a step. averaged_over: what the engine divides their sum by; where it does not
-    count them (1), the caller divides each loss by `backwards`. each_backward: ranks are added before
-    micro-batches are.
+    backwards: micro-batches per step. averaged_over: the engine's divisor of their gradient sum; it is 1 if
+    the engine does not count them, and the caller then divides each loss by `backwards`. each_backward:
+    gradients are reduced over ranks in each backward, not once per step.
     """
 
     backwards: int
@@ -105,14 +105,14 @@ class Accumulation:
 
     @property
     def loss_divisor(self) -> int:
-        """What the caller divides each loss by, so that every mode trains on the mean over micro-batches."""
+        """Return the caller's divisor of each loss. With it every mode trains on the micro-batches' mean."""
         return self.backwards // self.averaged_over
 
 
 def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
-    """Return how a trial accumulates. With one backward a step both orders of summation are the same.
+    """Return how a trial accumulates. With one backward per step, `each_backward` makes no difference.
 
-    `reduce_at: auto` is the boundary at stage 1, with offload too, so that offload changes no bit.
+    `reduce_at: auto` is the boundary at stages 0 and 1, also with offload, so that offload changes no bit.
     """
     counted = engine.accumulation_mode == "micro_steps"
     backwards = engine.gradient_accumulation_steps if counted else workload.backwards_per_step
@@ -121,15 +121,15 @@ def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
 
 
 def samples_per_step(trial: TrialSpec) -> int:
-    """Return how many samples all ranks train in a step."""
+    """Return the samples of one step over all ranks."""
     backwards = accumulation(trial.engine, trial.workload).backwards
     return trial.workload.micro_batch_size * trial.run.world_size * backwards
 
 
 def with_accumulation(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration whose accumulation fits `global_batch_size`; unchanged where that is not set.
+    """Return a configuration with the micro-batches per step that `global_batch_size` needs, if it is set.
 
-    ValueError, with the remedy, where no whole number of micro-batches fits or another number is asked for.
+    ValueError, with the remedy, if that is not a whole number or the configuration sets another number.
     """
     workload, engine = config["workload"], config["engine"]
     total = workload.get("global_batch_size")

@@ -1,8 +1,8 @@
-"""WorkloadSpec: which model is trained on which data, identical on every engine and stage; or which command.
+"""WorkloadSpec: the model and its data, equal for every engine and stage; or the user's training command.
 
-`workload.command` is a training script of the user's, run as it is once per configuration. It is a template:
-`{name}` stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for a place (`{output}`), or
-for a file that zbench writes (`{ds_config}`). `{{` and `}}` are braces.
+`workload.command` runs the user's training script, without changes to it. It is a template: `{name}` is
+replaced by a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), by a path or port (`{output}`,
+`{port}`), or by a file that zbench writes (`{ds_config}`). Write `{{` and `}}` for braces.
 """
 
 import json
@@ -20,14 +20,14 @@ from zbench.spec.base import ElementCount, SpecModel
 from zbench.spec.engine import EngineSpec, OptimizerSpec
 
 FILES = {"ds_config": "json", "accelerate_config": "yaml", "training_args": "json"}
-"""Files that a command may ask for, and their endings; `worker/script.py` writes them."""
+"""Files that a command may use -> their suffixes; `worker/script.py` writes them."""
 _PLACES = ("output", "port", "steps", "warmup_steps", "world_size", "seed")
 _WORKLOAD = ("micro_batch_size", "sequence_length", "global_batch_size")
 SHAPING = {
     "gradient_accumulation_steps", "accumulation_mode", "dtype", "grad_accum_dtype", "communication_dtype",
     "initial_loss_scale", "loss_scale_window", "gradient_clipping", "optimizer", "param_groups",
 }  # fmt: skip
-"""Engine keys that change what is trained: a configuration is held against a base that has the same."""
+"""Engine keys that change what is trained: the run that a command is compared with has equal values."""
 
 
 class StepTimesSpec(SpecModel):
@@ -63,7 +63,7 @@ class StepTimesSpec(SpecModel):
 
 
 def names_of(template: str) -> set[str]:
-    """Return the names that a template uses; ValueError where its braces do not match."""
+    """Return the names in a template. ValueError if its braces do not match."""
     try:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
@@ -79,7 +79,7 @@ def known_names() -> set[str]:
 def command_mistakes(
     command: str, times: StepTimesSpec | None, checkpoint: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield key and message of each mistake in the templates of a command workload."""
+    """Yield (key, message) for each mistake in the templates of a command workload."""
     try:
         if not shlex.split(command):
             yield "workload.command", "the command is empty; write the command line that starts your training"
@@ -104,7 +104,7 @@ def command_mistakes(
 
 
 def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name -> value of what the templates of a trial may use, files and places aside."""
+    """Return name -> value for the templates of a trial, without files, `output` and `port`."""
     engine, run, workload = config["engine"], config["run"], config["workload"]
     values = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
     values |= {name: workload.get(name) for name in _WORKLOAD}
@@ -113,12 +113,12 @@ def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:
-    """Return a template filled in: booleans as `true` and `false`, lists as JSON, nothing as empty text."""
+    """Return a template with its values: booleans as `true` or `false`, lists as JSON, None as empty text."""
     return template.format_map({name: _text(value) for name, value in values.items()})
 
 
 def words(template: str, values: Mapping[str, Any]) -> list[str]:
-    """Return a command's words, split before they are filled in: a value stays one word."""
+    """Return the words of a command. It is split before values are inserted, so a value stays one word."""
     return [rendered(word, values) for word in shlex.split(template)]
 
 
