@@ -22,7 +22,7 @@ ALONE_KEYS = (
 
 
 class OptimizerSpec(SpecModel):
-    """Adam or AdamW and its hyperparameters; the update is torch's fused one, bit for bit."""
+    """Adam or AdamW; with options that torch has, the update equals torch's fused one bit for bit."""
 
     name: Literal["adamw", "adam"] = Field(
         "adamw", description="`adamw` decays weights directly; `adam` adds the decay to the gradient."

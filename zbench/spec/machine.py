@@ -41,7 +41,7 @@ CARDS: dict[str, dict[str, Any]] = {
 
 
 class MachineSpec(SpecModel):
-    """What one rank's device and links do in a second. A rate that is missing is not known."""
+    """Rates of one rank's device and links. A missing rate is unknown."""
 
     flops: Rate | dict[str, Rate] = Field(
         description="FLOP/s of matrix products: a number, or dtype -> number, such as {bfloat16: 989e12}."

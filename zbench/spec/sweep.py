@@ -19,7 +19,7 @@ Number = Annotated[int | float | str, NotBoolean]
 
 
 class AxisSpec(SpecModel):
-    """An axis with a condition or a range: `values`, or `low` and `high`; `when` says where it applies."""
+    """An axis with a condition or a range: `values`, or `low` and `high`; `when` is the condition."""
 
     values: list[Any] | None = Field(None, description="The values, one by one.")
     low: Number | None = Field(None, description="Lowest value of a range for a search, included.")
@@ -86,7 +86,7 @@ MetricNames = Annotated[
 
 
 class ObjectiveSpec(SpecModel):
-    """What the best row is: one or several metrics up or down, among the rows that meet every constraint."""
+    """How the best trial is chosen: metrics to maximize or minimize, and constraints that it must meet."""
 
     maximize: MetricNames = Field([], description="Metrics to maximize, one or a list.")
     minimize: MetricNames = Field([], description="Metrics to minimize, one or a list.")
@@ -151,7 +151,7 @@ class ObjectiveSpec(SpecModel):
 
 
 class SweepSpec(SpecModel):
-    """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
+    """A sweep: the base configuration, the axes that vary it, and how trials are chosen and ranked."""
 
     schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's format.")
     name: str = Field(
