@@ -1,1 +1,1 @@
-"""The real engine under fake tensors: memory and traffic of one rank at any world size."""
+"""Estimates memory and traffic of one rank, at any world size: it runs the engine on fake tensors."""

@@ -1,4 +1,4 @@
-"""Simulates trials in processes of their own. No torch here: the processes load it, once each."""
+"""Simulates trials in child processes, which import torch. This module does not import it."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIB
 
 
 class Simulator(AbstractContextManager["Simulator"]):
-    """A few processes that simulate; a trial that was simulated before is answered at once."""
+    """A pool of processes that simulate trials. Outcomes are cached by trial ID."""
 
     def __init__(self, base_dir: Path, *, jobs: int | None = None) -> None:
         self._base_dir = base_dir
@@ -36,19 +36,19 @@ class Simulator(AbstractContextManager["Simulator"]):
             child.close()
 
     def of(self, trial: TrialSpec) -> SimulationOutcome:
-        """Return what one trial needs."""
+        """Return the outcome of one trial."""
         key = trial.trial_id
         if key not in self._known:
             self._known[key] = self._asked(trial)
         return self._known[key]
 
     def each(self, trials: Sequence[TrialSpec]) -> Iterator[SimulationOutcome]:
-        """Yield what every trial needs, in their order, several simulated at once."""
+        """Yield the outcomes of the trials in their order; several are simulated at the same time."""
         with ThreadPoolExecutor(self._jobs) as threads:
             try:
                 yield from threads.map(self.of, trials)
             except BaseException:
-                self.__exit__()  # else what is under way is waited for
+                self.__exit__()  # otherwise the pool waits for running simulations
                 raise
 
     def _asked(self, trial: TrialSpec) -> SimulationOutcome:
@@ -63,7 +63,7 @@ class Simulator(AbstractContextManager["Simulator"]):
 
 
 class SimulatorProcess:
-    """One process that simulates, and the pipes to it."""
+    """One process that simulates trials, and the pipes to it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -76,7 +76,7 @@ class SimulatorProcess:
         self.alive = True
 
     def ask(self, trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
-        """Return the answer; that there is none, where the process ends instead."""
+        """Return the outcome of a trial; NotSimulated if the process ends."""
         into, out = self._pipes()
         try:
             pickle.dump((trial, base_dir), into)
@@ -105,10 +105,10 @@ class SimulatorProcess:
 
 
 def serve() -> None:
-    """Be such a process: answer until stdin ends. What a user's model prints is no answer."""
+    """Run the loop of such a process until stdin ends. Output of the user's model goes to stderr."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
+    gc.disable()  # collect after each simulation only: a collection during a step would change its peak
     from zbench.estimate.reading import answer
 
     with suppress(EOFError):

@@ -1,4 +1,4 @@
-"""Counts what the operators of a step do, from the shapes of what they take and return."""
+"""Counts the operators of a step, their FLOPs and bytes, from their arguments and results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,11 +22,11 @@ _UNTOUCHED = frozenset(
     {_ATEN.empty, _ATEN.empty_strided, _ATEN.empty_like, _ATEN._unsafe_view, _ATEN._local_scalar_dense}
 )
 _ROWS = frozenset({_ATEN.embedding, _ATEN.index_select, _ATEN.gather, _ATEN.index})
-"""They read of their first argument as much as they return."""
+"""Operators that read as many bytes of their first argument as they return."""
 
 
 class WorkCounter:
-    """The work of the operators that it is told of. offloaded: whether a tensor lies in the host's memory."""
+    """Counts the work of operators. offloaded: returns whether a tensor is in offloaded host memory."""
 
     def __init__(self, offloaded: Callable[[Tensor], bool]) -> None:
         self._offloaded = offloaded
@@ -62,9 +62,8 @@ class WorkCounter:
             self._streamed += nbytes
 
     def _note_native(self, tensors: list[Tensor]) -> None:
-        """The update reads and writes all that it is given, but only reads gradients: about 7/4 of the bytes.
-
-        Beside offloaded state, what lies on the device crosses the link: gradients down, parameters up.
+        """Count an Adam update. It reads and writes all tensors, but it only reads gradients: about 7/4 of
+        the bytes. With offloaded state the device tensors (gradients, parameters) are copied over the link.
         """
         offloaded = [tensor for tensor in tensors if self._offloaded(tensor)]
         near = sum(tensor.nbytes for tensor in tensors) - sum(tensor.nbytes for tensor in offloaded)
@@ -75,14 +74,14 @@ class WorkCounter:
             self._streamed += near * 7 // 4
 
     def take(self) -> StepWork:
-        """Return what was counted."""
+        """Return the counts."""
         products = [Product(flops, size, n) for (flops, size), n in sorted(self._products.items())]
         return StepWork(self._operators, products, self._streamed, self._host, self._copied)
 
 
 @cache
 def _moves_bytes(func: Any) -> bool | None:
-    """Whether an operator reads or writes memory; None for a collective, which is counted elsewhere."""
+    """Return whether an operator reads or writes memory; None for a collective (see TrafficMeter)."""
     if func.namespace == "c10d":
         return None
     is_view = func.is_view and not func._schema.is_mutable
@@ -114,5 +113,5 @@ def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 def _attention(count: Callable[..., Any], tensors: Any, *, is_causal: bool) -> float:
-    """Return the operations of one attention; a causal mask leaves half of them out."""
+    """Return the FLOPs of one attention; a causal mask halves them."""
     return float(count(*(tensor.shape for tensor in tensors))) / (2 if is_causal else 1)

@@ -1,8 +1,8 @@
-"""Counts every tensor's memory from its allocation to its end, over fake tensors and real ones alike.
+"""Counts the memory of every tensor from its allocation until it is freed, for fake and real tensors.
 
-Memory is seen between operators: what one operator allocates and frees inside itself (a kernel's scratch) is
-not. A storage is counted when an operator first returns a tensor on it, when Python resizes it, and until it
-dies.
+Memory is counted between operators: memory that one operator allocates and frees (a kernel's scratch) is not
+counted. A storage counts from the first operator that returns a tensor on it, with its size after each
+`resize_`, until it is freed.
 """
 
 import sys
@@ -30,8 +30,8 @@ _HIDDEN = tuple(
 )
 _ENGINE = f"{_PACKAGE / 'engine'}/"
 _ON_BEHALF = ("memory/", "adam/", "parameters/hooks.py:__call__")
-"""They allocate for whoever calls them; the last runs a module's own forward."""
-_TABLE = {  # the longest match counts; tests/estimate/test_sites.py holds these names to the engine's code
+"""Engine code that allocates for its caller; the last runs a module's own forward."""
+_TABLE = {  # the longest match counts; tests/estimate/test_sites.py checks these names against the engine
     "transport/buffers.py": BUCKETS,
     "parameters/": PARAMETERS,
     "gradients/reduced_buffers.py:__init__": GRADIENTS,
@@ -43,14 +43,14 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py holds these
     "assembly/speculation.py": SPECULATIVE,
 }
 MODEL = "model"
-"""Code outside of the engine: in the forward, what the model allocates."""
+"""Allocated by code outside the engine, such as the model's forward."""
 _LIFT = torch.ops.aten.lift_fresh.default
 HOST = "host_"
 
 
 @dataclass(slots=True)
 class Allocation:
-    """Some bytes from one moment to another. Moments are numbers of changes to the ledger."""
+    """Bytes held from moment `born` to `died`. A moment is the number of a change of the ledger."""
 
     nbytes: int
     category: str
@@ -63,12 +63,12 @@ class Allocation:
     died: int = sys.maxsize
 
     def alive(self, moment: int) -> bool:
-        """Whether it holds memory after the change `moment`."""
+        """Return whether it holds memory after the change `moment`."""
         return self.born <= moment < self.died
 
 
 class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The allocations of everything that runs inside, and the moments at which most was held."""
+    """The allocations of the operators that run in this mode, and the peaks of the live bytes."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -82,7 +82,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = self.run(func, args, kwargs or {})
-        if func is not _LIFT or args[0].untyped_storage().resizable():  # numpy's memory is not torch's
+        if func is not _LIFT or args[0].untyped_storage().resizable():  # memory of numpy is not counted
             self._note(out)
         return out
 
@@ -92,7 +92,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def on_host(self) -> Iterator[None]:
-        """What is allocated inside is in offloaded host memory."""
+        """Count allocations in the body as offloaded host memory."""
         self._on_host += 1
         try:
             yield
@@ -100,13 +100,13 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._on_host -= 1
 
     def is_offloaded(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in offloaded host memory."""
+        """Return whether a tensor is in offloaded host memory."""
         held = self._held.get(tensor.untyped_storage()._cdata)
         return held is not None and held[1].host
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count what is allocated inside, also by the calls that are no operators."""
+        """Count allocations in the body, also those by calls that are not operators."""
         resize, state = torch.UntypedStorage.resize_, torch.random.get_rng_state
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
@@ -128,7 +128,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def restart_peak(self) -> None:
-        """From here on, the peaks are new ones."""
+        """Reset the peaks to the bytes that are live now."""
         self.peak, self.peak_of_both = self.live.copy(), sum(self.live.values())
         self.peak_moment = dict.fromkeys(self.live, self.moment)
         self.peak_phase = dict.fromkeys(self.live, self.phase)
@@ -192,7 +192,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._begin(after)
 
     def by_category(self, moment: int, *, host: bool) -> dict[str, int]:
-        """Return the bytes held at one moment in the device's memory, or in the host's."""
+        """Return category -> bytes live at one moment, in device memory or in offloaded host memory."""
         total: Counter[str] = Counter()
         for allocation in self.allocations:
             if allocation.host == host and allocation.alive(moment):
@@ -201,20 +201,20 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """What is allocated inside belongs to `phase`."""
+        """Count allocations in the body under `phase`."""
         before, begin, self.phase = self.phase, len(self.allocations), phase
         try:
             yield
         finally:
             self.phase = before
-            if phase == "forward":  # what did not outlive it was no activation
+            if phase == "forward":  # activations outlive the forward
                 for allocation in self.allocations[begin:]:
                     if allocation.category == MODEL and allocation.died <= self.moment:
                         allocation.category = TEMPORARIES
 
     def category(self, allocation: Allocation) -> str:
-        """Return what an allocation is for. What a forward leaves for backward, or what backward computes
-        again, is an activation.
+        """Return the category of an allocation. Model memory that outlives the forward, or that the backward
+        allocates (recomputation), is an activation.
         """
         if allocation.category != MODEL:
             return allocation.category
@@ -224,7 +224,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def allocation_site() -> tuple[str, str]:
-    """Return (category, where) of the allocation that is being made; MODEL where the engine has no part."""
+    """Return (category, file:line) of the current allocation; MODEL if the engine did not allocate it."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         found = _category(frame.f_code)

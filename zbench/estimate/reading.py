@@ -1,4 +1,4 @@
-"""The estimate of one trial; or why there is none, in the user's words: operator or key, and remedy."""
+"""The estimate of one trial, or the reason why there is none: operator or key, and remedy."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ _OPERATOR = re.compile(r"\b([a-z_][\w]*::[\w.]+|aten\.[\w.]+)")
 
 
 def answer(trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
-    """Return what one rank of a trial needs, or why it cannot be simulated."""
+    """Return the estimate of one rank of a trial, or why it cannot be simulated."""
     try:
         return estimate(trial, base_dir)
     except Exception as error:
@@ -31,7 +31,7 @@ def answer(trial: TrialSpec, base_dir: Path) -> SimulationOutcome:
 
 
 def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
-    """Return what one rank of a trial needs; UsageError for what cannot be simulated."""
+    """Return the estimate of one rank of a trial. UsageError if `check_simulated` refuses the trial."""
     check_simulated(trial)
     step = simulate(trial, base_dir)
     ledger = step.ledger
@@ -51,7 +51,7 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
 
 
 def _alive(step: Step, moment: int) -> list[HeldAllocation]:
-    """Return the largest allocations of one moment; those of one place, shape and dtype together."""
+    """Return the largest allocations live at one moment, grouped by category, place, shape and dtype."""
     count: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
     total: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
     for a in step.ledger.allocations:
@@ -63,12 +63,12 @@ def _alive(step: Step, moment: int) -> list[HeldAllocation]:
 
 
 def _short(where: str) -> str:
-    """Return file and line with the last folders only."""
+    """Return `file:line` with the last two folders only."""
     return "/".join(where.split("/")[-3:])
 
 
 def check_simulated(trial: TrialSpec) -> None:
-    """Raise UsageError for a trial whose memory depends on more than its specification."""
+    """Raise UsageError for a command, an `engine_python` or inductor, which cannot be simulated."""
     engine = trial.engine
     if trial.workload.command is not None:
         raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
@@ -90,7 +90,7 @@ def check_simulated(trial: TrialSpec) -> None:
 
 
 def explained(error: BaseException) -> str:
-    """Return why a simulation failed."""
+    """Return why a simulation failed, with the remedy if it is known."""
     if isinstance(error, ZbenchError):
         return str(error)
     if isinstance(error, DynamicOutputShapeException):

@@ -1,4 +1,4 @@
-"""The result of a simulation, as plain data. No torch: the command line and the search import this."""
+"""The result of a simulation as plain data. Does not import torch, for the command line and the search."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Matrix products of one size: the operations and the bytes of each, and how many there are."""
+    """`count` matrix products of one size. flops, nbytes: FLOPs and bytes read and written of each."""
 
     flops: float
     nbytes: int
@@ -16,11 +16,11 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """One step of one rank.
+    """The work of one step of one rank.
 
-    operators: how many torch runs, views included. products: those that multiply matrices. streamed_bytes:
-    what all others read and write. host_bytes: what is read and written in offloaded memory. copied_bytes:
-    what crosses between the two.
+    operators: number of torch operators, including views. products: the matrix products. streamed_bytes:
+    bytes that the other operators read and write. host_bytes: bytes read and written in offloaded memory.
+    copied_bytes: bytes copied between device and host.
     """
 
     operators: int = 0
@@ -32,7 +32,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class HeldAllocation:
-    """Allocations of one place in the code that were alive at the peak."""
+    """Allocations from one place in the code that were live at the peak; nbytes is their sum."""
 
     nbytes: int
     count: int
@@ -44,12 +44,12 @@ class HeldAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One rank of one configuration.
+    """The estimate of one rank of one configuration.
 
-    peak_device_bytes, peak_host_bytes: the most that one step holds. build_device_bytes: the most while model
-    and engine are built, the whole model included. device, host: the categories at these peaks. phase: where
-    in the step the device's peak is. alive: the largest allocations then. traffic: calls and payload bytes of
-    one step by collective. flops: of one step's mathematics. work: what its operators do.
+    peak_device_bytes, peak_host_bytes: peaks of one step. build_device_bytes: peak while model and engine are
+    built, including the whole model. device, host: category -> bytes at the step's peaks. phase: the phase of
+    the step with the device's peak. alive: the largest allocations at that peak. traffic: collective -> calls
+    and payload bytes of one step. flops: model FLOPs of one step. work: the work of its operators.
     """
 
     peak_device_bytes: int

@@ -1,9 +1,9 @@
-"""The time of a step by its machine's rates: a range, whose ends differ by what is overlapped. No torch.
+"""Estimates the time of a step from the machine's rates, as a range. Does not import torch.
 
-The lower end overlaps computation, collectives and copies between device and host completely: the longest of
-them counts. The upper end overlaps nothing: their sum counts. A range that is narrower than a factor of 2 is
-widened to it, to both sides alike, because rates are not known better; one that is wider (three parts of one
-length) gives up its lower end. So the ends are a factor of 2 apart.
+Lower end: computation (with the optimizer on the host), collectives and copies between device and host
+overlap fully, so the longest of them counts. Upper end: nothing overlaps, so their sum counts. A range below
+a factor of 2 is widened to 2 on both sides, because rates are uncertain. For a range above a factor of 2 the
+lower end is raised. So the ends always differ by a factor of 2.
 """
 
 import math
@@ -25,7 +25,7 @@ ASSUMED = (
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step: the range, and its parts. updates_s: the optimizer on the host."""
+    """Seconds of one step: the range and its parts. updates_s: the optimizer on the host."""
 
     low_s: float
     high_s: float
@@ -40,7 +40,7 @@ class StepTime:
 
 
 def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> StepTime | str:
-    """Return the time of one step, or which rate is missing, in words."""
+    """Return the time of one step, or a message that names the missing rate."""
     flops = machine.flops_of(trial.engine.dtype)
     if flops is None:
         return _missing(f"flops.{trial.engine.dtype}")
@@ -67,8 +67,8 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
 
 
 def attaining(machine: MachineSpec, estimate: Estimate, trial: TrialSpec, measured_s: float) -> MachineSpec:
-    """Return the machine with the share of its rates at which the range of a step has `measured_s` in its
-    middle; from LEAST_ATTAINED to 1.
+    """Return the machine with `attained` set so that the geometric mean of the range of a step is
+    `measured_s` seconds; from LEAST_ATTAINED to 1. UsageError for a missing rate.
     """
 
     def middle(attained: float) -> float:
@@ -85,7 +85,7 @@ def attaining(machine: MachineSpec, estimate: Estimate, trial: TrialSpec, measur
 
 
 def _range(compute: float, collectives: float, copies: float, updates: float) -> StepTime:
-    work = compute + updates  # the optimizer on the host follows what it needs, so it is never hidden
+    work = compute + updates  # the optimizer on the host is not overlapped: it needs the gradients
     high = work + collectives + copies
     low = max(work, collectives, copies, high / WIDTH)
     widen = math.sqrt(WIDTH * low / high) if high else WIDTH
@@ -97,10 +97,10 @@ def _missing(key: str) -> str:
 
 
 def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, float]:
-    """Return the bytes that one rank sends in these collectives, and those that it receives.
+    """Return (bytes that one rank sends, bytes that it receives) in these collectives.
 
-    Of a broadcast only its source hands in bytes (see CountingCollectives); as many ranks broadcast as there
-    are, each its own part, so a rank receives those of all others.
+    Only the source counts the bytes of a broadcast (see CountingCollectives). Every rank broadcasts a part of
+    its own, so a rank receives the parts of all others.
     """
     shards = trial.engine.shard_group_size or trial.run.world_size
     sent = received = 0.0

@@ -1,4 +1,4 @@
-"""What is estimated of one configuration: as JSON, and as a line of a table."""
+"""The estimates of one configuration as JSON and as a row of a table."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +15,9 @@ _STATE = ("parameters", "gradients", "master", "moments")
 
 @dataclass(frozen=True, slots=True)
 class EstimateRow:
-    """One configuration. memory: of one device, in bytes, where given. limits, time: where asked for.
+    """The estimates of one configuration. memory: bytes of one device, if given. limits, time: if requested.
 
-    training: tokens, and the seconds that they take, as a range or why that is not known.
+    training: (tokens, range of seconds to train them, or why that is unknown).
     """
 
     trial: TrialSpec
@@ -29,11 +29,11 @@ class EstimateRow:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The estimate; None where the configuration could not be simulated."""
+        """Return the estimate; None if the configuration could not be simulated."""
         return self.outcome if isinstance(self.outcome, Estimate) else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the configuration's part of the document."""
+        """Return the configuration's entry in the JSON document."""
         row: dict[str, Any] = {
             "trial_id": self.trial.trial_id,
             "axes": self.trial.axes,
@@ -59,7 +59,7 @@ class EstimateRow:
         return row
 
     def cells(self) -> dict[str, str]:
-        """Return the configuration's line of the table."""
+        """Return the configuration's row of the table as column -> text."""
         cells = {key: str(value) for key, value in self.trial.axes.items()} or {"trial": self.trial.trial_id}
         estimate = self.estimate
         if estimate is None:

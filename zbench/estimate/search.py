@@ -1,4 +1,4 @@
-"""The smallest world size and the largest micro-batch that fit, by bisection."""
+"""Finds the smallest world size and the largest micro-batch that fit, by bisection."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -13,9 +13,9 @@ LARGEST_WORLD, LARGEST_MICRO_BATCH = 4096, 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What still fits: None where nothing does, or where `undecided` says that it could not be told.
+    """The limits within which a configuration fits; None if none fits, or if `undecided` names the limit.
 
-    undecided: by limit, which point on the way could not be simulated, and why.
+    undecided: limit -> the value that could not be simulated, and why.
     """
 
     smallest_world_size: int | None
@@ -24,13 +24,13 @@ class Limits:
 
 
 class _UndecidedError(Exception):
-    """A point on the way to a limit is no configuration, or cannot be simulated."""
+    """The bisection needs a value that is invalid or cannot be simulated."""
 
 
 def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
     """Return both limits of one configuration on devices of `memory` bytes.
 
-    A point that cannot be simulated decides nothing: it never counts as one that does not fit.
+    If a value cannot be simulated, the limit is undecided: such a value never counts as "does not fit".
     """
 
     def fits(section: str, key: str, value: int) -> bool:
@@ -62,7 +62,7 @@ def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
 
 
 def smallest(holds: Callable[[int], bool], most: int) -> int | None:
-    """Return the least n from 1 to `most` for which `holds`, which holds for every larger n then."""
+    """Return the smallest n in [1, most] with holds(n), or None. `holds` must not become false again."""
     above = 1
     while not holds(above):
         if above >= most:
@@ -72,7 +72,7 @@ def smallest(holds: Callable[[int], bool], most: int) -> int | None:
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int | None:
-    """Return the greatest n from 1 to `most` for which `holds`, which holds for every smaller n then."""
+    """Return the largest n in [1, most] with holds(n), or None. `holds` must not become true again."""
     first = smallest(lambda n: not holds(n), most)
     if first is None:
         return most

@@ -1,4 +1,4 @@
-"""One rank of a trial, run by one process without data: the real engine, workload and training loop."""
+"""Simulates one rank of a trial: the real engine, workload and training loop, on fake tensors."""
 
 import sys
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ _FACTORIES = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, aten.scal
 
 
 class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
-    """Over fake tensors: answers what the engine reads from them, knows whole numbers, counts the work."""
+    """A ledger for fake tensors: returns the values that the engine reads, and counts the work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What the compiler runs while it compiles is no part of the step; what it compiled is."""
+        """Ignore operators that the compiler runs while it compiles; the compiled step is counted."""
         return True
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is _DEVICE:  # more than half of all calls
             return args[0].fake_device
-        if func is reduce_gradient:  # what a compiled backward calls is the engine's code: watched, too
+        if func is reduce_gradient:  # a compiled backward calls engine code: count it, too
             with self:
                 return deliver(*args)
         out = self._answer(func, args, kwargs)
@@ -78,7 +78,7 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
         if func is aten.equal.default and self.phase != "forward":
             return True
         out = func(*args, **kwargs)
-        if isinstance(out, FakeTensor):  # a tensor that is referred to weakly cannot be swapped by Module.to
+        if isinstance(out, FakeTensor):  # Module.to cannot swap a tensor that has weak references
             out.fake_mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
         follow(func, args, kwargs, out)
         return out
@@ -89,7 +89,7 @@ def _zero(dtype: torch.dtype) -> Any:
 
 
 class LedgerClock(PhaseClock):
-    """Tells the ledger the phase of the step."""
+    """A clock that sets the ledger's phase."""
 
     def __init__(self, ledger: AllocationLedger) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class LedgerClock(PhaseClock):
 
 
 class LedgerHostMemory(PinnedHostMemory):
-    """Host memory whose allocations the ledger counts as such."""
+    """Pinned host memory whose allocations the ledger counts as offloaded host memory."""
 
     def __init__(self, device: torch.device, ledger: AllocationLedger) -> None:
         super().__init__(device)
@@ -119,7 +119,7 @@ class LedgerHostMemory(PinnedHostMemory):
 
 @dataclass(slots=True)
 class Step:
-    """What one step did: the ledger from moment `begin` to `end`, and the peak of building before it."""
+    """The ledger, one step of it (moments `begin` to `end`), and the peak while the engine was built."""
 
     ledger: AllocationLedger
     begin: int
@@ -132,10 +132,10 @@ class Step:
 
 
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
-    """Build one rank of `trial` without data, train WARMUP steps and one more; return what that did."""
+    """Build one rank of `trial` on fake tensors, train WARMUP steps and one more; return the last step."""
     run = trial.run
     if trial.engine.compile != "off":
-        torch._dynamo.reset()  # after a few models of one class it would compile no more
+        torch._dynamo.reset()  # Dynamo stops compiling after a few models of one class
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
     ledger = SimulatedLedger()
     traffic = TrafficMeter(clock := LedgerClock(ledger))
@@ -178,9 +178,9 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
 
 
 def as_real_to_transformers() -> AbstractContextManager[Any]:
-    """Have transformers' masks take fake tensors for real ones: for fake ones it makes some that no step has.
+    """Make transformers treat fake tensors as real ones when it creates masks, as it does in a real step.
 
-    It asks because a fake tensor has no values; here those that masks are made of are known (`follow`).
+    It checks because fake tensors have no values; here the values that masks depend on are known (`follow`).
     """
     masks = sys.modules.get("transformers.masking_utils")
     asked = getattr(masks, "is_tracing", None)
@@ -189,7 +189,7 @@ def as_real_to_transformers() -> AbstractContextManager[Any]:
 
 @contextmanager
 def world(rank: int, size: int) -> Iterator[None]:
-    """Be one rank of a process group that sends nothing."""
+    """Initialize a process group of `size` ranks that sends nothing, as rank `rank`."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 
     dist.init_process_group("fake", rank=rank, world_size=size, store=HashStore())
@@ -202,7 +202,7 @@ def world(rank: int, size: int) -> Iterator[None]:
 def simulated_transport(
     group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
 ) -> Transport:
-    """Return collectives that allocate what those of a real group would."""
+    """Return collectives with the allocations of those of a real group."""
     members = group or dist.group.WORLD
     assert members is not None
     return grouped(members, local.device, shard_group_size, SimulatedCrossMemory)
@@ -215,17 +215,17 @@ def _fake(x: Tensor) -> Tensor:
 
 
 def set_value(tensor: Tensor, value: Tensor) -> None:
-    """Note the value of a fake tensor."""
+    """Set the known value of a fake tensor."""
     setattr(tensor, _ATTRIBUTE, value)
 
 
 def value_of(tensor: Tensor) -> Tensor | None:
-    """Return a fake tensor's value, where it is known."""
+    """Return the value of a fake tensor, or None if it is unknown."""
     return tensor.__dict__.get(_ATTRIBUTE)
 
 
 def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Compute the value of `out` too, where it is a small tensor of whole numbers that are known."""
+    """Set the value of `out` if it is a small integer tensor and the values of all inputs are known."""
     if not isinstance(out, Tensor) or out.dtype not in _WHOLE or out.numel() > _LARGEST:
         return
     given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
@@ -240,7 +240,7 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 class SimulatedCrossMemory(GroupCollectives):
-    """Ranks of one host read one another's memory: a collective's own pieces are freed within it."""
+    """Collectives of ranks on one host. Only a reduce_scatter of shard groups into its input allocates."""
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         if self.shards == self.world_size or not share_storage(send, out):
