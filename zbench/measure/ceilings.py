@@ -1,4 +1,4 @@
-"""What a device does at best: the FLOP/s of its type, of a matrix product, and the rate of a stream."""
+"""Peak rates of a device: FLOP/s of the data sheet, measured matrix FLOP/s and memory bandwidth."""
 
 import time
 from collections.abc import Callable
@@ -24,9 +24,9 @@ _PASSES = 4
 
 
 def peak_flops(device: torch.device, dtype: str) -> float | None:
-    """Return the FLOP/s that the maker states for this device and dtype; None where that is not known.
+    """Return the FLOP/s of the data sheet for this device and dtype; None if unknown.
 
-    Without TF32, float32 products of a GPU are slower than its tensor cores, so the share of the peak is low.
+    float32 counts with TF32. Without TF32 the matrix products of a GPU reach a small share of this peak only.
     """
     if device.type != "cuda":
         return None
@@ -36,23 +36,23 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
 
 
 def utilization(tflops: float | None, device: torch.device, dtype: str, devices: int) -> float | None:
-    """Return the model FLOP/s utilization (MFU) of so many `devices` of one type; None if not known.
+    """Return the model FLOPs utilization (MFU, a fraction) of `devices` equal devices; None if unknown.
 
-    tflops: the model's, of all ranks together.
+    tflops: model TFLOP/s of all ranks together.
     """
     peak = peak_flops(device, dtype)
     return None if tflops is None or peak is None else tflops * 1e12 / (peak * devices)
 
 
 def matrix_flops(device: torch.device) -> float:
-    """Return the best FLOP/s of a few large float32 matrix products, measured now."""
+    """Measure and return the best FLOP/s of _PASSES large float32 matrix products."""
     side = _SIDE[device.type]
     a, b = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
     return 2.0 * side**3 / _least_seconds(lambda: torch.mm(a, b), device)
 
 
 def stream_bandwidth(device: torch.device) -> float:
-    """Return the best bytes a second of `a = b + s c` on large arrays, measured now: two reads, one write."""
+    """Measure and return the best bytes/s of `a = b + s c` on large arrays: two reads, one write."""
     a, b, c = (torch.ones(_ELEMENTS, device=device) for _ in range(3))
     return 3.0 * a.nbytes / _least_seconds(lambda: torch.add(b, c, alpha=2.0, out=a), device)
 

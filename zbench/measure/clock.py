@@ -1,5 +1,5 @@
-"""Where a step's time goes. Host time: on CUDA, work launched in one phase may be waited for in a later
-one."""
+"""Measures the phases of a step in host time: on CUDA, a later phase may wait for work that an earlier one
+launched."""
 
 import time
 from collections import defaultdict
@@ -9,23 +9,23 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 
 PHASES = ("forward", "backward", "reduce", "optimizer", "gather")
-"""forward: the loss. backward: autograd and gradient hooks. optimizer: `step()`. reduce, gather: the time
-that the thread of the step spends launching collectives and waiting for them, wherever it happens; the other
-three are without it, so the five add up to the step. Communication that runs beside compute costs none of it.
+"""forward: the loss. backward: autograd and gradient hooks. optimizer: `step()`. reduce, gather: time in
+which the step's thread launches collectives and waits for them. The other three exclude this time, so the
+five add up to the step. Communication that overlaps with computation is not in reduce and gather.
 """
 
 
 def synchronize(device: torch.device) -> None:
-    """Return when the device has done all that it was given."""
+    """Wait until the device has completed all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 class PhaseClock:
-    """Adds up the seconds spent in each phase; a phase entered inside another pauses the outer one.
+    """Adds up the seconds in each phase; a phase inside another pauses the outer one.
 
-    Phases may be entered from autograd's thread, while the step's own thread waits for it, but not from two
-    threads that run at once.
+    Autograd's thread may enter phases while the step's thread waits for it. Two threads that run at the same
+    time may not.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class PhaseClock:
         self._open: list[str] = []
         self._since = 0.0
         self.annotate: Callable[[str], AbstractContextManager[object]] | None = None
-        """Entered around each phase, while a profiler runs."""
+        """Returns a context for each phase while a profiler runs; None otherwise."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block's time as `name`."""
+        """Count the time of the body as phase `name`."""
         self._charge()
         self._open.append(name)
         try:
@@ -48,14 +48,14 @@ class PhaseClock:
             self._open.pop()
 
     def _charge(self) -> None:
-        """Give the time since the last change to the innermost phase."""
+        """Add the time since the last change of phase to the innermost phase."""
         now = time.perf_counter()
         if self._open:
             self._seconds[self._open[-1]] += now - self._since
         self._since = now
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of every phase since the last call, and start from zero."""
+        """Return phase -> seconds since the last call, and reset them to zero."""
         taken = {name: self._seconds.get(name, 0.0) for name in PHASES}
         self._seconds.clear()
         return taken

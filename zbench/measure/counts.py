@@ -1,10 +1,10 @@
-"""What a step does, counted instead of timed: allocations, operators, kernel launches, FLOPs, instructions.
+"""Counts the allocations, operators, kernel launches, FLOPs and instructions of a step.
 
-Counts do not depend on how fast or how loaded the machine is, so two versions can be compared exactly.
-Allocations (of torch's CPU allocator, every thread; of the caching allocator on CUDA) and instructions
-retired are read around each timed step; the smallest of all steps counts. Operators and FLOPs are those of
-one more step after the measured ones, under a dispatch mode, which would slow a timed step down. Instructions
-are those of user code, by the kernel's performance counter (`perf_event_open`, Linux).
+Counts do not depend on the speed or the load of the machine, so two versions can be compared exactly.
+Allocations (of torch's CPU allocator in all threads; of the caching allocator on CUDA) and retired
+instructions are read before and after each timed step; the result is the smallest of all steps. Operators and
+FLOPs come from one more step after the timed ones, under a dispatch mode, which would slow a timed step.
+Instructions are those of user code, by the kernel's performance counter (`perf_event_open`, Linux).
 """
 
 import ctypes
@@ -58,9 +58,7 @@ class StepCounts:
 
 
 def count_operators(step: Callable[[], object], device: torch.device) -> dict[str, int]:
-    """Run `step` once more and return its operators, FLOPs (by torch's formulas) and, on CUDA, its kernel
-    launches.
-    """
+    """Run `step` and return its operators, FLOPs (torch's formulas) and, on CUDA, kernel launches."""
     from torch.utils.flop_counter import flop_registry
 
     class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -76,8 +74,8 @@ def count_operators(step: Callable[[], object], device: torch.device) -> dict[st
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            """Torch's own hook: Dynamo must not compile the counting. Where it is not loaded, skipping would
-            load it, which takes longer than the counting.
+            """Return whether Dynamo must skip this mode (torch's hook). False if Dynamo is not loaded:
+            True would load it, which takes longer than the step.
             """
             return "torch._dynamo" in sys.modules
 
@@ -100,7 +98,7 @@ def _kernel_launches(step: Callable[[], object]) -> int:
 
 
 def instruction_counter() -> Callable[[], int] | None:
-    """Return a reader of this process's retired user instructions, None where the kernel shows none."""
+    """Return a function that reads this process's retired user instructions; None if not available."""
     try:
         file = _open()
     except OSError:
@@ -109,7 +107,7 @@ def instruction_counter() -> Callable[[], int] | None:
 
 
 def instruction_problem() -> str | None:
-    """Return why instructions cannot be counted here, in words; None where they can."""
+    """Return why instructions cannot be counted on this machine; None if they can."""
     try:
         os.close(_open())
     except OSError as error:
@@ -118,7 +116,7 @@ def instruction_problem() -> str | None:
 
 
 def _open() -> int:
-    """Return the counter's file descriptor; OSError with the kernel's reason."""
+    """Return the counter's file descriptor. OSError with the kernel's reason."""
     attributes = bytearray(_SIZE)
     struct.pack_into("IIQ", attributes, 0, _HARDWARE, _SIZE, _INSTRUCTIONS)
     struct.pack_into("Q", attributes, 40, _INHERIT | _NO_KERNEL | _NO_HYPERVISOR)

@@ -1,14 +1,14 @@
-"""Peak bytes of a step. What each figure counts:
+"""Peak bytes of a step:
 
-device bytes, on CUDA: what torch's caching allocator has handed out on this rank's device. Device bytes, on
-the CPU: what torch's CPU allocator has handed out to this process since the meter was made, less what lives
-in offloaded host memory (the engine's `host_*` categories). A temporary on its way to host memory is counted
-as device bytes, so the figure never flatters an offload. Allocations outside tensors (Python, libraries, file
-mappings) are in neither. host bytes: the engine's `host_*` categories. RSS: the kernel's high-water mark of
-the process, everything included.
+Device bytes on CUDA: bytes allocated from torch's caching allocator on this rank's device. Device bytes on
+the CPU: bytes allocated from torch's CPU allocator in this process since the meter was created, minus the
+offloaded host memory (the engine's `host_*` categories). Temporary copies on the way to host memory count as
+device bytes, so offload never looks better than it is. Neither includes allocations outside tensors (Python,
+libraries, file mappings). Host bytes: the engine's `host_*` categories. RSS: the process's peak by the
+kernel, everything included.
 
-On the CPU the exact peak needs the library of `zbench.measure.shim`; without it the growth of the RSS
-high-water mark stands in, which is rough (within about a third) and marked `exact: false`.
+On the CPU the exact peak needs the library of `zbench.measure.shim`. Without it the growth of the peak RSS is
+used, which is accurate to about a third only and is marked `exact: false`.
 """
 
 import gc
@@ -30,27 +30,27 @@ _PATIENCE, _PAUSE = 0.25, 0.0005  # seconds
 
 
 class PeakMeter:
-    """Measures the most bytes that tensors held at once, above what was held when the meter was made."""
+    """Measures the peak of the bytes allocated for tensors, minus those allocated when the meter was made."""
 
     def __init__(
         self, reset: Callable[[], None], peak: Callable[[], int], live: Callable[[], int], *, exact: bool
     ) -> None:
-        """reset: begins a new peak. peak, live: the most bytes held since, and those held now."""
+        """reset: starts a new peak. peak: returns the peak since then. live: returns the current bytes."""
         self.reset, self._peak, self._live, self.exact = reset, peak, live, exact
         reset()
         self._base = live()
 
     def peak(self) -> int:
-        """Return the most bytes held at once since `reset`."""
+        """Return the peak since `reset`, in bytes."""
         return max(0, self._peak() - self._base)
 
     def live(self) -> int:
-        """Return the bytes held now, where the meter can tell; else 0."""
+        """Return the current bytes; always 0 for a meter of the RSS."""
         return self._live() - self._base
 
 
 def allocator_meter(shim: Shim) -> PeakMeter:
-    """Return a meter of torch's CPU allocator, to the byte, every thread included."""
+    """Return an exact meter of torch's CPU allocator, for all threads."""
     peak, live = shim.zbench_memory_peak_bytes, shim.zbench_memory_live_bytes
     return PeakMeter(shim.zbench_memory_reset_peak, peak, live, exact=True)
 
@@ -66,7 +66,7 @@ def cuda_meter(device: torch.device) -> PeakMeter:
 
 
 def self_test(shim: Shim) -> str | None:
-    """Return None if the library sees an allocation of known size, else what it saw instead."""
+    """Return None if the library counts an allocation of known size correctly, else what it counted."""
     before = shim.zbench_memory_live_bytes()
     shim.zbench_memory_reset_peak()
     known = torch.empty(_TEST_BYTES, dtype=torch.uint8)
@@ -79,9 +79,9 @@ def self_test(shim: Shim) -> str | None:
 
 
 def choose_meter(device: torch.device) -> tuple[PeakMeter, str | None]:
-    """Return the best meter for this device, and a warning where its figures are not exact.
+    """Return the best meter for this device, and a warning if it is not exact.
 
-    Garbage is collected first: given back later, it would be missing from what was handed out since.
+    Collects garbage first: garbage that is freed after the meter starts would lower the measured peak.
     """
     gc.collect()
     if device.type == "cuda":
@@ -95,22 +95,21 @@ def choose_meter(device: torch.device) -> tuple[PeakMeter, str | None]:
 
 
 def reset_rss_peak() -> None:
-    """Set the kernel's high-water mark to the present size, where the kernel allows it."""
+    """Reset the process's peak RSS to its current RSS, if the kernel allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # then the mark covers the whole life of the process, which only makes it larger
+    except OSError:  # then the peak covers the whole life of the process and can only be larger
         return
 
 
 def rss_peak() -> int:
-    """Return the high-water mark of this process's resident memory, in bytes."""
+    """Return the peak RSS of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 class StepMemory:
-    """The largest figures over several steps. Call `begin` and `end` around each, and nothing else in
-    between."""
+    """The largest figures over several steps. Call `begin` before each step and `end` after it."""
 
     def __init__(self, meter: PeakMeter, device: torch.device) -> None:
         self._meter, self._device = meter, device
@@ -128,9 +127,9 @@ class StepMemory:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Do something between steps that is not the trial's, and wait until its memory is given back.
+        """Run the body, which is no part of a step, and wait up to _PATIENCE until its memory is freed.
 
-        A process group's own threads let go of what they sent a little after the collective is over.
+        The threads of a process group free their tensors shortly after a collective has ended.
         """
         before = self._meter.live()
         yield
@@ -139,10 +138,9 @@ class StepMemory:
             time.sleep(_PAUSE)
 
     def summary(self, persistent: Mapping[str, int]) -> MemoryPeaks:
-        """Return the peaks, with the engine's persistent categories; the rest of the peak is `activations`.
+        """Return the peaks and the categories: those of `persistent`, and `activations` for the rest.
 
-        `activations` is what is neither parameter nor engine state at the peak: activations, temporaries,
-        batches.
+        persistent: the engine's category -> bytes. `activations` includes temporaries and batches.
         """
         host = sum(size for name, size in persistent.items() if name.startswith(_HOST))
         on_cuda = self._device.type == "cuda"
@@ -154,8 +152,7 @@ class StepMemory:
 
 
 def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
-    """Return the largest figures over ranks; the categories are those of the rank with the largest device
-    peak."""
+    """Return the largest figures over ranks; categories: of the rank with the largest device peak."""
     fullest = max(of_ranks, key=lambda memory: memory.peak_device_bytes or 0)
     return MemoryPeaks(
         peak_device_bytes=fullest.peak_device_bytes,

@@ -1,4 +1,4 @@
-"""Counts collectives from outside: calls, payload bytes, and the time their caller spends on them."""
+"""Counts collectives: calls, payload bytes, and the time that their caller spends in them."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from zbench.record.record import Traffic
 
 
 class TrafficMeter:
-    """Counts the traffic of an engine that is built with `count`; of a peer, which is not, there is none."""
+    """Counts the collectives of an engine that is built with `count`; peers are not, and have no traffic."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self.clock = clock
         self._counts: dict[str, tuple[int, int]] = {}
 
     def count(self, inner: Collectives) -> Collectives:
-        """Return `inner`, counted here."""
+        """Return collectives that count into this meter and call `inner`."""
         return CountingCollectives(inner, self)
 
     def note(self, kind: str, size: int) -> None:
@@ -26,19 +26,19 @@ class TrafficMeter:
         self._counts[kind] = (calls + 1, total + size)
 
     def take(self) -> dict[str, Traffic]:
-        """Return what was counted since the last call, and start from zero."""
+        """Return kind -> traffic since the last call, and reset it to zero."""
         taken = {kind: Traffic(calls, size) for kind, (calls, size) in self._counts.items()}
         self._counts.clear()
         return taken
 
 
 class CountingCollectives:
-    """Collectives that note each call and pass it on.
+    """Collectives that count each call and pass it on.
 
-    A call's bytes are the payload that this rank hands in, whatever the wire makes of it: the whole `send` of
-    a reduce_scatter, this rank's own part of an all_gather, the values of an all_gather_small, and the tensor
-    of a broadcast (on its source only; the others hand in nothing). Barriers are calls of no bytes. In a
-    world of one rank nothing is sent and nothing is counted.
+    The bytes of a call are the payload that this rank passes in, not the bytes on the network: the whole
+    `send` of a reduce_scatter, this rank's shard of an all_gather, the values of an all_gather_small or
+    gather_shards (counted as one kind), the tensor of a broadcast (on its source only), 0 for a barrier. With
+    one rank nothing is counted.
     """
 
     def __init__(self, inner: Collectives, meter: TrafficMeter) -> None:
@@ -51,7 +51,7 @@ class CountingCollectives:
             self._meter.note(kind, size)
 
     def __getattr__(self, name: str) -> Any:
-        """What an implementation offers beyond the protocol moves no payload."""
+        """Return an attribute of `inner` that is not in the protocol; such methods send no payload."""
         return getattr(self._inner, name)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
@@ -86,7 +86,7 @@ class CountingCollectives:
 
 
 class _TimedWork:
-    """A collective in flight whose waiting time is counted."""
+    """An asynchronous collective whose waiting time is counted."""
 
     def __init__(self, inner: Work, clock: PhaseClock, phase: str) -> None:
         self._inner, self._clock, self._phase = inner, clock, phase

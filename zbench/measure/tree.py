@@ -1,4 +1,4 @@
-"""Peak memory of processes that are not ours: a tree of them, watched from outside."""
+"""Measures the peak memory of a process tree from another process."""
 
 import shutil
 import subprocess
@@ -14,14 +14,14 @@ _ASK = ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,nohe
 
 
 class TreeMemory:
-    """Samples the processes below one process from a thread of its own, until `stop`.
+    """Samples a process and its descendants in a thread, until `stop`.
 
-    A process's own memory is its unique set size (USS): what would be free if it ended. Samples are 0.1 s
-    apart, so a shorter peak can be missed and the figures are marked as estimates.
+    The memory of a process is its unique set size (USS): the bytes that its end would free. Samples are 0.1 s
+    apart, so shorter peaks can be missed and the figures are marked `exact: false`.
     """
 
     def __init__(self, root: int, *, device: bool) -> None:
-        """device: ask nvidia-smi, too, where it is there."""
+        """device: also query nvidia-smi, if it is installed."""
         self._root, self._asks_device = root, device and shutil.which(_ASK[0]) is not None
         self._own = self._resident = self._tree = self._device = 0
         self._end = threading.Event()
@@ -29,7 +29,7 @@ class TreeMemory:
         self._thread.start()
 
     def stop(self) -> MemoryPeaks:
-        """Return the largest figures of any one process; `tree` is the sum over all at one moment."""
+        """Return the peaks of any one process; category `process_tree` is the peak of the sum over all."""
         self._end.set()
         self._thread.join()
         device = self._device if self._asks_device else self._own
@@ -57,7 +57,7 @@ class TreeMemory:
 
 
 def _device_bytes(pids: set[int]) -> int:
-    """Return the most device memory that one of these processes holds, as the driver reports it."""
+    """Return the largest device memory of one of these processes, in bytes, as the driver reports it."""
     try:
         table = subprocess.run(_ASK, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):

@@ -1,1 +1,1 @@
-"""Other engines behind the built-in one's small protocol, so that a sweep may compare and verify them."""
+"""Other engines with the interface of the built-in one, so that a sweep can compare and verify them."""

@@ -1,4 +1,4 @@
-"""Plain PyTorch on each rank by itself, without communication: the yardstick `alone`."""
+"""Plain PyTorch on each rank, without communication: the yardstick `alone`."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from zbench.spec.engine import EngineSpec
 def build_engine(
     model: nn.Module, spec: EngineSpec, process_group: object = None, *, instruments: object = None
 ) -> TorchEngine:
-    """Return the model in the configuration's dtype and a whole fused Adam; ranks never meet."""
+    """Return the model in the configuration's dtype with an unsharded fused Adam, without communication."""
     model.to(getattr(torch, spec.dtype))
     adam, named = TorchAdam.of(model, spec), dict(model.named_parameters())
     return TorchEngine(model, named, adam.make(), spec, set_reducing=lambda _: None)

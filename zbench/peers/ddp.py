@@ -16,9 +16,9 @@ _MIB = 1 << 20
 def wrap(
     model: nn.Module, spec: EngineSpec, process_group: dist.ProcessGroup | None
 ) -> DistributedDataParallel:
-    """Return DDP as its guide recommends it; `reduce_bucket_size` elements of 4 bytes a bucket, else its own.
+    """Return DDP with buckets of `reduce_bucket_size` elements of 4 bytes; None: DDP's default size.
 
-    Each rank keeps its own buffers, as with every other engine; DDP's default takes rank 0's in each step.
+    Each rank keeps its own buffers, as with every other engine; by default DDP broadcasts those of rank 0.
     """
     return DistributedDataParallel(
         model,
@@ -30,7 +30,7 @@ def wrap(
 
 
 def reduce_when(module: DistributedDataParallel) -> Callable[[bool], None]:
-    """Return what tells DDP, before a forward, whether its backward reduces (as `no_sync` does)."""
+    """Return a function that sets, before a forward, whether DDP's backward reduces (as `no_sync` does)."""
     return partial(setattr, module, "require_backward_grad_sync")
 
 
@@ -41,7 +41,7 @@ def build_engine(
     *,
     instruments: object = None,
 ) -> TorchEngine:
-    """Return DDP and a whole fused Adam; it counts no collectives, so `instruments` measure nothing."""
+    """Return DDP with an unsharded fused Adam. `instruments` is ignored: collectives are not counted."""
     adam = TorchAdam.of(model, spec)
     module, named = wrap(model, spec, process_group), dict(model.named_parameters())
     return TorchEngine(module, named, adam.make(), spec, set_reducing=reduce_when(module))

@@ -23,9 +23,9 @@ _ALWAYS = {
 
 
 def configuration(spec: EngineSpec) -> dict[str, Any]:
-    """Return DeepSpeed's configuration: the user's own where there is one, complete with optimizer and batch.
+    """Return DeepSpeed's configuration: the user's own, if any, with the optimizer and batch keys set.
 
-    DeepSpeed's own Adam updates offloaded state; all else torch's does, which needs no compiler.
+    DeepSpeed's Adam updates offloaded state without AMSGrad; else torch's Adam does, without a compiler.
     """
     own = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
     if spec.ds_config is None:
@@ -34,14 +34,12 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
     counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
     theirs = _ALWAYS | spec.ds_config | counted
     if "optimizer" not in theirs or not torch.cuda.is_available():
-        theirs["optimizer"] = own["optimizer"]  # the same, by torch: without CUDA there is no fused Adam
+        theirs["optimizer"] = own["optimizer"]  # torch's Adam: DeepSpeed's fused Adam needs CUDA
     return theirs
 
 
 class DeepSpeedEngine:
-    """A TrainingEngine of DeepSpeed's: `micro_steps` are counted by it, other modes are backwards before a
-    step.
-    """
+    """A TrainingEngine that runs DeepSpeed. DeepSpeed counts micro-batches in mode `micro_steps` only."""
 
     def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
         self.module, self._model, self._stage = module, model, spec.zero_stage
@@ -52,7 +50,7 @@ class DeepSpeedEngine:
         self._has_stepped = False
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
-        """Let DeepSpeed add up gradients; UsageError where no backward may follow."""
+        """Run DeepSpeed's backward, which accumulates gradients. UsageError if no backward is allowed now."""
         this = self._counting.next(last)
         if not self._counted and this.last is not None:
             self.module.set_gradient_accumulation_boundary(this.last)
@@ -62,17 +60,17 @@ class DeepSpeedEngine:
             self.module.step()  # DeepSpeed counts micro-batches here, and updates at the last one only
 
     def step(self) -> StepInfo:
-        """Let DeepSpeed clip and update."""
+        """Clip and update by DeepSpeed. UsageError if gradients are not complete."""
         self._counting.check_step()
         self.module.step()
         self._has_stepped = True
         self._counting.reset()
-        norm = self.module.get_global_grad_norm()  # it is known without clipping, too, from stage 1 on
+        norm = self.module.get_global_grad_norm()  # from stage 1 on it is also known without clipping
         norm = float(norm) if norm is not None and (self._clipping or self._stage > 0) else None
         return StepInfo(norm, clipped=norm is not None and 0 < self._clipping < norm)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return name -> the whole parameter in float32 (its master), on every rank, as copies."""
+        """Return name -> copy of the unsharded float32 parameter (its master weights), on every rank."""
         import deepspeed
 
         named = dict(self._model.named_parameters())
@@ -83,11 +81,11 @@ class DeepSpeedEngine:
             return {name: p.detach().float().clone() for name, p in named.items()}
 
     def first_moments(self) -> dict[str, Tensor]:
-        """Return name -> the whole exp_avg of every parameter that has one, on every rank."""
+        """Return name -> unsharded float32 exp_avg of every parameter that has one, on every rank."""
         return {name: state["exp_avg"].float() for name, state in self._moments().items()}
 
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return the optimizer's state as DeepSpeed assembles it: all of it on rank 0, nothing on others."""
+        """Return the unsharded optimizer state, gathered by DeepSpeed: all on rank 0, none on other ranks."""
         values, moments = self.full_parameters(), self._moments()
         if dist.get_rank() != 0:
             return {}
@@ -95,7 +93,7 @@ class DeepSpeedEngine:
         return {f"{name}@": part_of(values[name], moments.get(name, {})) for name in trained}
 
     def _moments(self) -> dict[str, dict[str, Tensor]]:
-        """Return name -> torch's name of a moment -> its whole tensor, on every rank; empty before a step."""
+        """Return name -> torch's name of a moment -> unsharded tensor, on every rank; empty before a step."""
         import deepspeed
 
         trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
@@ -107,18 +105,18 @@ class DeepSpeedEngine:
         linked = all(one is None or "exp_avg" in (one.optim_fragment or {}) for one in mappings)
         on_all = torch.tensor(float(linked))
         dist.all_reduce(on_all, dist.ReduceOp.MIN)
-        if not on_all:  # reading would fail on this rank and wait for ever on the others
+        if not on_all:  # reading would fail on one rank and hang on the others
             return {}
         read = deepspeed.utils.safe_get_full_optimizer_state
         kinds = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self._amsgrad else [])]
         return {name: {kind: read(p, kind) for kind in kinds} for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
-        """Return what is plain to see: the parameters. DeepSpeed's own buffers are in the measured peak."""
+        """Return the bytes of the parameters. DeepSpeed's own buffers are only in the measured peak."""
         return {"parameters": sum(p.nbytes for p in self._model.parameters())}
 
     def close(self) -> None:
-        """Let go of DeepSpeed's hooks and buffers."""
+        """Release DeepSpeed's hooks and buffers."""
         self.module.destroy()
 
 
@@ -129,7 +127,7 @@ def build_engine(
     *,
     instruments: object = None,
 ) -> DeepSpeedEngine:
-    """Return DeepSpeed's engine; it counts no collectives, so `instruments` measure nothing."""
+    """Return DeepSpeed's engine. `instruments` is ignored: collectives are not counted."""
     _describe_launch()
     if dist.get_rank() == 0:
         remove_abandoned_locks()
@@ -141,14 +139,14 @@ def build_engine(
         config=configuration(spec),
         dist_init_required=False,
     )
-    dist.barrier()  # every rank has mapped the others' memory
+    dist.barrier()  # now every rank has mapped the others' memory
     _shared_memory().unlink(missing_ok=True)
     return DeepSpeedEngine(module, model, spec)
 
 
 def _describe_launch() -> None:
-    """Set what DeepSpeed's own launcher would have set. The group has met: its address is a name only, and
-    rank 0's process ID makes it this engine's own.
+    """Set the variables of DeepSpeed's launcher. The process group exists, so address and port only name the
+    shared memory; rank 0's process ID as the port makes that name unique.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -162,10 +160,10 @@ def _describe_launch() -> None:
 
 
 def _shared_memory() -> Path:
-    """Return the 69 MB that this rank shares with DeepSpeed's others of a host, by the name that these use.
+    """Return the file of the 69 MB of memory that this rank shares with the other ranks of its host.
 
-    DeepSpeed names them by MASTER_ADDR and MASTER_PORT and leaves them behind: engines of one user that have
-    both in common, or neither, would add up their gradients in the same memory.
+    DeepSpeed names it by MASTER_ADDR and MASTER_PORT and does not remove it: two engines of one user with
+    the same values, or without values, would sum their gradients in the same memory.
     """
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{dist.get_rank()}"

@@ -1,4 +1,4 @@
-"""torch's FSDP2 (`fully_shard`) with a fused Adam over its shards: `engine: fsdp2`, stage 3."""
+"""torch's FSDP2 (`fully_shard`) with a fused Adam on its shards: `engine: fsdp2`, stage 3."""
 
 import torch.distributed as dist
 from torch import nn
@@ -32,7 +32,7 @@ def build_engine(
     for unit in _blocks(model):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     sharded: FSDPModule = fully_shard(model, mesh=mesh, mp_policy=policy)
-    # of the sharded parameters; FSDP asks which are frozen at the first forward
+    # after sharding, for the sharded parameters; FSDP reads which are frozen at the first forward
     adam = TorchAdam.of(model, spec)
     named = dict(model.named_parameters())
     return TorchEngine(model, named, adam.make(), spec, set_reducing=sharded.set_requires_gradient_sync)

@@ -1,4 +1,4 @@
-"""The training step that torch's data-parallel wrappers share: accumulate, clip, one fused Adam step."""
+"""The training step of torch's data-parallel wrappers: accumulate, clip, one fused Adam step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ _TORCHS = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 @dataclass(frozen=True, slots=True)
 class TorchAdam:
-    """torch's optimizer class, and the parameter groups to make it of."""
+    """torch's optimizer class and its parameter groups."""
 
     kind: type[torch.optim.Optimizer]
     groups: list[dict[str, Any]]
 
     @classmethod
     def of(cls, model: nn.Module, spec: EngineSpec) -> "TorchAdam":
-        """Read the spec's optimizer and groups; freezes the parameters that a group says are frozen.
+        """Return the spec's optimizer and groups; freeze the parameters of frozen groups.
 
         UsageError for a pattern that matches no parameter.
         """
@@ -36,15 +36,15 @@ class TorchAdam:
         return cls(kind, [{key: group[key] for key in _TORCHS} for group in groups if group["params"]])
 
     def make(self) -> torch.optim.Optimizer:
-        """Return the whole optimizer, its update in torch's fused kernel."""
+        """Return the optimizer, unsharded, with torch's fused kernel."""
         return self.kind(self.groups, fused=True)  # type: ignore[call-arg]
 
 
 class TorchEngine:
     """A TrainingEngine of a torch wrapper and a torch optimizer.
 
-    module: what is called in place of the model. named: the model's parameters as the optimizer sees them.
-    set_reducing: told before each forward whether its backward reduces.
+    module: called instead of the model. named: name -> parameter, as the optimizer has it. set_reducing:
+    called before each forward with whether its backward reduces gradients.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class TorchEngine:
         self._announce_next()
 
     def _announce_next(self) -> None:
-        """Say whether the next backward reduces, as far as that is known before its forward."""
+        """Call `set_reducing` for the next backward."""
         is_last = self._counting.count == self._counting.divisor - 1
         self._set_reducing(self._reduces_always or is_last)
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
-        """Add up gradients, averaged over ranks where this backward reduces, and over counted micro-batches.
+        """Accumulate gradients of loss / counted micro-batches; average them over ranks if this one reduces.
 
-        UsageError where no backward may follow.
+        UsageError if no backward is allowed now.
         """
         self._counting.next(last)
         (loss / self._counting.divisor).backward()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class TorchEngine:
         self._announce_next()
 
     def step(self) -> StepInfo:
-        """Clip, update, and forget the gradients; UsageError if they are not complete."""
+        """Clip, update and release the gradients. UsageError if they are not complete."""
         self._counting.check_step()
         self._counting.reset()
         norm = None
@@ -91,11 +91,11 @@ class TorchEngine:
         return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return name -> the whole parameter in float32, on every rank, as copies."""
+        """Return name -> copy of the unsharded parameter in float32, on every rank."""
         return {name: _whole(p.detach()).float().clone() for name, p in self._named.items()}
 
     def first_moments(self) -> dict[str, Tensor]:
-        """Return name -> the whole exp_avg of every parameter that has one, on every rank."""
+        """Return name -> unsharded float32 exp_avg of every parameter that has one, on every rank."""
         states = self._optimizer.state
         return {n: _whole(states[p]["exp_avg"]).float() for n, p in self._named.items() if states.get(p)}
 
@@ -106,9 +106,7 @@ class TorchEngine:
         return {f"{name}@": part_of(p, states.get(p) or {}) for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
-        """Return the bytes that this rank holds: gradients as they are during a step, in the parameters'
-        sizes.
-        """
+        """Return category -> bytes of this rank during a step; gradients have the sizes of the parameters."""
         named = self._named.values()
         states = self._optimizer_states().values()
         moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
@@ -119,15 +117,15 @@ class TorchEngine:
         }
 
     def close(self) -> None:
-        """Nothing outlives the wrapper."""
+        """Do nothing: the wrapper holds no resources."""
 
     def _optimizer_states(self) -> Mapping[Tensor, dict[str, Any]]:
         return self._optimizer.state
 
 
 def part_of(master: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return this rank's part of a master weight and of torch's Adam state, flat: `max_exp_avg_sq` is torch's
-    `max_exp_avg_sqs`.
+    """Return this rank's part of a master weight (`param`) and of its moments, each flat. `max_exp_avg_sqs`
+    of torch is named `max_exp_avg_sq`.
     """
     moments = {kind.removesuffix("s"): value for kind, value in state.items() if kind.startswith(_MOMENTS)}
     both = {"param": master.detach(), **moments}

@@ -14,10 +14,10 @@ from zbench.spec.engine import EngineSpec
 
 
 class ShardedStates(TorchEngine):
-    """Each parameter's moments live on one rank only."""
+    """A TorchEngine in which the moments of each parameter are on one rank only."""
 
     def first_moments(self) -> dict[str, Tensor]:
-        """Return name -> the whole exp_avg, on every rank: the owner's, with zeros from all others added."""
+        """Return name -> exp_avg of every trained parameter, on every rank: an all-reduce of it and zeros."""
         states, moments = self._optimizer_states(), {}
         for name, p in self._named.items():
             if p.requires_grad:
@@ -38,7 +38,7 @@ def build_engine(
     *,
     instruments: object = None,
 ) -> ShardedStates:
-    """Return DDP and a sharded fused Adam; it counts no collectives, so `instruments` measure nothing."""
+    """Return DDP with a sharded fused Adam. `instruments` is ignored: collectives are not counted."""
     adam = TorchAdam.of(model, spec)
     module, named = wrap(model, spec, process_group), dict(model.named_parameters())
     optimizer = ZeroRedundancyOptimizer(

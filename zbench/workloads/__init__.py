@@ -1,4 +1,4 @@
-"""Models and data, the same bits on every engine and stage."""
+"""Models and data, bit for bit the same for every engine and stage."""
 
 from zbench.workloads.build import build_workload
 from zbench.workloads.workload import Batch, Workload, seed_all, weighted

@@ -1,4 +1,4 @@
-"""WorkloadSpec -> Workload."""
+"""Builds a Workload from a WorkloadSpec."""
 
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,13 @@ from zbench.workloads.workload import Workload, derived_seed, drawn_by
 
 
 def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
-    """Return the workload that the spec names; its data and weights depend on `seed` and nothing else.
+    """Return the workload of a spec; for one spec, data and weights depend on `seed` only.
 
-    base_dir: where the relative path of a text file begins, and where `module:callable` is looked for first.
-    Raises UsageError for what cannot be built: unknown model, preset or option, missing or too short text.
+    base_dir: base of the relative path of a text file; `module:callable` is searched here first.
+    UsageError for an unknown model, preset or option, and for a missing or too short text.
     """
     if ":" in spec.model:
-        with drawn_by(derived_seed(seed, -2)):  # a module or dataset may draw where it is made
+        with drawn_by(derived_seed(seed, -2)):  # creating a module or dataset may draw random numbers
             return own_workload(spec, seed=seed, world_size=world_size, base_dir=base_dir)
     if spec.model not in ("gpt", "mlp"):
         raise UsageError(

@@ -1,7 +1,7 @@
-"""The user's own model: `module:callable`, importable from the sweep's directory or the current one.
+"""The user's own model: `module:callable`, importable from the sweep's directory or the working directory.
 
-`workload.CONTRACT` says what it must offer. `make_batch` gets a seeded torch.Generator; the usual generators
-of torch, Python and NumPy are seeded, too.
+`workload.CONTRACT` lists its methods. `make_batch` gets a seeded torch.Generator; the global generators of
+torch, Python and NumPy are seeded, too.
 """
 
 import importlib
@@ -22,8 +22,8 @@ _EXPECTED = "expected module:callable, where callable(**options) returns a torch
 
 
 def load_callable(name: str, base_dir: Path, *, key: str, expected: str) -> Callable[..., Any]:
-    """Return what `module:callable` names, looked for in `base_dir` first; UsageError says what `key` may
-    hold."""
+    """Return the callable `module:callable`; `base_dir` is searched first. UsageError names `key` and what is
+    `expected`."""
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise UsageError(f"{key}: {name!r} names nothing; {expected}")
@@ -46,7 +46,7 @@ def load_callable(name: str, base_dir: Path, *, key: str, expected: str) -> Call
 
 
 def model_factory(name: str, options: Mapping[str, Any], base_dir: Path) -> Callable[[], nn.Module]:
-    """Return the factory of the user's model; UsageError where it cannot be loaded, called, or gives no
+    """Return the factory of the user's model. UsageError if it cannot be loaded or called, or returns no
     module."""
     build = load_callable(name, base_dir, key="workload.model", expected=_EXPECTED)
 
@@ -96,9 +96,9 @@ def language_model_loss(model: nn.Module, batch: Batch) -> Any:
 
 
 def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFunction:
-    """Return the user's function, which sees a batch as the data made it: a tuple, or a dict of tensors.
+    """Return the user's loss function, called with a batch as the data made it: a tuple or a dict of tensors.
 
-    Where it takes something else, such as (output, target), its mistake is told with the contract.
+    UsageError with the contract if it takes other arguments, such as (output, target).
     """
 
     def compute(model: nn.Module, batch: Batch) -> Any:
@@ -118,17 +118,17 @@ def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFun
 def choose(
     model: nn.Module, batch: Batch, names: tuple[str, ...], own: Callable[..., Any] | None
 ) -> LossFunction | None:
-    """Return how this model is called, None for the batch as its arguments.
+    """Return the function that computes the loss; None: call the model with the batch as its arguments.
 
-    names: those of the batch's tensors where the data makes dicts. own: the user's loss function, if any.
-    UsageError, with the contract, where its forward takes no such batch.
+    names: keys of the batch, if the data makes dicts; else empty. own: the user's loss function, if any.
+    UsageError with the contract if the model's forward does not take such a batch.
     """
     if own is not None:
         return own_loss(own, names=names)
     if names:
         _check_signature(model, (), dict(zip(names, batch, strict=True)))
         return lambda model, batch: model(**dict(zip(names, batch, strict=True)))
-    transformers = sys.modules.get("transformers")  # where that is not imported, no model is one of its own
+    transformers = sys.modules.get("transformers")  # if not imported, no model is a transformers model
     if transformers is not None and isinstance(model, transformers.PreTrainedModel):
         return language_model_loss
     _check_signature(model, batch, {})

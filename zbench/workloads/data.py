@@ -1,4 +1,4 @@
-"""Micro-batches: seeded random tokens, the bytes of a text file, or samples of the user's own Dataset."""
+"""Sources of micro-batches: random tokens, the bytes of a text file, or samples of the user's Dataset."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ def _inputs_and_targets(windows: torch.Tensor) -> Batch:
 
 
 class SyntheticTokens:
-    """Uniformly random tokens below `vocabulary`."""
+    """Uniformly random int64 tokens in [0, vocabulary); a micro-batch is (tokens, targets), each [B, T]."""
 
     def __init__(self, *, vocabulary: int, sequence_length: int, batch_size: int) -> None:
         self._vocabulary, self._shape = vocabulary, (batch_size, sequence_length + 1)
@@ -36,9 +36,9 @@ class SyntheticTokens:
 
 
 class TextBytes:
-    """Windows at random places of a file; a token is a byte. The file is mapped, not read into memory.
+    """Windows at random offsets of a file; a token is a byte (int64). The file is memory-mapped.
 
-    Raises UsageError where the file is missing, unreadable or shorter than one sequence and its last target.
+    UsageError if the file is missing, unreadable or shorter than sequence_length + 1 bytes.
     """
 
     def __init__(self, path: Path, *, sequence_length: int, batch_size: int) -> None:
@@ -55,7 +55,7 @@ class TextBytes:
 
 
 def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
-    """Return the tokens that a workload names; UsageError where the vocabulary cannot hold a text's bytes."""
+    """Return the token data of a workload. UsageError for a text if the vocabulary is below 256."""
     sizes = {"sequence_length": spec.sequence_length, "batch_size": spec.micro_batch_size}
     if spec.data.text is None:
         return SyntheticTokens(vocabulary=vocabulary, **sizes)
@@ -74,7 +74,7 @@ _SAMPLED = 16
 
 
 class DatasetBatches:
-    """Samples drawn by seed, with replacement, and collated; `names` are those of a batch that is a dict."""
+    """Samples drawn with replacement by seed, then collated. names: keys of a dict batch, else empty."""
 
     def __init__(self, name: str, base_dir: Path, *, batch_size: int) -> None:
         dataset = load_callable(name, base_dir, key=_KEY, expected=_EXPECTED)()
@@ -93,13 +93,13 @@ class DatasetBatches:
         self.fingerprint = f"dataset-{len(dataset)}-{self._digest()}"
 
     def micro_batch(self, seed: int) -> Batch:
-        """Return the micro-batch of this seed, the same bits for the same seed."""
+        """Return the micro-batch of a seed, bit for bit the same for the same seed."""
         return self._drawn(seed)[1]
 
     def _drawn(self, seed: int) -> tuple[tuple[str, ...], Batch]:
         generator = torch.Generator().manual_seed(seed)
         places = torch.randint(len(self._dataset), (self._batch_size,), generator=generator).tolist()
-        with drawn_by(seed):  # a transform may draw, too
+        with drawn_by(seed):  # a transform may draw random numbers
             batch = self._collate([self._dataset[place] for place in places])
         names: tuple[str, ...] = ()
         if isinstance(batch, Mapping):
@@ -114,7 +114,7 @@ class DatasetBatches:
         return names, tuple(batch)
 
     def _digest(self) -> str:
-        """Return 16 hex digits over a few samples, evenly spread."""
+        """Return a hash (16 hex digits) of up to _SAMPLED evenly spaced samples."""
         digest, size = hashlib.blake2b(digest_size=8), len(self._dataset)
         for place in sorted({size * k // _SAMPLED for k in range(_SAMPLED)}):
             with drawn_by(place):

@@ -1,4 +1,4 @@
-"""Floating-point operations of one micro-batch's forward and backward. A multiply-add counts as two."""
+"""FLOPs of one micro-batch's forward and backward. A multiply-add counts as two."""
 
 import itertools
 from typing import Any
@@ -12,15 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from zbench.spec.shapes import GptShape, MlpShape
 from zbench.workloads.workload import Workload
 
-_FORWARD_AND_BACKWARD = 3  # backward does each product twice: for the weights and for the inputs
+_FORWARD_AND_BACKWARD = 3  # backward has two products for each: the weights' and the inputs' gradients
 
 
 def gpt_flops(shape: GptShape, *, sequence_length: int, tokens: int) -> float:
-    """Return 6 N per token for the N weights of matrix products, plus attention's two products over the
-    sequence.
+    """Return 6 N FLOPs per token for the N weights of matrix products, plus attention's two products.
 
-    Attention is counted whole, not halved for its causal mask, as is usual when utilisation is quoted
-    (Chowdhery et al., PaLM, https://arxiv.org/abs/2204.02311, appendix B).
+    The causal mask does not halve attention, as is usual for model FLOPs utilization (Chowdhery et al., PaLM,
+    https://arxiv.org/abs/2204.02311, appendix B).
     """
     weights = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
     attention = 2 * shape.layers * shape.width * sequence_length
@@ -28,16 +27,16 @@ def gpt_flops(shape: GptShape, *, sequence_length: int, tokens: int) -> float:
 
 
 def mlp_flops(shape: MlpShape, *, sequence_length: int, samples: int) -> float:
-    """Return 6 per weight and sample, less the first layer's gradient of its input, which nobody needs."""
+    """Return 6 FLOPs per weight and sample, without the gradient of the first layer's input."""
     widths = [sequence_length, *[shape.hidden] * (shape.layers - 1), shape.vocabulary]
     products = [a * b for a, b in itertools.pairwise(widths)]
     return 2.0 * samples * (_FORWARD_AND_BACKWARD * sum(products) - products[0])
 
 
 def language_model_flops(model: nn.Module, *, sequence_length: int, tokens: int) -> float:
-    """Return what `gpt_flops` counts, for a transformers model: its matrices, and attention.
+    """Return the FLOPs that `gpt_flops` counts, for a transformers model.
 
-    An embedding is looked up and not multiplied, unless it is the output projection, too.
+    An embedding is not a matrix product, unless its weight is also the output projection.
     """
     head = model.get_output_embeddings()  # type: ignore[operator]
     looked_up = {
@@ -51,9 +50,9 @@ def language_model_flops(model: nn.Module, *, sequence_length: int, tokens: int)
 
 
 def counted_flops(workload: Workload) -> float | None:
-    """Return what torch counts for one forward and backward of any model, run without data, or None.
+    """Return torch's FLOP count of one forward and backward on fake tensors; None if that fails.
 
-    Attention is taken in its plain form, because the fused kernels of the CPU are not all counted.
+    Attention uses the unfused implementation, because torch does not count every fused CPU kernel.
     """
     batch = workload.batch(0, 0, 0)
     fake, plain = FakeTensorMode(allow_non_fake_inputs=True), sdpa_kernel(SDPBackend.MATH)
@@ -61,6 +60,6 @@ def counted_flops(workload: Workload) -> float | None:
         with fake, plain, FlopCounterMode(display=False) as counter:
             loss = workload.loss(workload.factory(), tuple(fake.from_tensor(x) for x in batch))
             torch.autograd.backward(loss)
-    except Exception:  # any model may do what cannot be simulated; the figure is a convenience
+    except Exception:  # a model may do what fake tensors do not support; the count is optional
         return None
     return float(counter.get_total_flops()) or None

@@ -1,4 +1,4 @@
-"""Built-in models: a GPT and a multi-layer perceptron; called with (tokens, targets) they return a loss."""
+"""Built-in models, a GPT and an MLP. Called with (tokens, targets), they return the loss."""
 
 import itertools
 from functools import partial
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
-    """x [B, T, width] -> [B, T, width]: attention and a four times wider MLP, each behind its layer norm."""
+    """x [B, T, width] -> [B, T, width]: attention and an MLP of 4 x width, each after a layer norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Decoder of `layers` blocks; `tied_head` makes the output projection share the token embedding."""
+    """Decoder of `layers` blocks. tied_head: the output projection shares the token embedding's weight."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class GPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of targets [B, T] after tokens [B, T], in float32 or wider."""
+        """Return the mean cross-entropy of targets for tokens (int64 [B, T] each), in float32 or wider."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
@@ -91,7 +91,7 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross-entropy of each sequence's last target, in float32 or wider."""
+        """Return the mean cross-entropy of the last targets (int64 [B, T] each), in float32 or wider."""
         dtype = next(self.parameters()).dtype
         x = tokens.to(dtype) * (2.0 / self.vocabulary) - 1.0
         for place in range(len(self.layers)):

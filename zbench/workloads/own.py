@@ -27,11 +27,11 @@ _LOSS = "expected module:callable, where callable(model, batch) returns the scal
 
 
 def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
-    """Return the workload of a model that is not built in; UsageError, with the contract, if it cannot be."""
+    """Return the workload of a model that is not built in. UsageError if it cannot be built."""
     factory, vocabulary = _model(spec, base_dir)
     on_meta = torch.device("meta") if spec.model.startswith(shapes.PREFIX) else nullcontext()
     with on_meta:
-        model = factory().to("meta")  # to be asked about; it needs no memory
+        model = factory().to("meta")  # only to inspect it; uses no memory
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
@@ -51,20 +51,20 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
 
 
 def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload], float | None]:
-    """Return the model's own `count_flops(micro_batch_size, sequence_length)`, or what counts for it."""
+    """Return the model's own `count_flops(micro_batch_size, sequence_length)`, or a counter for it."""
     own = getattr(model, "count_flops", None)
     if own is not None:
         return lambda _: own(spec.micro_batch_size, spec.sequence_length)
     if not spec.model.startswith(shapes.PREFIX):
         return counted_flops
 
-    return lambda workload: language_model_flops(  # by formula: masks of transformers cannot be simulated
+    return lambda workload: language_model_flops(  # fake tensors do not support transformers' masks
         model, sequence_length=spec.sequence_length, tokens=workload.size(workload.batch(0, 0, 0))
     )
 
 
 def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module], int]:
-    """Return the factory and the vocabulary of its tokens."""
+    """Return the model's factory and the size of its vocabulary."""
     if spec.preset:
         raise UsageError(
             f"workload.preset applies to the built-in models; {spec.model} takes workload.options"
@@ -101,9 +101,9 @@ def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path)
 def _token_counter(
     model: nn.Module, data: Data, names: Sequence[str], *, reads_text: bool
 ) -> Callable[[Batch], int] | None:
-    """Return what counts a micro-batch's tokens; None where nothing says what a token of it is.
+    """Return a function that counts a micro-batch's tokens; None if tokens are not known.
 
-    The model's own `count_tokens(batch)` says so, `input_ids` in a dict, and data of tokens; labels do not.
+    Tokens are known by the model's own `count_tokens(batch)`, by token data, or by `input_ids` in a dict.
     """
     own: Callable[[Any], int] | None = getattr(model, "count_tokens", None)
     if own is not None:
@@ -116,7 +116,7 @@ def _token_counter(
 def _weight_counter(
     spec: WorkloadSpec, model: nn.Module, names: Sequence[str], count_tokens: Callable[[Batch], int] | None
 ) -> Callable[[Batch], int] | None:
-    """Return what a micro-batch's loss counts by: its labels that are not ignored, or else its tokens."""
+    """Return a function for the weight of a micro-batch's loss: its labels that count, or its tokens."""
     if spec.loss_weighting == "mean":
         return None
     if "labels" in names and not hasattr(model, "count_tokens"):
@@ -130,7 +130,7 @@ def _weight_counter(
 
 
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
-    """Return transformers' configuration with `options` set; UsageError for what it does not know."""
+    """Return transformers' configuration with `options` set. UsageError for an unknown model or option."""
     problem = shapes.mistake(model, base_dir)
     if problem:
         raise UsageError(f"workload.model: {problem}")
@@ -156,7 +156,7 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
 
 
 def language_model_factory(config: Any, *, activation_checkpointing: bool) -> Callable[[], nn.Module]:
-    """Return the factory of a causal language model in float32."""
+    """Return the factory of a causal language model with random float32 weights."""
 
     def make() -> nn.Module:
         from transformers import AutoModelForCausalLM

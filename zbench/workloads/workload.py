@@ -1,7 +1,7 @@
-"""What every workload offers: a model, micro-batches and a loss, the same bits on every engine and stage.
+"""Workload: a model, micro-batches and a loss, bit for bit the same for every engine and stage.
 
-Random numbers of torch, Python and NumPy all come from one seed: a model, its data and its steps are the
-same in every process.
+One seed determines the random numbers of torch, Python and NumPy, so that a model, its data and its steps are
+the same in every process.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.random  # NumPy imports it when it is first used: once in the warm server, not in every rank
+import numpy.random  # NumPy imports it lazily; here the fork server imports it, not each rank
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ CONTRACT = """a model of your own is trained like this:
 
 
 def scalar_of(output: object) -> Tensor:
-    """Return the scalar loss in what a model returned; UsageError with the contract where there is none."""
+    """Return the scalar loss in the output of a model. UsageError with the contract if there is none."""
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss
@@ -41,9 +41,9 @@ def scalar_of(output: object) -> Tensor:
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed the generators that a step on `device` draws from: dropout, dropped layers, masked inputs.
+    """Seed the generators that a step on `device` uses (dropout, layer drop, masked inputs).
 
-    `torch.manual_seed` also asks every kind of accelerator that there is not: 0.1 ms each time.
+    `torch.manual_seed` also checks for every other type of accelerator, which takes 0.1 ms each time.
     """
     torch.default_generator.manual_seed(seed)
     if device.type != "cpu":
@@ -53,7 +53,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 @contextmanager
 def drawn_by(seed: int) -> Iterator[None]:
-    """Have what is made in this context draw from `seed`; afterwards the CPU's generators go on as before."""
+    """Seed the CPU's generators with `seed` in the body; restore their states afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -71,7 +71,7 @@ def _seed_python_and_numpy(seed: int) -> None:
 
 
 def weighted(loss: Tensor, weight: float, divisor: int) -> Tensor:
-    """Return a loss times its weight, over what the caller divides by; the same tensor where both are 1."""
+    """Return loss * weight / divisor; the same tensor if both are 1."""
     loss = loss if weight == 1.0 else loss * weight
     return loss if divisor == 1 else loss / divisor
 
@@ -80,14 +80,14 @@ Batch = tuple[Tensor, ...]
 
 
 class Data(Protocol):
-    """Where micro-batches come from."""
+    """A source of micro-batches."""
 
     def micro_batch(self, seed: int) -> Batch:
-        """Return the micro-batch of this seed: CPU tensors, the same bits for the same seed."""
+        """Return the micro-batch of a seed: CPU tensors, bit for bit the same for the same seed."""
 
 
 def derived_seed(*numbers: int) -> int:
-    """Return a 63-bit seed that depends on every number and its place."""
+    """Return a 63-bit seed that depends on the numbers and their order."""
     digest = hashlib.blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -96,10 +96,10 @@ def derived_seed(*numbers: int) -> int:
 class Workload:
     """A model and its data.
 
-    samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`. compute_loss: how the
-    model is called, if not with the batch as its arguments. count_tokens: those of one micro-batch; None
-    where nothing says what a token is. count_weight: what a micro-batch's loss counts by; None where all
-    count alike.
+    samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`. count_tokens: counts the
+    tokens of a micro-batch; None if tokens are not known. compute_loss: computes the loss; None: call the
+    model with the batch as its arguments. count_weight: returns the weight of a micro-batch's loss; None:
+    all weights are equal.
     """
 
     factory: Callable[[], nn.Module]
@@ -114,40 +114,39 @@ class Workload:
 
     @property
     def flops_per_micro_batch(self) -> float | None:
-        """Return the operations of one forward and backward of the model's mathematics, None if unknown.
+        """Return the model FLOPs of one forward and backward; None if unknown.
 
-        A multiply-add is two; recomputation is not counted. A model of one's own takes up to a second.
+        A multiply-add is two; recomputation is not counted. For a user's own model this takes up to a second.
         """
         return self.count_flops(self)
 
     def size(self, batch: Batch) -> int:
-        """Return how many tokens a micro-batch has or, where nothing says what a token is, elements."""
+        """Return the number of tokens in a micro-batch or, if tokens are not known, of elements."""
         return self.count_tokens(batch) if self.count_tokens else sum(tensor.numel() for tensor in batch)
 
     def make_model(self) -> nn.Module:
-        """Return a new model on the CPU, seeded: the same bits at every call, in every process.
+        """Return a new model on the CPU, bit for bit the same at every call, in every process.
 
-        One that comes in eval mode, as pretrained models do, is put into training mode; parts that are in
-        eval mode in a model that is not, such as a frozen batch norm, stay in it.
+        A model in eval mode, as pretrained models are, is set to training mode. In a model in training mode,
+        modules in eval mode, such as a frozen batch norm, stay in eval mode.
         """
         with drawn_by(derived_seed(self.seed, -1)):
             model = self.factory()
             return model if model.training else model.train()
 
     def batch(self, step: int, micro: int, rank: int) -> Batch:
-        """Return rank `rank`'s micro-batch number `micro` of optimizer step `step` (all from 0), on the
-        CPU."""
+        """Return micro-batch `micro` of `rank` in optimizer step `step` (all from 0), on the CPU."""
         return self.data.micro_batch(self.micro_seed(step, micro, rank))
 
     def micro_seed(self, step: int, micro: int, rank: int) -> int:
-        """Return the seed of one micro-batch; whoever runs it also calls `seed_all` with it, for dropout's
-        sake."""
+        """Return the seed of a micro-batch. The caller also passes it to `seed_all` before the forward, for
+        dropout. ValueError if the rank is out of range."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank must be in [0, {self.world_size}), got {rank}")
         return derived_seed(self.seed, step, micro, rank)
 
     def loss_weights(self, step: int, micros: int) -> list[list[float]]:
-        """Return what a step's losses [rank][micro] are multiplied by: 1, or their counts over the mean."""
+        """Return the factors of a step's losses, [rank][micro]: 1, or count_weight divided by its mean."""
         ranks, count = range(self.world_size), self.count_weight
         if count is None:
             return [[1.0] * micros for _ in ranks]
@@ -156,7 +155,7 @@ class Workload:
         return [[number / mean if mean else 1.0 for number in of_rank] for of_rank in counts]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the scalar loss; floating inputs are cast to the model's dtype."""
+        """Return the scalar loss; floating-point inputs are cast to the dtype of the model's parameters."""
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         batch = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch)
         return scalar_of(self.compute_loss(model, batch) if self.compute_loss else model(*batch))

@@ -1,7 +1,7 @@
-"""The zoo of `zoo.toml`: many architectures in tiny sizes, each with the batch that it takes.
+"""The models of `zoo.toml`: many architectures in tiny sizes, each with the form of its batch.
 
 `model: zbench.workloads.zoo:build` with `options: {architecture: NAME}` trains one of them, `sweeps/zoo.yaml`
-all.
+trains all.
 """
 
 import importlib
@@ -25,9 +25,9 @@ TABLE = Path(__file__).with_name("zoo.toml")
 class Entry:
     """One architecture.
 
-    model: a class of transformers, or `module:Class`. batch: argument of forward -> how it is drawn.
-    sizes: configuration keys that are set where a configuration has them. config: those of this architecture.
-    note: what a reader of the docs' table should know.
+    model: a class of transformers, or `module:Class`. batch: argument of forward -> its shape and range.
+    sizes: configuration keys, ignored by a configuration that lacks them. config: keys of this architecture.
+    note: a remark for the table in the docs.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Entry:
 
 @cache
 def table() -> dict[str, Entry]:
-    """Return every architecture by its name, in the file's order."""
+    """Return name -> architecture in the order of the file."""
     document = tomllib.loads(TABLE.read_text())
     tiny, batches, families = (document.pop(name) for name in ("tiny", "batches", "families"))
     entries: dict[str, Entry] = {}
@@ -57,9 +57,9 @@ def table() -> dict[str, Entry]:
 
 
 def build(architecture: str, checkpointing: bool = False) -> nn.Module:
-    """Return an architecture of the zoo with random weights; UsageError for one that is not in it.
+    """Return an architecture of the zoo with random weights. UsageError for an unknown name.
 
-    checkpointing: recompute activations in backward, layer by layer where the model can, else all of it.
+    checkpointing: recompute activations in backward, per layer if the model supports it, else all at once.
     """
     entry = table().get(architecture)
     if entry is None:
@@ -70,7 +70,7 @@ def build(architecture: str, checkpointing: bool = False) -> nn.Module:
 
 
 class ZooModel(nn.Module):
-    """An architecture as a model of one's own: it makes its batches, and its forward returns the loss."""
+    """An architecture as a user's own model: it makes its batches, and its forward returns the loss."""
 
     def __init__(self, entry: Entry, *, checkpointing: bool) -> None:
         super().__init__()
@@ -82,14 +82,14 @@ class ZooModel(nn.Module):
             self.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        """Return one tensor for each argument of the model, in the table's order."""
+        """Return one tensor for each argument of the model, in the order of the table."""
         return tuple(_drawn(how, generator, batch_size, length) for how in self._entry.batch.values())
 
     def count_flops(self, batch_size: int, length: int) -> None:
-        """Decline to have its operations counted: that takes longer than the training of so small a model."""
+        """Return None (unknown): counting FLOPs takes longer than training such a small model."""
 
     def forward(self, *batch: Tensor) -> Tensor:
-        """Return the model's own loss, or the mean of the squares of what it returns."""
+        """Return the model's own loss, or the sum of the mean squares of its outputs."""
         given: dict[str, Any] = dict(zip(self._entry.batch, batch, strict=True))
         output = checkpoint(self.model, use_reentrant=False, **given) if self._whole else self.model(**given)
         loss = getattr(output, "loss", None)
@@ -117,7 +117,7 @@ def _transformers_model(entry: Entry) -> nn.Module:
 
 
 def _config(config_class: Any, sizes: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """Return a configuration with `sizes` where its keys are, nested ones likewise, then `given`."""
+    """Return a configuration with those `sizes` that it has (also in nested ones), overridden by `given`."""
     nested = {
         name: _config(inner, sizes, given.get(name, {})).to_dict()
         for name, inner in config_class.sub_configs.items()
@@ -131,7 +131,7 @@ def _config(config_class: Any, sizes: Mapping[str, Any], given: Mapping[str, Any
 
 
 def _module(entry: Entry) -> nn.Module:
-    """Return a module of another package; one of torch's FSDP tests is built without FSDP, on the CPU."""
+    """Return a module of another package; models of torch's FSDP tests are built without FSDP, on the CPU."""
     module_name, name = entry.model.split(":")
     module = importlib.import_module(module_name)
     model_class = getattr(module, name)
