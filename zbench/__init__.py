@@ -17,7 +17,7 @@ _HOMES = {"build_engine": "zbench.engine", "EngineSpec": "zbench.spec.engine"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import one of `__all__` from where it is."""
+    """Import a name of `__all__` from its module."""
     if name not in __all__:
         raise AttributeError(f"module 'zbench' has no attribute {name!r}")
     import importlib
@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return what there is, imported or not."""
+    """Return the names of this module, including those that are not imported yet."""
     return [*globals(), *__all__]

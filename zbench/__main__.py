@@ -1,4 +1,4 @@
-"""`python -m zbench`: the command, for environments whose programs are not on the path."""
+"""`python -m zbench` runs the command, for environments whose scripts are not on the path."""
 
 from zbench.cli.main import main
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status means; the same in every command. `EXIT_CODES` has the texts."""
+    """The exit status of every command. `EXIT_CODES` has the texts."""
 
     PASS = 0
     REGRESSION = 1
@@ -35,13 +35,13 @@ EXIT_CODES: dict[int, str] = {
 
 
 class ZbenchError(Exception):
-    """An error whose text is meant for the user: what was expected, what was found, and the remedy."""
+    """An error whose text is for the user: what was expected, what was found, and the remedy."""
 
     exit_code: ExitCode = ExitCode.INTERNAL
 
 
 class UsageError(ZbenchError, ValueError):
-    """Bad input: a wrong flag, a missing file, a key or value the sweep file may not hold."""
+    """Bad input: a wrong flag, a missing file, an invalid key or value in a sweep file."""
 
     exit_code = ExitCode.USAGE
 
@@ -62,7 +62,7 @@ def reason_of(error: OSError) -> str:
 
 
 class SpecError(UsageError):
-    """Bad input at a known place of a sweep file; reads `file:line: key.path: what and remedy`."""
+    """Bad input at a known place of a sweep file; its text is `file:line: key.path: message`."""
 
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, key: str = ""
@@ -74,14 +74,14 @@ class SpecError(UsageError):
 
 @contextlib.contextmanager
 def undamaged(path: Path, remedy: str) -> Iterator[None]:
-    """Turn an exception of the body, which reads a file, into one UsageError with the remedy."""
+    """Convert an exception of the body, which reads the file `path`, to a UsageError with the remedy."""
     try:
         yield
     except (ZbenchError, MemoryError):
         raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error}); check its permissions and the disk") from None
-    except Exception as error:  # a parser, torch and numpy each have their own
+    except Exception as error:  # parsers, torch and numpy raise different types
         what = f"{type(error).__name__}: {error}"[:200]
         raise UsageError(f"{path}: damaged ({what}); {remedy}") from error
 
@@ -93,24 +93,24 @@ class RanksDisagreeError(ZbenchError):
 
 
 class IncomparableError(ZbenchError):
-    """Two results cannot be compared: unlike machines, or other sweeps."""
+    """Two results cannot be compared: they come from different machines or sweeps."""
 
     exit_code = ExitCode.INCOMPARABLE
 
 
 class TrialsFailedError(ZbenchError):
-    """Trials that the command needs did not finish."""
+    """Trials that the command needs did not complete."""
 
     exit_code = ExitCode.TRIALS_FAILED
 
 
 def closest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name most like `name`, or None where none is near."""
+    """Return the known name most similar to `name`, or None if none is similar."""
     matches = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
     return matches[0] if matches else None
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)`, or nothing where no known name is near."""
+    """Return ` (did you mean 'x'?)`, or an empty text if no known name is similar."""
     match = closest(name, known)
     return f" (did you mean {match!r}?)" if match else ""

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Results:
-    """A run.
+    """The results of a run.
 
-    path: its directory. records: of each repeat. trials: its configurations, as `zbench show` orders them.
-    ranking: which of them lead.
+    path: its directory. records: one for each repeat. trials: its configurations in the order of
+    `zbench show`. ranking: which of them is the best, or which are tied.
     """
 
     path: Path
@@ -51,23 +51,23 @@ class Results:
 
     @classmethod
     def at(cls, path: Path) -> "Results":
-        """Return what a run directory holds."""
+        """Return the results in a run directory."""
         records, objective = load_records(path), recorded_objective(path / SPEC)
         trials = ranked(summarize(records), objective)
         return cls(path, records, trials, rank_run(path, trials, objective))
 
     @property
     def best(self) -> ConfigSummary | None:
-        """The configuration that is separated from all others; None where several may be the best."""
+        """Return the configuration that is better than all others; None if several may be the best."""
         return next((trial for trial in self.trials if trial.trial_id == self.ranking.best), None)
 
     @property
     def recommended(self) -> ConfigSummary | None:
-        """The best or, where several are tied, the one of them that needs the least memory."""
+        """Return the best or, if several are tied, the one of them that needs the least memory."""
         return next((trial for trial in self.trials if trial.trial_id == self.ranking.recommended), None)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a row for each configuration, as `zbench show --format csv` has it."""
+        """Return a data frame with the rows of `zbench show --format csv`, one for each configuration."""
         return frame.frame(frame.flat_rows(self.trials, self.ranking))
 
     def _repr_html_(self) -> str:
@@ -81,27 +81,27 @@ class Results:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs compared. exit_code: what `zbench compare` exits with."""
+    """The comparison of two runs."""
 
     comparison: Comparison
 
     @property
     def exit_code(self) -> ExitCode:
-        """What all answers amount to: PASS, REGRESSION, INCONCLUSIVE, ..."""
+        """Return the exit code of `zbench compare`: PASS, REGRESSION, INCONCLUSIVE, ..."""
         return self.comparison.exit_code
 
     @property
     def trials(self) -> Sequence[Row]:
-        """Each configuration of both: `base`, `head`, `answer`, `step_time`, `exact`."""
+        """Return a row for each configuration: `base`, `head`, `answer`, `step_time`, `exact`."""
         return self.comparison.rows
 
     @cached_property
     def answers(self) -> dict[str, str]:
-        """Trial id of base -> regression, suspected, pass, inconclusive, incorrect, ..."""
+        """Return trial ID of base -> regression, suspected, pass, inconclusive, incorrect, ..."""
         return {row.base.trial_id: row.answer for row in self.trials}
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Return a row for each configuration, as `zbench compare --format csv` has it."""
+        """Return a data frame with the rows of `zbench compare --format csv`, one for each configuration."""
         return frame.frame(list(map(csv.flat, self.trials)))
 
     def _repr_html_(self) -> str:
@@ -111,7 +111,7 @@ class Compared:
 
 
 def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
-    """Return a run: by its path, its id, a tag, a sweep's name, `last` or `last~1`."""
+    """Return a run by its path, its ID, a tag, a sweep's name, `last` or `last~1`."""
     return Results.at(resolve_run(str(run), Path(output_dir)))
 
 
@@ -122,10 +122,10 @@ def sweep(
     output_dir: str | Path = DEFAULT_OUTPUT_DIR,
     quiet: bool = False,
 ) -> Results:
-    """Run a sweep and return its results; what ended it early is raised, and `zbench list` names the run.
+    """Run a sweep and return its results. Raises the error that ended it early; `zbench list` has the run.
 
-    source: a sweep file, the name of a shipped one, or what such a file holds; paths in it then begin here.
-    set: keys of the file and their values. quiet: show no progress on stderr.
+    source: a sweep file, the name of a shipped one, or the content of one as a mapping; paths in a mapping
+    are relative to the working directory. set: key -> value. quiet: show no progress on stderr.
     """
     console.reset()
     console.state.quiet = quiet
@@ -163,7 +163,7 @@ def compare(
 
 
 def _table(caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for notebooks; every text is escaped."""
+    """Return an HTML table for notebooks; every text is escaped."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
     return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"

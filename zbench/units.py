@@ -1,4 +1,4 @@
-"""Sizes, counts and durations as people write them: `512Mi`, `5e8`, `500_000_000`, `120s`."""
+"""Parses and formats sizes, counts and durations such as `512Mi`, `5e8`, `500_000_000`, `120s`."""
 
 import math
 import re
@@ -39,9 +39,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_rate(value: object) -> float:
-    """Return a number per second from `989e12`, `3.35T`, `64GB` or a plain number; ValueError for anything
-    else.
-    """
+    """Return a rate per second from `989e12`, `3.35T`, `64GB` or a number; ValueError for anything else."""
     return float(_scaled(value, _BINARY | _DECIMAL, "989e12 or 3.35T"))
 
 
@@ -78,7 +76,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_clock(seconds: float | None) -> str:
-    """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
+    """Return a duration in seconds as `1:05` or `2:00:00`; `-:--` if it is unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
@@ -87,5 +85,5 @@ def format_clock(seconds: float | None) -> str:
 
 
 def _three_digits(number: float) -> str:
-    """Return a number with three significant digits, and never with an exponent."""
+    """Return a number with three significant digits and without an exponent."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
