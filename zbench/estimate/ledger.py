@@ -45,7 +45,6 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py checks thes
 MODEL = "model"
 """Allocated by code outside the engine, such as the model's forward."""
 _LIFT = torch.ops.aten.lift_fresh.default
-HOST = "host_"
 
 
 @dataclass(slots=True)

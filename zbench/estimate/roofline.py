@@ -106,7 +106,8 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
     sent = received = 0.0
     others = shards - 1
     for kind, payload in traffic.items():
-        share = {"reduce_scatter": others / shards, "all_reduce": 2 * others / shards, "broadcast": 1.0}
-        sent += payload["bytes"] * share.get(kind, float(others))
-        received += payload["bytes"] * (others if kind == "broadcast" else share.get(kind, float(others)))
+        shares = {"reduce_scatter": others / shards, "all_reduce": 2 * others / shards, "broadcast": 1.0}
+        share = shares.get(kind, float(others))
+        sent += payload["bytes"] * share
+        received += payload["bytes"] * (others if kind == "broadcast" else share)
     return sent, received

@@ -1,6 +1,6 @@
 """The training step of torch's data-parallel wrappers: accumulate, clip, one fused Adam step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,13 +50,13 @@ class TorchEngine:
     def __init__(
         self,
         module: nn.Module,
-        named: Mapping[str, nn.Parameter],
+        named: dict[str, nn.Parameter],
         optimizer: torch.optim.Optimizer,
         spec: EngineSpec,
         *,
         set_reducing: Callable[[bool], None],
     ) -> None:
-        self.module, self._named, self._optimizer = module, dict(named), optimizer
+        self.module, self._named, self._optimizer = module, named, optimizer
         self._clipping, self._set_reducing = spec.gradient_clipping, set_reducing
         self._counting = settings.accumulation(spec)
         self._reduces_always = not reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
@@ -111,7 +111,7 @@ class TorchEngine:
         states = self._optimizer_states().values()
         moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
         return {
-            "parameters": _bytes(list(named)),
+            "parameters": _bytes(named),
             "gradients": _bytes([p for p in named if p.requires_grad]),
             "moments": _bytes(moments),
         }
@@ -136,5 +136,5 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _bytes(tensors: Sequence[Tensor]) -> int:
+def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)

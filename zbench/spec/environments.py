@@ -83,14 +83,14 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
 
     packages: what the engine needs besides torch.
     """
-    answer = _asked(executable(written, place), ("torch", *WORKER_NEEDS, *packages))
+    needed = ("torch", *packages, *WORKER_NEEDS)
+    answer = _asked(executable(written, place), needed)
     if isinstance(answer, str):
         return f"{written}: {answer}"
     if answer.python < OLDEST:
         version = ".".join(map(str, answer.python))
         oldest = ".".join(map(str, OLDEST))
         return f"{written} is Python {version}; zbench's worker needs {oldest} or newer"
-    needed = ["torch", *packages, *WORKER_NEEDS]
     missing = [name for name in needed if name not in answer.versions]
     if missing:
         lacks = f"{written} has no {', '.join(missing)}"

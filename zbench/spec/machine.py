@@ -77,7 +77,7 @@ Machine = Annotated[
 """The type of `machine:` in a sweep file."""
 
 
-def described(written: "MachineSpec | str | None", place: Path | None) -> MachineSpec | None:
+def described(written: MachineSpec | str | None, place: Path | None) -> MachineSpec | None:
     """Return the rates of `machine:`. ProblemsError at that key if it names no GPU and no valid file.
 
     place: base of relative paths; None: the working directory.

@@ -63,9 +63,8 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
     return Translated({"name": "accelerate", "workload": workload, "run": run, "engine": engine}, notes)
 
 
-def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translated:
+def from_training_args(given: Mapping[str, Any], base_dir: Path) -> Translated:
     """Return TrainingArguments as a sweep document; a missing key takes the Trainer's default."""
-    given = dict(arguments)
     micro, steps = given.get("per_device_train_batch_size", 8), given.get("gradient_accumulation_steps", 1)
     clipping = given.get("max_grad_norm", 1.0)  # the Trainer's default
     optimizer = {ours: given[theirs] for theirs, ours in _OPTIMIZER.items() if theirs in given}

@@ -29,8 +29,7 @@ _LOSS = "expected module:callable, where callable(model, batch) returns the scal
 def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
     """Return the workload of a model that is not built in. UsageError if it cannot be built."""
     factory, vocabulary = _model(spec, base_dir)
-    on_meta = torch.device("meta") if spec.model.startswith(shapes.PREFIX) else nullcontext()
-    with on_meta:
+    with torch.device("meta") if spec.model.startswith(shapes.PREFIX) else nullcontext():
         model = factory().to("meta")  # only to inspect it; uses no memory
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
