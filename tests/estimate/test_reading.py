@@ -18,9 +18,7 @@ from zbench.estimate.reading import check_simulated
         ({}, {"command": "python train.py"}, r"workload\.command.*zbench run"),
     ],
 )
-def test_what_depends_on_more_than_the_specification_is_refused(
-    engine: dict[str, Any], workload: dict[str, Any], message: str
-) -> None:
+def test_is_refused_by_its_key(engine: dict[str, Any], workload: dict[str, Any], message: str) -> None:
     check_simulated(make_trial({"zero_stage": 3, "offload_optimizer": "cpu"}))
     with pytest.raises(UsageError, match=message):
         check_simulated(make_trial(engine, workload=workload))

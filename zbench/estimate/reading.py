@@ -73,15 +73,9 @@ def check_simulated(trial: TrialSpec) -> None:
     if trial.workload.command is not None:
         raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
     if engine.engine_python is not None:
-        raise UsageError(
-            "engine.engine_python: another environment's engine is not simulated; leave the key out to"
-            " simulate this environment's"
-        )
+        raise UsageError("engine.engine_python: another environment's engine is not simulated; leave it out")
     if engine.engine in PEERS:
-        raise UsageError(
-            f"engine.engine: {engine.engine} needs tensors with data; measure it with `zbench run`, or"
-            " simulate engine: builtin"
-        )
+        raise UsageError(f"engine.engine: {engine.engine} is not simulated; measure it with `zbench run`")
     if engine.compile == "inductor":
         raise UsageError(
             "engine.compile: inductor's kernels are not simulated; compile=aot_eager shows the same graph's"

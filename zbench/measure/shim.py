@@ -1,7 +1,8 @@
-"""Loads the library that counts torch's CPU allocations. It must be loaded before torch.
+"""Loads the library that counts torch's CPU allocations. No torch here: it must be loaded before torch is.
 
-Importing this module calls `load()`. For exact memory figures, import it before the first `import torch` of a
-process (and of a fork server). `zbench.measure.memory` tests it.
+`load()` is called when this module is imported, so `import zbench.measure.shim` before the first `import
+torch` of a process (and of a fork server) is all that exact memory figures need. `zbench.measure.memory`
+tests it.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ _NAME = "_memory_shim.so"
 
 
 class Shim(Protocol):
-    """Counters of torch's CPU allocator: live bytes, their peak, and the number of allocations."""
+    """Counters of the bytes that torch's CPU allocator has handed out and not taken back."""
 
     def zbench_memory_live_bytes(self) -> int: ...
     def zbench_memory_peak_bytes(self) -> int: ...
@@ -25,14 +26,14 @@ class Shim(Protocol):
 
 
 def library_path() -> Path | None:
-    """Return the path of the library in a normal, editable or in-tree installation; None if not built."""
+    """Return where a normal, an editable or an in-tree installation keeps the library; None if not built."""
     places = [Path(place) for place in zbench.__path__]
     places.append(Path(sysconfig.get_path("platlib")) / "zbench")
     return next((place / _NAME for place in places if (place / _NAME).is_file()), None)
 
 
 def load() -> tuple[Shim | None, str | None]:
-    """Return (the loaded library, None), or (None, the reason why it is not available)."""
+    """Return the loaded library, or None and why it is not there."""
     if "torch" in sys.modules:
         return None, "torch was imported before zbench.measure.shim"
     path = library_path()

@@ -1,4 +1,4 @@
-"""The base class of all specification models, and types for sizes that may be written as text."""
+"""What all specification models share: frozen, closed to unknown keys, sizes read from text."""
 
 from typing import Annotated
 
@@ -8,20 +8,20 @@ from zbench.units import parse_bytes, parse_count, parse_duration, parse_rate, p
 
 
 class SpecModel(BaseModel):
-    """Base of the specification models: immutable; an unknown key or a value of another type is an error."""
+    """A frozen part of what was asked; an unknown key or a value of another type is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _not_boolean(value: object) -> object:
-    """Raise ValueError for a boolean: Python treats True as 1, so a numeric choice would accept it."""
+    """Refuse `true` where a number stands among the choices: Python holds True equal to 1."""
     if isinstance(value, bool):
         raise ValueError(f"expected a number, got {str(value).lower()}")
     return value
 
 
 def _written(example: str, **limit: int) -> WithJsonSchema:
-    """Return the JSON Schema of a number or a text such as `512Mi`."""
+    """Return the JSON Schema of a number that may also be written as text such as `512Mi`."""
     number = {"type": "number"} | limit
     return WithJsonSchema(
         {"anyOf": [number, {"type": "string", "pattern": r"^\s*[+]?[0-9]", "examples": [example]}]}
