@@ -139,7 +139,7 @@ def test_states_are_those_of_squeue_and_a_job_that_it_forgot_has_gone(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(slurm_jobs, "_ASK_SECONDS", 0.0)
-    for name, does in (("sbatch", ""), ("squeue", f"cat {tmp_path}/states")):
+    for name, does in (("sbatch", ""), ("srun", ""), ("squeue", f"cat {tmp_path}/states")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
     cluster, jobs = Cluster(SlurmOptions(), "mine", tmp_path / "absent"), [Namespace(job_id=i) for i in "78"]
@@ -177,5 +177,8 @@ def test_options_that_are_none_are_refused(text: str) -> None:
 
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="no sbatch on this machine"):
-        SlurmExecutor(tmp_path, tmp_path, SlurmOptions())
+    for missing in ("sbatch", "srun"):
+        with pytest.raises(UsageError, match=f"no {missing} on this machine"):
+            SlurmExecutor(tmp_path, tmp_path, SlurmOptions())
+        (tmp_path / missing).write_text("#!/bin/sh\n")
+        (tmp_path / missing).chmod(0o755)

@@ -164,8 +164,9 @@ def require_slurm(options: SlurmOptions) -> Any:
         module = importlib.import_module("submitit")
     except ImportError:
         raise UsageError('SLURM jobs need submitit; run: pip install "zbench[slurm]"') from None
-    if options.cluster == "slurm" and shutil.which("sbatch") is None:
-        raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
+    missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+    if options.cluster == "slurm" and missing:
+        raise UsageError(f"no {missing[0]} on this machine; run this on a login node of the cluster")
     trial = module.AutoExecutor(folder=tempfile.gettempdir(), cluster=options.cluster)
     _update(trial, dict(options.parameters))
     return module
