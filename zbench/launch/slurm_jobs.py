@@ -120,9 +120,8 @@ class Cluster:
             for job in jobs if not only_waiting else ():
                 job.cancel(check=False)
             return
-        which = ["--state=PENDING"] if only_waiting else []
         if jobs:  # without a number scancel would end others
-            _output("scancel", *which, *(job.job_id for job in jobs))
+            _output("scancel", *["--state=PENDING"] * only_waiting, *(job.job_id for job in jobs))
         self._next_question = 0.0
 
     def state(self, job: Any) -> str:
@@ -164,9 +163,9 @@ def require_slurm(options: SlurmOptions) -> Any:
         module = importlib.import_module("submitit")
     except ImportError:
         raise UsageError('SLURM jobs need submitit; run: pip install "zbench[slurm]"') from None
-    missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
-    if options.cluster == "slurm" and missing:
-        raise UsageError(f"no {missing[0]} on this machine; run this on a login node of the cluster")
+    for name in ("sbatch", "srun") if options.cluster == "slurm" else ():
+        if shutil.which(name) is None:
+            raise UsageError(f"no {name} on this machine; run this on a login node of the cluster")
     trial = module.AutoExecutor(folder=tempfile.gettempdir(), cluster=options.cluster)
     _update(trial, dict(options.parameters))
     return module
