@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from tools.benchmarks import results
-from tools.benchmarks.trials import heat, neighbour, warm_runner
+from tools.benchmarks.trials import heat, neighbour, smallest_trial, steadier_trial, warm_runner
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.ranking import rank
 from zbench.analysis.settings import Settings
@@ -49,8 +49,9 @@ COLUMNS = (
 
 def ranked(runner: TrialRunner) -> dict[str, Any]:
     """Return what the ranking of a sweep of equals says, and how far `of_compute` of each may be off."""
+    equals = [smallest_trial(number) for number in range(EQUALS)]
     with neighbour():
-        records = [record for repeat in range(RANKED_REPEATS) for record in heat(runner, EQUALS, repeat)]
+        records = [record for repeat in range(RANKED_REPEATS) for record in heat(runner, equals, repeat)]
     correct = [replace(r, correctness=replace(r.correctness, verdict="identical")) for r in records]
     return ranking_finding(correct)  # all are one known configuration
 
@@ -72,10 +73,12 @@ def ranking_finding(records: Sequence[Record]) -> dict[str, Any]:
 
 def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
     """Return what a comparison of two runs of one version says, and what it would if head were slower."""
-    runs = []
+    runs, trial = [], steadier_trial()
     for side in ("base", "head"):
         with neighbour(kind == f"{side} only"):
-            runs.append([record for repeat in range(STORED_REPEATS) for record in heat(runner, 1, repeat)])
+            runs.append(
+                [record for repeat in range(STORED_REPEATS) for record in heat(runner, [trial], repeat)]
+            )
     base, head = runs
     slower = {
         f"{factor:g}": answer(compared(base[:n], [slowed(record, factor) for record in head[:n]]))

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zbench.launch.local import LocalExecutor
@@ -36,9 +36,15 @@ def smallest_trial(number: int = 0) -> TrialSpec:
     )
 
 
-def heat(runner: TrialRunner, count: int, repeat: int) -> list[Record]:
-    """Return one repeat of as many equal trials, that took turns with one another and with the yardsticks."""
-    trials = [smallest_trial(number) for number in range(count)]
+def steadier_trial() -> TrialSpec:
+    """Return a trial whose steps are long enough to vary by 1 to 2 % on a quiet machine."""
+    model = {"layers": 4, "width": 256, "heads": 4, "vocabulary": 4096}
+    workload = {"model": "gpt", "options": model, "sequence_length": 128, "micro_batch_size": 2}
+    return TrialSpec.model_validate(smallest_trial().model_dump(mode="json") | {"workload": workload})
+
+
+def heat(runner: TrialRunner, trials: Sequence[TrialSpec], repeat: int) -> list[Record]:
+    """Return one repeat of trials that took turns with one another and with the yardsticks."""
     lot = random.Random()
     return [record for _, record in runner.run_heat(trials, repeat, lambda _: lambda _: None, lot)]
 

@@ -12,6 +12,7 @@ import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Literal, Protocol
 
 from scipy.special import ndtri
@@ -285,7 +286,7 @@ def doubted(decision: Decision, reason: str) -> Decision:
 
 
 def decide_over(parts: Mapping[str, Family], levels: Levels) -> dict[str, Decision]:
-    """Decide a family over each part of a yardstick; an answer needs the agreement of all parts."""
+    """Decide a family over each part of a yardstick and by plain time; an answer needs all to agree."""
     by_part = {part: decide(family, levels) for part, family in parts.items()}
     names = next(iter(parts.values()))
     return {name: _agreed({part: found[name] for part, found in by_part.items()}) for name in names}
@@ -296,19 +297,17 @@ def _agreed(parts: Mapping[str, Decision]) -> Decision:
 
     The change is the middle one, and the interval contains those of all parts.
     """
-    ones = sorted(parts.values(), key=lambda one: one.log_ratio)
+    ones = list(parts.values())
     least_sure = max(ones, key=lambda one: (not one.is_decided, one.high - one.low))
     answer, reason = least_sure.answer, least_sure.reason
-    names: dict[Answer, list[str]] = {}
-    for part, one in parts.items():
-        names.setdefault(one.answer, []).append(part)
+    names = {own.answer: [part for part, one in parts.items() if one.answer == own.answer] for own in ones}
     if len(names) > 1:
-        says = ", ".join(f"{said} over {' and '.join(those)}" for said, those in names.items())
-        reason = "; ".join(filter(None, [f"the parts of the machine's yardstick disagree: {says}", reason]))
+        says = ", ".join(f"{said} by {' and '.join(those)}" for said, those in names.items())
+        reason = "; ".join(filter(None, [f"the machine's yardstick does not decide: {says}", reason]))
         answer = "suspected" if {"regression", "suspected"} & names.keys() else "inconclusive"
     return replace(
         least_sure, answer=answer, reason=reason,
-        log_ratio=ones[len(ones) // 2].log_ratio,
+        log_ratio=median([one.log_ratio for one in ones]),
         low=min(one.low for one in ones), high=max(one.high for one in ones),
         p_value=max(one.p_value for one in ones), faster=all(one.faster for one in ones),
         detectable=max((one.detectable for one in ones if one.detectable is not None), default=None),

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbench.analysis.settings import STORED_THRESHOLDS
-from zbench.analysis.trials import Source, over_machine, yardstick_versions
+from zbench.analysis.trials import PLAIN, Source, over_machine, yardstick_versions
 from zbench.record.summary import ConfigSummary
 from zbench.spec.metrics import METRICS, STEP_TIMES, Unit, metric_named
 
@@ -279,7 +279,7 @@ def machine_log(trial: Trial) -> tuple[float | None, tuple[int, ...]]:
     if isinstance(trial, KeptTrial):
         return trial.over_machine, trial.yardsticks
     parts = over_machine(trial)
-    repeats = map(statistics.fmean, zip(*parts.values(), strict=True))
+    repeats = map(statistics.fmean, zip(*(parts[part] for part in parts if part != PLAIN), strict=True))
     return statistics.median(repeats) if parts else None, tuple(yardstick_versions(trial))
 
 

@@ -59,6 +59,8 @@ KINDS = (
 )
 """How a warning begins that makes a record's step time doubtful (`zbench.launch.disturbance` writes them)."""
 
+PLAIN = "plain time"  # counts too: load that slows the yardstick may slow a trial by any share of that
+
 LEAST_QUIET = 3
 """Undisturbed repeats that a side must have for its step time to be compared."""
 
@@ -79,7 +81,8 @@ def usable(trial: ConfigSummary) -> tuple[Record, ...]:
 
 
 def over_machine(trial: ConfigSummary) -> dict[str, tuple[float, ...]]:
-    """Return, by part of the machine's yardstick, the log of each repeat's time over that part in its heat.
+    """Return, by part of the machine's yardstick, the log of each repeat's time over that part in its heat;
+    and under `PLAIN` that of the time itself.
 
     Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
     """
@@ -90,7 +93,7 @@ def over_machine(trial: ConfigSummary) -> dict[str, tuple[float, ...]]:
     return {
         part: tuple(log - mean_log(heat.machine[part]) for log, heat in zip(logs, heats, strict=True))
         for part in heats[0].machine
-    }
+    } | {PLAIN: tuple(logs)}
 
 
 def yardstick_versions(trial: ConfigSummary) -> list[int]:
@@ -121,10 +124,6 @@ def _doubt(name: str, trial: ConfigSummary) -> str:
     return f"{len(disturbed)} of {name}'s {len(trial.ok)} repeats were disturbed: {', '.join(kinds)}"
 
 
-def _kind(warning: str) -> str:
-    return warning.split(":")[0]
-
-
 def all_warnings(trials: Sequence[ConfigSummary]) -> list[str]:
     """Return how many repeats of these trials each kind of disturbance struck, in words."""
     counts: dict[str, int] = {}
@@ -135,3 +134,7 @@ def all_warnings(trials: Sequence[ConfigSummary]) -> list[str]:
             for kind in {_kind(text) for text in disturbances(record)}:
                 counts[kind] = counts.get(kind, 0) + 1
     return [f"{kind} in {count} of {total} repeats" for kind, count in counts.items()]
+
+
+def _kind(warning: str) -> str:
+    return warning.split(":")[0]

@@ -209,6 +209,6 @@ def method(comparison: Comparison) -> str:
     if settings.run_noise is not None:
         noise = f"for noise between runs of {100 * settings.run_noise:g} %, as --run-noise states"
     elif not comparison.no_yardstick:
-        noise = "for 2 %, each repeat over each part of the machine's yardstick in its own heat"
+        noise = "for 2 %, plain and over each part of the machine's yardstick in each repeat's heat"
     less = "--paired detects smaller changes"
     return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"
