@@ -28,6 +28,7 @@ from zbench.analysis.paired import (
     block_replicates,
     replicates_in_turns,
 )
+from zbench.analysis.trials import PLAIN
 from zbench.launch.sweep import shuffled
 
 Floats = NDArray[np.float64]
@@ -128,7 +129,8 @@ def over_yardstick(
     base, head = KINDS[kind](rng, noise * math.sqrt(1 - OWN_SHARE**2), 2 * n).reshape(2, n)
     head += math.log1p(effect) + (rng.normal(0, between) if between == MISSED else between)
     loaded = rng.integers(2)
-    family = {}
+    plain = Unpaired(tuple(base.tolist()), tuple(head.tolist()), RESIDUAL)
+    family = {PLAIN: {"x": (plain, math.log1p(STORED_MARGIN))}}  # as if no load slowed it: it objects least
     for part, beside in PARTS.items():
         own = rng.normal(0, noise * OWN_SHARE, (2, n))
         own[loaded] += rng.normal(0, beside, n) * (between == MISSED)

@@ -123,9 +123,9 @@ def compare_runs(
     """Compare two stored runs, measured at different times: unpaired.
 
     Each repeat is divided by each part of the machine's yardstick in its own heat, and an answer needs the
-    agreement of all parts. Without a yardstick the machine's noise between runs widens the intervals. noise:
-    that of earlier runs, by base's trial id. `settings.run_noise` replaces both. IncomparableError if the
-    machines are unlike (unless `settings.across`) or no configuration is in both.
+    agreement of all parts and of the time itself. Without a yardstick the machine's noise between runs widens
+    the intervals. noise: that of earlier runs, by base's trial id. `settings.run_noise` replaces both.
+    IncomparableError if the machines are unlike (unless `settings.across`) or no configuration is in both.
     """
     unlike = unlike_machines(base, head)
     if unlike and not settings.across:
