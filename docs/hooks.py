@@ -39,7 +39,7 @@ _NAV = {
     ),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }
-_TITLES = {"benchmarks/false_claims.md": "One version against itself"}  # what a page without a heading is called
+_TITLES = {"benchmarks/false_claims.md": "One version against itself"}  # of pages without a heading
 _EXCLUDED = ("hooks.py", "reference.py")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
