@@ -11,6 +11,7 @@ import pytest
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.decision import RESIDUAL, Levels, Unpaired, decide_over
 from zbench.analysis.settings import Settings
+from zbench.analysis.statistics import share_followed
 from zbench.record.record import Heat, Record
 from zbench.report.exports import texts
 
@@ -77,6 +78,21 @@ def test_a_neighbour_beside_one_side_makes_no_claim_and_hides_no_doubling(felt: 
     assert not any(one.answer in wrong or one.faster for one in decisions(0.0, 60))
     assert felt == 0.0 or sum(one.answer == "regression" for one in decisions(1.0, 100)) >= 80
     assert not any(one.faster for one in decisions(0.25, 60))
+
+
+def test_a_part_counts_as_far_as_the_repeats_may_follow_it_and_wholly_if_it_changed_between_the_runs() -> (
+    None
+):
+    rng = np.random.default_rng(3)
+    answers = []
+    for _ in range(300):
+        memory = rng.normal(0, 0.1, (2, 1)) + rng.normal(0, 0.1, (2, 7))
+        runs = [beside((rng.normal(0, 0.01, 7) + pace).tolist(), {"memory": pace}) for pace in memory]
+        answers.append(compared(*runs).rows[0].answer)
+    assert answers.count("regression") <= 6
+    own, pace = rng.normal(0, 0.01, (2, 7)), rng.normal(0, 0.1, (2, 7))
+    shares = [share_followed(own, pace + np.array([[0.0], [apart]])) for apart in (0.0, 0.6)]
+    assert (shares[0] < 0.3, shares[1]) == (True, 1.0)
 
 
 def test_a_part_that_disagrees_is_named() -> None:

@@ -134,8 +134,8 @@ def over_yardstick(
     for part, beside in PARTS.items():
         own = rng.normal(0, noise * OWN_SHARE, (2, n))
         own[loaded] += rng.normal(0, beside, n) * (between == MISSED)
-        paced = [tuple((side - pace).tolist()) for side, pace in zip((base, head), own, strict=True)]
-        family[part] = {"x": (Unpaired(paced[0], paced[1], RESIDUAL), math.log1p(STORED_MARGIN))}
+        evidence = decision.over_part((base.tolist(), head.tolist()), own.tolist())
+        family[part] = {"x": (evidence, math.log1p(STORED_MARGIN))}
     return label(decision.decide_over(family, Levels.single(ALPHA))["x"])
 
 

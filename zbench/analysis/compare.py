@@ -10,21 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from zbench.analysis import decision
+from zbench.analysis import decision, trials
 from zbench.analysis.decision import RESIDUAL, Decision, Evidence, Levels, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
-from zbench.analysis.trials import (
-    RunResults,
-    Source,
-    all_warnings,
-    doubt,
-    over_machine,
-    quiet,
-    step_logs,
-    yardstick_versions,
-)
+from zbench.analysis.trials import PLAIN, RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary, is_incorrect, known_rate
 
@@ -96,7 +87,7 @@ class Comparison:
     def warnings(self) -> list[str]:
         """Return the disturbances of both sides' repeats, in words."""
         sides = (("base", [row.base for row in self.rows]), ("head", [row.head for row in self.rows]))
-        return [f"{name}: {text}" for name, side in sides for text in all_warnings(side)]
+        return [f"{name}: {text}" for name, side in sides for text in trials.all_warnings(side)]
 
     @property
     def exit_code(self) -> ExitCode:
@@ -122,9 +113,10 @@ def compare_runs(
 ) -> Comparison:
     """Compare two stored runs, measured at different times: unpaired.
 
-    Each repeat is divided by each part of the machine's yardstick in its own heat, and an answer needs the
-    agreement of all parts and of the time itself. Without a yardstick the machine's noise between runs widens
-    the intervals. noise: that of earlier runs, by base's trial id. `settings.run_noise` replaces both.
+    Each repeat is divided by each part of the machine's yardstick in its own heat, as far as the repeats may
+    follow that part. An answer needs the agreement of all parts and of the time itself. Without a yardstick
+    the machine's noise between runs widens the intervals. noise: that of earlier runs, by base's trial id.
+    `settings.run_noise` replaces both.
     IncomparableError if the machines are unlike (unless `settings.across`) or no configuration is in both.
     """
     unlike = unlike_machines(base, head)
@@ -139,7 +131,7 @@ def compare_runs(
         gaps = dict.fromkeys(gaps, "--run-noise states the noise between the runs")
     decisions = _stored_decisions(pairs, gaps, settings, noise or {})
     for name, answer in decisions.items():
-        if gaps[name] and (reason := doubt(*pairs[name])):
+        if gaps[name] and (reason := trials.doubt(*pairs[name])):
             decisions[name] = decision.doubted(answer, reason)
     why = next((gap for name, gap in gaps.items() if gap and name in decisions), "")
     return replace(build(base, head, settings, decisions, unlike=unlike), no_yardstick=why)
@@ -184,31 +176,34 @@ def _stored_decisions(
 ) -> dict[str, Decision]:
     """Return the decisions by base's trial id: over all parts of the yardstick, if no trial lacks it."""
     margin = settings.margin("step_time")
-    beside = {name: [over_machine(trial) for trial in pairs[name]] for name, gap in gaps.items() if not gap}
+    beside = {
+        name: [trials.turn_logs(trial) for trial in pairs[name]] for name, gap in gaps.items() if not gap
+    }
     family: dict[str, tuple[Evidence, float]] = {
         name: (evidence, margin)
         for name, pair in pairs.items()
         if (evidence := _stored_evidence(pair, settings, noise.get(name))) is not None
     }
     parts = {}
-    for part in next(iter(beside.values()), [{"": ()}])[0]:
-        quotients = {
-            name: (Unpaired(base[part], head[part], RESIDUAL), margin)
-            for name, (base, head) in beside.items()
-        }
-        parts[part] = family | quotients
+    for part in next(iter(beside.values()), [{PLAIN: ()}])[0]:
+        parts[part] = family | {name: (_beside(part, *sides), margin) for name, sides in beside.items()}
     return decision.decide_over(parts, Levels.single(settings.alpha))
+
+
+def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Unpaired:
+    own = (base[PLAIN], head[PLAIN])
+    return Unpaired(*own, RESIDUAL) if part == PLAIN else decision.over_part(own, (base[part], head[part]))
 
 
 def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
     """Return why two trials cannot be compared over the machine's yardstick; empty if they can."""
     sides = list(zip((base.name, head.name), pair, strict=True))
-    lacking = [name for name, trial in sides if not over_machine(trial)]
+    lacking = [name for name, trial in sides if not trials.turn_logs(trial)]
     if lacking:
         return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
     if any(base.facts.get(key) != head.facts.get(key) for key in ("cpu", "cores", "usable_threads")):
         return "it cannot compare another CPU, or other cores"
-    versions = [yardstick_versions(trial) for trial in pair]
+    versions = [trials.yardstick_versions(trial) for trial in pair]
     if versions[0] != versions[1] or len(versions[0]) > 1:
         each = ", ".join(
             f"{name} {' and '.join(map(str, v))}" for (name, _), v in zip(sides, versions, strict=True)
@@ -219,8 +214,8 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
 
 def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> Unpaired | None:
     """Return the step times of the undisturbed repeats, or of all repeats if a side has too few."""
-    doubtful = bool(doubt(*pair))
-    base, head = (step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in pair)
+    doubtful = bool(trials.doubt(*pair))
+    base, head = (trials.step_logs(trial, None if doubtful else trials.quiet(trial)) for trial in pair)
     if not base or not head:
         return None
     if settings.run_noise is not None:

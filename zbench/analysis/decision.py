@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 from scipy.special import ndtri
 
 from zbench.analysis import statistics
-from zbench.analysis.statistics import RatioEstimate
+from zbench.analysis.statistics import RatioEstimate, Sides
 
 UNKNOWN_SHIFT = math.log(1.5)
 """Assumed difference of two runs by the machine alone, if the noise between runs is unknown: 50 %."""
@@ -283,6 +283,13 @@ def doubted(decision: Decision, reason: str) -> Decision:
     shown = decision.answer in ("regression", "suspected")
     answer: Answer = "suspected" if shown else "inconclusive"
     return replace(decision, answer=answer, faster=False, needed=None, reason=reason)
+
+
+def over_part(own: Sides, part: Sides) -> Unpaired:
+    """Return two stored runs' times over a part of the yardstick, by the share of it that they may follow."""
+    share = statistics.share_followed(own, part)
+    sides = [tuple(t - share * p for t, p in zip(*logs, strict=True)) for logs in zip(own, part, strict=True)]
+    return Unpaired(sides[0], sides[1], RESIDUAL)
 
 
 def decide_over(parts: Mapping[str, Family], levels: Levels) -> dict[str, Decision]:

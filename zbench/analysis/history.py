@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbench.analysis.settings import STORED_THRESHOLDS
-from zbench.analysis.trials import PLAIN, Source, over_machine, yardstick_versions
+from zbench.analysis.trials import Source, turn_logs, yardstick_versions
 from zbench.record.summary import ConfigSummary
 from zbench.spec.metrics import METRICS, STEP_TIMES, Unit, metric_named
 
@@ -278,9 +278,9 @@ def machine_log(trial: Trial) -> tuple[float | None, tuple[int, ...]]:
     """Return the log of a trial's time over the machine's yardstick, if known, and that one's versions."""
     if isinstance(trial, KeptTrial):
         return trial.over_machine, trial.yardsticks
-    parts = over_machine(trial)
-    repeats = map(statistics.fmean, zip(*(parts[part] for part in parts if part != PLAIN), strict=True))
-    return statistics.median(repeats) if parts else None, tuple(yardstick_versions(trial))
+    *parts, times = turn_logs(trial).values() or [()]
+    repeats = [time - statistics.fmean(paces) for time, *paces in zip(times, *parts, strict=True)]
+    return statistics.median(repeats) if repeats else None, tuple(yardstick_versions(trial))
 
 
 def _over_machine(trials: Sequence[KeptTrial], unit: Unit) -> list[float] | None:

@@ -8,20 +8,11 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from zbench.analysis import compare, decision
+from zbench.analysis import compare, decision, paired
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision, Levels, Paired
 from zbench.analysis.group_sequential import nominal_levels
-from zbench.analysis.paired import (
-    Blocks,
-    Order,
-    Side,
-    block_difference,
-    block_orders,
-    block_replicates,
-    control,
-    replicates_in_turns,
-)
+from zbench.analysis.paired import Blocks, Order, Side
 from zbench.analysis.rows import match_trials
 from zbench.analysis.settings import Settings
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
@@ -150,7 +141,7 @@ class PairedMeasurement:
         self._tell("control: base against itself")
         before = [self._sample("base") for _ in range(_CONTROL)]
         self._pair_up()
-        decisions = self._measure(block_orders(self._plan.most, self._plan.seed))
+        decisions = self._measure(paired.block_orders(self._plan.most, self._plan.seed))
         self._tell("control: base against itself, again")
         after = [self._keep("base", self._samples.last("base")) for _ in range(_CONTROL)]
         return self._comparison(decisions, before, after)
@@ -211,11 +202,11 @@ class PairedMeasurement:
             in_turns &= taken is not None
             records = taken or (self._samples.take(side) for side in (first, second))
             samples += [self._keep(*sample) for sample in zip((first, second), records, strict=True)]
-        replicates = replicates_in_turns if in_turns else block_replicates
+        replicates = paired.replicates_in_turns if in_turns else paired.block_replicates
         for name in self._differences:
             if all(name in sample for sample in samples):
                 seconds = [sample[name] for sample in samples]
-                self._differences[name] += (block_difference(order, seconds),)
+                self._differences[name] += (paired.block_difference(order, seconds),)
                 self._replicates[name] += replicates(order, seconds)
 
     def _sample(self, side: Side) -> Sample:
@@ -236,7 +227,7 @@ class PairedMeasurement:
         self, decisions: Mapping[str, Decision], before: Sequence[Sample], after: Sequence[Sample]
     ) -> Comparison:
         """Judge all that was seen; a control that moved takes every answer about time back."""
-        checked = control(
+        checked = paired.control(
             *({name: [s[name] for s in side if name in s] for name in decisions} for side in (before, after))
         )
         if checked.moved(self._settings.alpha):

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import fdtr, stdtr, stdtrit
 
 Floats = NDArray[np.float64]
+Sides = tuple[Sequence[float], Sequence[float]]
+"""Logarithms of base and of head."""
 
 MAX_EXACT_PAIRS = 40
 """Sign flips are enumerated in two halves, 2**20 sums each; more pairs than this are never needed here."""
@@ -124,6 +126,24 @@ def unpaired_estimate(base: Sequence[float], head: Sequence[float], run_noise: f
     spread = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
     degrees = variance**2 / spread if spread > 0 else float(len(a) + len(b) - 2)
     return RatioEstimate(ratio, math.sqrt(variance), degrees, len(a), len(b), paired=False, floor=floor)
+
+
+def share_followed(own: Sides, part: Sides) -> float:
+    """Return which share of a yardstick's change the times of two runs follow at most: 0 to 1, at 95 %.
+
+    own, part: base and head, a logarithm for each repeat. The bound is that of the slope of least squares of
+    the repeats about the means of their runs. Where the runs' means of the part lie farther apart than these
+    repeats do, something changed between the runs that no repeat shows: all of it may count, so 1.
+    """
+    times, paces = (
+        np.concatenate([np.subtract(side, np.mean(side)) for side in both]) for both in (own, part)
+    )
+    if abs(np.mean(part[1]) - np.mean(part[0])) >= np.ptp(paces):
+        return 1.0
+    squares, degrees = float(paces @ paces), len(paces) - 3
+    slope = float(times @ paces) / squares
+    error = math.sqrt(float(np.square(times - slope * paces).sum()) / degrees / squares)
+    return min(1.0, max(0.0, slope - error * float(stdtrit(degrees, 0.05))))
 
 
 def pooled_spread(base: Sequence[float], head: Sequence[float]) -> float:

@@ -59,6 +59,7 @@ KINDS = (
 )
 """How a warning begins that makes a record's step time doubtful (`zbench.launch.disturbance` writes them)."""
 
+Logs = dict[str, tuple[float, ...]]
 PLAIN = "plain time"  # counts too: load that slows the yardstick may slow a trial by any share of that
 
 LEAST_QUIET = 3
@@ -80,20 +81,16 @@ def usable(trial: ConfigSummary) -> tuple[Record, ...]:
     return () if _doubt("it", trial) else quiet(trial)
 
 
-def over_machine(trial: ConfigSummary) -> dict[str, tuple[float, ...]]:
-    """Return, by part of the machine's yardstick, the log of each repeat's time over that part in its heat;
-    and under `PLAIN` that of the time itself.
+def turn_logs(trial: ConfigSummary) -> Logs:
+    """Return the mean log of each repeat's turns as `PLAIN`, and of each part of the yardstick in its heat.
 
     Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
     """
     heats = [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
     if len(heats) < LEAST_QUIET:
         return {}
-    logs = [mean_log(heat.turn_seconds) for heat in heats]
-    return {
-        part: tuple(log - mean_log(heat.machine[part]) for log, heat in zip(logs, heats, strict=True))
-        for part in heats[0].machine
-    } | {PLAIN: tuple(logs)}
+    parts = {part: tuple(mean_log(heat.machine[part]) for heat in heats) for part in heats[0].machine}
+    return parts | {PLAIN: tuple(mean_log(heat.turn_seconds) for heat in heats)}
 
 
 def yardstick_versions(trial: ConfigSummary) -> list[int]:

@@ -9,15 +9,7 @@ from torch import Tensor
 from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, results
 from tests.engine.adam.host_kernels import COMPILER, HostKernels
 from tests.engine.plain import bits
-from zbench.engine.adam import (
-    AdamBackend,
-    AdamTask,
-    CudaAdam,
-    NativeAdam,
-    Slot,
-    adam_step_,
-    cuda_unavailable_reason,
-)
+from zbench.engine import adam
 
 PLACES = [
     pytest.param("host", marks=pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")),
@@ -31,16 +23,16 @@ PLACES = [
 ]
 
 
-def backend_on(place: str) -> AdamBackend:
+def backend_on(place: str) -> adam.AdamBackend:
     """Return the CUDA kernels, or the same compiled for the host."""
-    return {"cuda": CudaAdam, "host": HostKernels}[place]()
+    return {"cuda": adam.CudaAdam, "host": HostKernels}[place]()
 
 
 def device(place: str) -> str:
     return "cuda" if place == "cuda" else "cpu"
 
 
-def moved(task: AdamTask, place: str) -> AdamTask:
+def moved(task: adam.AdamTask, place: str) -> adam.AdamTask:
     """Return the task with copies of its tensors there; each at its old distance from an aligned address."""
 
     def move(tensor: Tensor | None) -> Tensor | None:
@@ -51,8 +43,8 @@ def moved(task: AdamTask, place: str) -> AdamTask:
         home[offset:].copy_(tensor)
         return home[offset:]
 
-    def move_slot(slot: Slot) -> Slot:
-        return Slot(*(move(getattr(slot, field.name)) for field in dataclasses.fields(slot)))  # type: ignore[arg-type]
+    def move_slot(slot: adam.Slot) -> adam.Slot:
+        return adam.Slot(*(move(getattr(slot, field.name)) for field in dataclasses.fields(slot)))  # type: ignore[arg-type]
 
     return dataclasses.replace(
         task,
@@ -78,7 +70,7 @@ def test_one_call_returns_the_cpus_bits(place: str, grads: torch.dtype, moments:
         torch.zeros(1, dtype=torch.int64),
         torch.zeros(1, dtype=torch.int64, device=device(place)),
     )
-    NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
+    adam.NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
     backend_on(place).update(theirs, grad_scale=0.37, nonfinite=their_count)
     for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for left, right in zip(results(mine), results(other), strict=True):
@@ -95,7 +87,7 @@ def test_chunk_sums_are_the_cpus(place: str, dtype: torch.dtype) -> None:
         [torch.zeros(-(-grad.numel() // 256), dtype=torch.float64, device=where) for grad in grads]
         for where in ("cpu", device(place))
     )
-    NativeAdam().chunk_square_sums(grads, sums)
+    adam.NativeAdam().chunk_square_sums(grads, sums)
     backend_on(place).chunk_square_sums([grad.to(device(place)) for grad in grads], their_sums)
     for left, right in zip(sums, their_sums, strict=True):
         assert torch.equal(left.isfinite(), right.cpu().isfinite())
@@ -110,12 +102,12 @@ def test_the_function_updates_cuda_tensors() -> None:
     theirs[0].copy_(ours[0])
     for (param,) in (ours, theirs):
         grad, moments = torch.ones_like(param), [torch.zeros_like(param) for _ in range(2)]
-        adam_step_(param, grad, *moments, step=1, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
+        adam.adam_step_(param, grad, *moments, step=1, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
     assert torch.equal(ours[0], theirs[0].cpu())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_cuda_says_why() -> None:
-    assert cuda_unavailable_reason()
+    assert adam.cuda_unavailable_reason()
     with pytest.raises(RuntimeError, match="CudaAdam"):
-        CudaAdam()
+        adam.CudaAdam()
