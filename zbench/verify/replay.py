@@ -8,6 +8,7 @@ what remains with what a fault would look like (`DIRECTIONS`), each element weig
 of parameters, ranks and steps can be added up, and any coefficient follows from them.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -29,7 +30,9 @@ Parts = dict[str, State]
 """A rank's part by `NAME@PLACE`, the place being anything that tells the parts of one parameter apart."""
 
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-_CHUNK = 1 << 17
+_CHUNK = 1 << 15  # elements whose float64 intermediates stay in a core's cache
+_SAMPLE = 1 << 17
+_UNITS = np.eye(5)
 _UNIT, _BFLOAT16 = UNIT_ROUNDOFF, 2.0**-8
 
 
@@ -97,49 +100,49 @@ class Remainder:
     worst_moment: float = 0.0
     alike: float = 1.0
 
-    def add(self, old: State, new: State, adam: Adam, rebuilt: bool) -> None:
-        """Add a chunk's part."""
-        coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
-        mean, square = new["exp_avg"].double(), new["exp_avg_sq"].double()
-        gradient = _gradient(old, new, adam)
+    def add(self, old: State, new: State, adam: Adam, rebuilt: bool, coarse: float) -> None:
+        """Add a chunk's part, given as float64 copies, which are overwritten.
+
+        rebuilt: `new` has second moments that nobody kept. coarse: unit roundoff of the engine's moments, if
+        they are not float32.
+        """
         if not rebuilt:
-            self._add_moments(old, new, gradient, adam, coarse)
-        largest = new["max_exp_avg_sq"].double() if "max_exp_avg_sq" in new else square
-        start, end = old["param"].double(), new["param"].double()
+            self._add_moments(old, new, adam, coarse)
+        mean, largest = new["exp_avg"], new.get("max_exp_avg_sq", new["exp_avg_sq"])
+        start, end = old["param"], new["param"]
         first, second = adam.corrections(self.count)
-
-        def update_by(denominator: Tensor) -> Tensor:
-            return torch.where(mean == 0, 0.0, mean * (-adam.lr / first) / denominator)
-
-        denominator = (largest / second).sqrt() + adam.eps
-        update = update_by(denominator)
-        decay = -adam.lr * start
-        rest = end - start - update - (adam.weight_decay * decay if adam.decoupled else 0.0)
-        noise = _UNIT * (start.abs() + end.abs() + 4 * update.abs()) + 2 * coarse * update.abs() + TINY
-        noise += torch.where(mean == 0, 0.0, (1 + adam.lr / first) * SMALLEST / denominator)  # if subnormal
-        eps = torch.where(mean == 0, 0.0, -update * adam.eps / denominator)
-        inside = update_by((largest / second + adam.eps).sqrt()) - update
-        rows = torch.stack([rest, update, decay, eps, inside]) / noise
-        self.gram += (rows @ rows.T).numpy()
-        corrected = rows[LENGTH] + rows[EPS]  # what the second moments' bias correction acts on
-        left = rows[0] - _healthy_part(rows[0], corrected, adam.lengths_in_float32(self.count)) * corrected
+        longest, square, still = mean * (-adam.lr / first), largest / second, mean == 0
+        denominator = square.sqrt().add_(adam.eps).masked_fill_(still, math.inf)
+        update = longest / denominator
+        inside = longest.div_(square.add_(adam.eps).sqrt_().masked_fill_(still, math.inf)).sub_(update)
+        decay = start * -adam.lr
+        rest = (end - start).sub_(update).sub_(decay, alpha=adam.weight_decay if adam.decoupled else 0.0)
+        noise = start.abs_().add_(end.abs_()).mul_(_UNIT)
+        noise.add_(update.abs(), alpha=4 * _UNIT + 2 * coarse).add_(TINY)
+        noise.add_(denominator.reciprocal_(), alpha=(1 + adam.lr / first) * SMALLEST)  # of subnormal moments
+        eps = denominator.mul_(update).mul_(-adam.eps)
+        rows = torch.stack([rest, update, decay, eps, inside]).mul_(noise.reciprocal_())
+        gram = (rows @ rows.T).numpy()
+        self.gram += gram
+        corrected = _UNITS[LENGTH] + _UNITS[EPS]  # what the second moments' bias correction acts on
+        left = _without(corrected, _UNITS[0], gram, adam.lengths_in_float32(self.count))
         if adam.decoupled:
-            left = left - _healthy_part(left, rows[DECAY], (adam.decay_in_float32,)) * rows[DECAY]
-        self.worst = max(self.worst, float(left.abs().max()))
+            left = _without(_UNITS[DECAY], left, gram, (adam.decay_in_float32,))
+        self.worst = max(self.worst, float((torch.from_numpy(left) @ rows).abs_().max()))
 
-    def _add_moments(self, old: State, new: State, gradient: Tensor, adam: Adam, coarse: float) -> None:
-        before, square = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"].double()
-        rate, size = 1 - adam.beta2, new["exp_avg"].double().abs() + _kept(old, new, "exp_avg").abs()
-        given = gradient.square() * rate
-        rest = square - adam.beta2 * before - given
-        unsure = (4 * _UNIT + coarse) * size / (1 - adam.beta1)  # of the gradient
-        noise = (3 * _UNIT + coarse) * (square + before) + TINY
-        noise += rate * unsure * (2 * gradient.abs() + unsure)
-        rows = torch.stack([rest, given - rate * before]) / noise
+    def _add_moments(self, old: State, new: State, adam: Adam, coarse: float) -> None:
+        before, square, gradient = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"], _gradient(old, new, adam)
+        rate, size = 1 - adam.beta2, new["exp_avg"].abs().add_(_kept(old, new, "exp_avg").abs())
+        given = gradient.square().mul_(rate)
+        rest = square.sub(before, alpha=adam.beta2).sub_(given)
+        unsure = size.mul_((4 * _UNIT + coarse) / (1 - adam.beta1))  # of the gradient
+        noise = (square + before).mul_(3 * _UNIT + coarse).add_(TINY)
+        noise.add_(gradient.abs_().mul_(2).add_(unsure).mul_(unsure), alpha=rate)
+        rows = torch.stack([rest, given.sub_(before, alpha=rate)]).mul_(noise.reciprocal_())
         self.moments += (rows @ rows.T).numpy()
         rounded = rows[1] * adam.beta2_in_float32  # of engines that round beta2 first, and 1 - beta2 with it
         left = rows[0] - rows[0].clamp(rounded.clamp(max=0), rounded.clamp(min=0))
-        self.worst_moment = max(self.worst_moment, float(left.abs().max()))
+        self.worst_moment = max(self.worst_moment, float(left.abs_().max()))
 
 
 def replay(
@@ -166,13 +169,22 @@ def replay(
             if adam.amsgrad:
                 new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
         remainder = Remainder(name, rank, step, count, new["param"].numel())
+        coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
         for first in range(0, new["param"].numel(), _CHUNK):
             cut = slice(first, first + _CHUNK)
-            was, now = ({kind: v[cut] for kind, v in state.items()} for state in (old, new))
-            remainder.add(was, now, adam, rebuilt)
-        moved = new["param"][:_CHUNK].double() - old["param"][:_CHUNK].double()
-        remainder.alike = moved.numel() / torch.unique(moved).numel()
+            was, now = (
+                {kind: value[cut].to(torch.float64, copy=True) for kind, value in state.items()}
+                for state in (old, new)
+            )
+            remainder.add(was, now, adam, rebuilt, coarse)
+        remainder.alike = _alike(old["param"][:_SAMPLE], new["param"][:_SAMPLE])
         yield remainder
+
+
+def _alike(start: Tensor, end: Tensor) -> float:
+    """Return how many elements on average moved by the same value."""
+    moved = np.sort((end.double() - start.double()).numpy())  # several times as fast as torch.unique
+    return len(moved) / (1 + np.count_nonzero(moved[1:] != moved[:-1]))
 
 
 def _kept(old: State, new: State, kind: str) -> Tensor:
@@ -185,10 +197,10 @@ def _gradient(old: State, new: State, adam: Adam) -> Tensor:
     return (new["exp_avg"].double() - adam.beta1 * _kept(old, new, "exp_avg")) / (1 - adam.beta1)
 
 
-def _healthy_part(rest: Tensor, direction: Tensor, ways: tuple[float, ...]) -> float:
-    """Return how much of a direction the remainder holds, as far as float32's ways to round explain it."""
-    own = float(direction @ direction)
-    return within(float(rest @ direction) / own, ways) if own > 0 else 0.0
+def _without(direction: Products, left: Products, gram: Products, ways: tuple[float, ...]) -> Products:
+    """Return a combination of rows without its share of another, as far as float32's rounding explains it."""
+    own = float(direction @ gram @ direction)
+    return left - within(float(left @ gram @ direction) / own, ways) * direction if own > 0 else left
 
 
 def within(share: float, ways: tuple[float, ...]) -> float:

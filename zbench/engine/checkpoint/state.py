@@ -6,8 +6,9 @@ moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64)
 and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +19,7 @@ from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.access import Frozen
 from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
+from zbench.engine.partition import Extent
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import Segment
@@ -26,6 +28,7 @@ from zbench.errors import UsageError
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
 _FROZEN = ("frozen", "param")
 _WHOLE = Tag("the state of a parameter")
+_TOGETHER = 1 << 20  # elements that one collective gathers at most, unless one parameter has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,13 @@ class EngineState:
 
     def full_values(self) -> dict[str, Tensor]:
         """Return name -> float32 values of every parameter, whole, on every rank."""
-        trained = {t.name: self._whole(t, self._master, torch.float32) for t in self.param_infos}
+        trained = self._all(self._master, torch.float32)
         return trained | {t.name: self.frozen.read(t).float() for t in self.frozen.members}
 
     def full_moments(self, kind: str) -> dict[str, Tensor]:
         """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
-        kinds = [(part, dtype) for name, part, dtype in self._sharded() if name == kind]
-        return {t.name: self._whole(t, *of_kind) for of_kind in kinds for t in self.param_infos}
+        kinds = (self._all(part, dtype) for name, part, dtype in self._sharded() if name == kind)
+        return next(kinds, {})
 
     def entries(self) -> Iterator[StateEntry]:
         """Yield the whole state; every rank reads the same entries in the same order, one at a time."""
@@ -202,31 +205,53 @@ class EngineState:
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.dtype_group].of(s)
 
+    def _all(self, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return name -> whole tensor of every trained parameter; small ones are gathered together."""
+        values: dict[str, Tensor] = {}
+        ends = itertools.accumulate(t.parameter.numel() for t in self.param_infos)
+        numbered = zip(ends, self.param_infos, strict=True)
+        for _, group in itertools.groupby(numbered, lambda one: one[0] // _TOGETHER):
+            infos = [t for _, t in group]
+            values |= zip((t.name for t in infos), self._gathered(infos, part, dtype), strict=True)
+        return values
+
     def _whole(self, t: ParamInfo, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> Tensor:
-        """Return one parameter's whole tensor in CPU memory, from every rank's parts of its segments.
+        return self._gathered([t], part, dtype)[0]
+
+    def _gathered(
+        self, infos: Sequence[ParamInfo], part: Callable[[Segment], Tensor], dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Return parameters' whole tensors in CPU memory, from every rank's parts of their segments.
 
         Every rank asks for the same parameters in the same order.
         """
-        layout, shape = self.shard.layout, t.parameter.shape
-        span = layout.spans[t.index]
-        parts = [
-            part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype) for s in self._segments[t.index]
+        spans = [self.shard.layout.spans[t.index] for t in infos]
+        own = [
+            [part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype) for s in self._segments[t.index]]
+            for t, span in zip(infos, spans, strict=True)
         ]
-        own = torch.cat([torch.empty(0, dtype=dtype), *parts])
+        none = torch.empty(0, dtype=dtype)
         if self.shard.keeps_all:
-            return own.view(shape)
-        pieces = [(shard, at, length) for _, shard, _, at, length in layout.runs(span, layout.blocks)]
-        taken = [0] * layout.shards
-        for shard, _, length in pieces:
-            taken[shard] += length
+            values = [torch.cat([none, *parts]) for parts in own]
+        else:
+            values = self._exchanged(torch.cat([none, *itertools.chain(*own)]), spans)
+        return [value.view(t.parameter.shape) for t, value in zip(infos, values, strict=True)]
+
+    def _exchanged(self, own: Tensor, spans: Sequence[Extent]) -> list[Tensor]:
+        """Return the whole values of these spans; own: this rank's parts of them, end to end."""
+        layout = self.shard.layout
+        values, taken = [own.new_empty(span.length) for span in spans], [0] * layout.shards
+        pieces: list[tuple[Tensor, int, int]] = []  # where it goes, whose it is, and where it is there
+        for value, span in zip(values, spans, strict=True):
+            for _, shard, _, at, length in layout.runs(span, layout.blocks):
+                pieces.append((value[at : at + length], shard, taken[shard]))
+                taken[shard] += length
         sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
         gathered = self.collectives.gather_shards(sent, _WHOLE)
-        whole, taken = own.new_empty(span.length), [0] * layout.shards
-        for shard, at, length in pieces:
-            whole[at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
-            taken[shard] += length
-        return whole.view(shape)
+        for out, shard, at in pieces:
+            out.copy_(gathered[shard, at : at + len(out)])
+        return values
 
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:
