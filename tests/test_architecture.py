@@ -217,18 +217,18 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7431,
-    "spec": 3166,
-    "launch": 3319,
-    "cli": 2543,
+    "engine": 7451,
+    "spec": 3158,
+    "launch": 3251,
+    "cli": 2542,
     "report": 2558,
-    "analysis": 2083,
-    "worker": 1546,
-    "tune": 1118,
-    "estimate": 910,
-    "verify": 1450,
-    "workloads": 684,
-    "record": 879,
+    "analysis": 2080,
+    "worker": 1542,
+    "tune": 1105,
+    "estimate": 909,
+    "verify": 1455,
+    "workloads": 683,
+    "record": 871,
     "measure peers errors units": 861,
 }
 
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_647), ("tests", 30_466)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_597), ("tests", 30_350)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

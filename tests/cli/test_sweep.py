@@ -53,7 +53,7 @@ def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code
 
 def test_flags_are_settings(zbench, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1", "--seed", "7", "--timeout", "9s", "--set", "steps=3")
-    assert "imply_oom: true" in (only_run() / "spec.yaml").read_text()
+    assert "min_gain: 0.01" in (only_run() / "spec.yaml").read_text()
     records = load_records(only_run())
     assert records[0].config["run"].items() >= {"seed": 7, "timeout": 9.0, "steps": 3}.items()
     assert len(records) == 2

@@ -109,15 +109,3 @@ def test_time_that_is_up_while_the_last_repeats_are_under_way_is_no_failure(
     monkeypatch.setattr(sweeps.time, "monotonic", lambda: next(now))
     once = [trial.model_copy(update={"run": trial.run.model_copy(update={"repeats": 1})}) for trial in TRIALS]
     assert len(run(directory, Ahead(), trials=once, max_seconds=4)) == len(TRIALS)
-
-
-def test_a_point_that_must_run_out_of_memory_is_not_begun(directory: RunDirectory) -> None:
-    small, large = make_trial(do="allocate"), make_trial(do="allocate", layers=9)
-    small = small.model_copy(
-        update={"workload": small.workload.model_copy(update={"options": {"do": "allocate", "layers": 1}})}
-    )
-    run(directory, Ahead(), trials=[small])
-    executor = Ahead()
-    SweepRun(SweepPlan(Expansion([small, large], [])), directory, lambda: executor).run()
-    assert [record.outcome for record in directory.records()] == ["oom", "oom"]
-    assert executor.repeats == []

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from zbench.errors import ZbenchError
 from zbench.launch.executor import Attempt
-from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.summary import summarize
@@ -94,7 +93,6 @@ def any_record(data: st.DataObject, _: Path) -> None:
     except ZbenchError:
         return
     (summary,) = summarize([found])
-    ImpliedOom().observe(found)
     for name in ("tokens_per_s", "peak_device_bytes", "verdict"):
         summary.metric(name)
 

@@ -145,30 +145,6 @@ def test_a_grid_without_a_budget_has_no_number_of_trials_left(tmp_path: Path) ->
     assert {event.left for event in search.told(TrialFinished)} == {0}
 
 
-@pytest.mark.parametrize(("implied", "began"), [(True, 8), (False, 10)])
-def test_larger_points_than_one_out_of_memory_are_run_only_when_asked(
-    tmp_path: Path, implied: bool, began: int
-) -> None:
-    axes = {"micro_batch_size": [1, 2, 4, 8, 16], "zero_stage": [1, 2]}
-    runner = FakeRunner(outcomes=[({"micro_batch_size": 4, "zero_stage": 1}, "oom")])
-    records = searched(tmp_path, runner, axes=axes, search={"method": "grid", "imply_oom": implied}).firsts
-    recorded = [r for r in records if r.error is not None and r.error.kind == "implied"]
-    assert [r.axes["micro_batch_size"] for r in recorded] == ([8, 16] if implied else [])
-    assert all((r.outcome, r.axes["zero_stage"]) == ("oom", 1) for r in recorded)
-    assert len(first_ids(runner)) == began, "three sizes at stage 1, all five at stage 2"
-
-
-def test_points_recorded_without_being_run_cost_no_budget(tmp_path: Path) -> None:
-    axes = {"micro_batch_size": [1, 4, 2, 8, 16], "zero_stage": [1]}
-    runner = FakeRunner(outcomes=[({"micro_batch_size": 4}, "oom")])
-    records = searched(tmp_path, runner, axes=axes, search={"method": "grid", "trials": 3}).firsts
-    assert len(first_ids(runner)) == 3
-    assert len(records) == 3, "the budget is spent before the larger ones come"
-    axes["micro_batch_size"] = [4, 8, 1]
-    records = searched(tmp_path / "later", runner, axes=axes, search={"method": "grid", "trials": 2}).firsts
-    assert len(records) == 3, "one of them was not run"
-
-
 def simulated(trial: TrialSpec) -> SimulationOutcome:
     """Stage 0 cannot be simulated; the others need a MiB for each sample."""
     if trial.engine.zero_stage == 0:

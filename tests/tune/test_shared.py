@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy.exc
 
 from zbench.launch.events import Notice, TrialFinished
-from zbench.record.record import Failure, Record
+from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune import session
 from zbench.tune.objective import History
@@ -54,15 +54,6 @@ def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(url:
     theirs = [(event.record.trial_id, event.seconds) for event in ended if event.trial is None]
     assert own == search.runner.began
     assert theirs == [(result(7).trial_id, 0.0)]
-
-
-def test_what_another_worker_runs_out_of_memory_with_is_not_run_here_with_more(
-    url: str, tmp_path: Path
-) -> None:
-    oom = {"outcome": "oom", "timing": None, "memory": None, "error": Failure("oom", "too large")}
-    task = {"storage": url, "study": "s", "is_worker": True}
-    search = searched(tmp_path, Beside(url, 1, **oom), task=task, search={"method": "grid"})
-    assert len(search.runner.began) == 15 - 2, "not that point, and not the larger one beside it"
 
 
 def test_of_two_that_begin_the_last_trial_of_a_budget_the_later_gives_way(

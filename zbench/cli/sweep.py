@@ -170,7 +170,6 @@ def measured(
     plan = SweepPlan(
         expansion,
         seed=sweep.run.seed,
-        imply_oom=sweep.search.imply_oom,
         contenders=lambda records: contenders(records, sweep.objective),
         max_seconds=max_seconds,
         trace=trace,

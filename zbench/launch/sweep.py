@@ -20,7 +20,6 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.launch.executor import Executor, repeat_name
-from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial, wants
@@ -40,7 +39,6 @@ _NO_ROOM = "it and others need more than 80 % of the free memory; free some, or 
 class SweepPlan:
     """What to run: the points, and the seed of their order.
 
-    imply_oom: record a point as `oom`, without running it, if it is larger than one that ran out of memory.
     contenders: chooses from all records of a round the trials that need another repeat (`run.separate`).
     max_seconds: no repeat starts after this time; the one that runs is finished. trace: trace a step of every
     configuration's first repeat.
@@ -48,7 +46,6 @@ class SweepPlan:
 
     expansion: Expansion
     seed: int = 0
-    imply_oom: bool = True
     contenders: Callable[[Sequence[Record]], Collection[str]] = lambda _: ()
     max_seconds: float = math.inf
     trace: bool = False
@@ -70,7 +67,6 @@ class SweepRun:
         self._make_executor, self._tell = make_executor, on_event
         self._trials = {trial.trial_id: trial for trial in plan.expansion.trials}
         self._by_trial: dict[str, list[Record]] = {}
-        self._implied = ImpliedOom()
         self._contenders: Collection[str] = ()
         self._last_end = 0.0
         self._room = Room()
@@ -136,9 +132,8 @@ class SweepRun:
             runner.expect_references(trials)
             for trial in trials:
                 self._prepare(runner, trial)
-        begun = [(trial, repeat) for trial, repeat in todo if self._implied_failure(trial, repeat) is None]
-        self._tell(Notice(f"repeats submitted together: {len(begun)}"))
-        repeat, alone = todo[0][1], list[Repeat]()
+        self._tell(Notice(f"repeats submitted together: {len(todo)}"))
+        begun, repeat, alone = list(todo), todo[0][1], list[Repeat]()
         trace = self._plan.trace and repeat == 0
         while begun:
             if heat := self._next_heat(runner, begun):
@@ -203,22 +198,15 @@ class SweepRun:
     def _run_one(self, runner: TrialRunner, name: str, trial: TrialSpec, repeat: int) -> None:
         """Run one repeat, whose task has this name."""
         has_begun = runner.executor.has_begun(name)
-        failure = None if has_begun else self._implied_failure(trial, repeat)
-        if failure is not None:
-            began = time.monotonic()
-            record = Record(
-                self._directory.run_id, trial.trial_id, 0, trial.axes, trial.config(), "oom", failure
-            )
-        else:
-            self._prepare(runner, trial)
-            began = self._last_end if has_begun else time.monotonic()
-            self._tell(TrialStarted(trial, repeat))
-            trace = self._plan.trace and repeat == 0
-            record = runner.run(
-                trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
-            )
-            if runner.takes_turns and (why := self._why_alone(trial)):
-                record = replace(record, warnings=[*record.warnings, f"ran alone, not in turns: {why}"])
+        self._prepare(runner, trial)
+        began = self._last_end if has_begun else time.monotonic()
+        self._tell(TrialStarted(trial, repeat))
+        trace = self._plan.trace and repeat == 0
+        record = runner.run(
+            trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
+        )
+        if runner.takes_turns and (why := self._why_alone(trial)):
+            record = replace(record, warnings=[*record.warnings, f"ran alone, not in turns: {why}"])
         record = self._keep(record)
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
@@ -229,11 +217,7 @@ class SweepRun:
         Configurations of one workload share a heat if possible: they are compared, and share one `alone`. A
         single configuration takes turns with the machine's yardstick, if it uses that.
         """
-        able = [
-            trial
-            for trial, repeat in todo
-            if runner.takes_turns and can_take_turns(trial) and not self._implied_failure(trial, repeat)
-        ]
+        able = [trial for trial, repeat in todo if runner.takes_turns and can_take_turns(trial)]
         if not able:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
@@ -281,10 +265,6 @@ class SweepRun:
             return reason if others > 1 or trial.run.order == "turns" else ""
         return _NO_ROOM if trial.trial_id in self._crowded else ""
 
-    def _implied_failure(self, trial: TrialSpec, repeat: int) -> Failure | None:
-        """Return the failure that makes running a repeat unnecessary, or None."""
-        return self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
-
     def _prepare(self, runner: TrialRunner, trial: TrialSpec) -> None:
         """Have the reference of a trial; UsageError for bad input, where no trial could do better."""
         if runner.has_reference(trial):
@@ -305,7 +285,6 @@ class SweepRun:
 
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
-        self._implied.observe(record)
         self._room.observe(record)
 
 

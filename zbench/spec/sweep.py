@@ -69,9 +69,6 @@ class SearchSpec(SpecModel):
     prune_slower_than: float | None = Field(
         None, gt=1, description="End a trial whose first steps are this many times slower than the best's."
     )
-    imply_oom: bool = Field(
-        True, description="Skip points that need at least as much memory as one that ran out of it."
-    )
 
     @property
     def is_listed(self) -> bool:

@@ -27,7 +27,6 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from zbench.errors import UsageError
-from zbench.launch.oom_inference import KIND as IMPLIED
 from zbench.record import lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
@@ -187,12 +186,6 @@ def trial_at(space: Space, point: Point, result: Score | None, about: Mapping[st
         distributions=distributions,
         user_attrs={"point": point, **about},
     )
-
-
-def costs(trial: FrozenTrial) -> bool:
-    """Whether a point takes a place in the budget: all but those that were recorded without being run."""
-    error = trial.user_attrs.get("record", {}).get("error")
-    return error is None or error["kind"] != IMPLIED
 
 
 def record_of(trial: FrozenTrial) -> Record:

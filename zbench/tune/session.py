@@ -27,11 +27,10 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.launch.executor import REFERENCE_PATIENCE, repeat_name
-from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.room import Room
 from zbench.launch.sweep import can_take_turns
 from zbench.launch.trial import TrialRunner
-from zbench.record.record import Failure, Record
+from zbench.record.record import Failure
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
 from zbench.spec.run import RunSpec
@@ -45,7 +44,7 @@ from zbench.tune.forecast import (
     too_large,
     work_per_step,
 )
-from zbench.tune.ledger import Ledger, adopt, costs, gather, open_study, record_of
+from zbench.tune.ledger import Ledger, adopt, gather, open_study, record_of
 from zbench.tune.objective import directions_of, is_feasible
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Point, Space, point_key
@@ -100,7 +99,7 @@ class Session:
         self._space = Space(task.sweep)
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
         self._limit = _memory_limit(task.sweep)
-        self._implied, self._best_rate, self._room = ImpliedOom(), 0.0, Room()
+        self._best_rate, self._room = 0.0, Room()
         self._learnt, self._refused = set[int](), set[str]()
         self._predicted_oom: dict[str, str] = {}
         self._held = ExitStack()
@@ -166,7 +165,7 @@ class Session:
             trials = self._ledger.trials()
             own = self._ledger.of_this_kind(trials)
             self._learn(own)
-            stopped = self._stopper.spent(sum(map(costs, trials))) or self._stopper.flattened(own)
+            stopped = self._stopper.spent(len(trials)) or self._stopper.flattened(own)
             full = len(self._under_way) >= self._runner.executor.room(self._sweep.run.nodes)
             point = None if stopped or full else self._propose(trials, own)
             if point is not None:
@@ -179,13 +178,12 @@ class Session:
                 time.sleep(_POLL_SECONDS)  # one that is lost meanwhile is run again here
 
     def _learn(self, trials: Sequence[FrozenTrial]) -> None:
-        """Take in what ended meanwhile: what ran out of memory, and the most work per second."""
+        """Take in what ended meanwhile: the most work per second."""
         for trial in trials:
             if trial.number in self._learnt or not trial.state.is_finished():
                 continue
             self._learnt.add(trial.number)
             record = record_of(trial)
-            self._implied.observe(record)
             spec = self._space.trial(trial.user_attrs["point"])
             if isinstance(spec, TrialSpec) and record.timing is not None and is_feasible(trial):
                 work = work_per_step(spec, self._goals[0]) or 0.0
@@ -214,21 +212,16 @@ class Session:
         return "every point that can run was tried"
 
     def _begin(self, point: Point) -> None:
-        """Take a point and begin its trial, or record it where it must run out of memory."""
+        """Take a point and begin its trial."""
         trial = self._space.trial(point)
         assert isinstance(trial, TrialSpec)
         lease = self._ledger.begin(point, trial.trial_id)
         if lease is None:
             self._refused.add(point_key(point))
             return
-        before = sum(costs(other) for other in self._ledger.trials() if other.number < lease.number)
+        before = sum(other.number < lease.number for other in self._ledger.trials())
         if self._stopper.trials is not None and before >= self._stopper.trials:
             self._ledger.drop(lease, "the budget was spent by other workers meanwhile")
-            return
-        failure = self._implied.failure(trial) if self._spec.imply_oom else None
-        if failure is not None:
-            config = trial.config()
-            self._collect(trial, lease, Record("", trial.trial_id, 0, trial.axes, config, "oom", failure))
             return
         factor = self._spec.prune_slower_than or (None if self._spec.method == "grid" else PRUNE_FACTOR)
         watch = self._watching(trial, pruner(trial, self._goals, self._best_rate, factor))
@@ -244,15 +237,13 @@ class Session:
         """Keep what became of a trial, as soon as it has ended."""
         trial, lease, watch, hold = self._under_way.pop(name)
         with hold:
-            record = self._runner.run(trial, watch=watch)
-            self._collect(trial, lease, record)
+            if self._ledger.finish(lease, self._runner.run(trial, watch=watch)):
+                self._collect(trial)
 
-    def _collect(self, trial: TrialSpec, lease: Trial, record: Record) -> None:
-        """Store what became of a trial; bring what others finished to the run directory, too, and tell it."""
-        if not self._ledger.finish(lease, record):
-            return
+    def _collect(self, trial: TrialSpec) -> None:
+        """Bring what ended, here and at other workers, to the run directory, and tell it."""
         trials, budget = self._ledger.trials(), self._stopper.trials
-        left = max(0, budget - sum(map(costs, trials))) if budget is not None else 0
+        left = max(0, budget - len(trials)) if budget is not None else 0
         for record in gather(self._ledger.of_this_kind(trials), self._directory):
             own = trial if record.trial_id == trial.trial_id else None
             self._tell(TrialFinished(own, record, (own and record.elapsed_s) or 0.0, left))
