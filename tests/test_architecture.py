@@ -219,7 +219,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7451,
     "spec": 3158,
-    "launch": 3251,
+    "launch": 3257,
     "cli": 2542,
     "report": 2558,
     "analysis": 2080,
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_597), ("tests", 30_350)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_603), ("tests", 30_391)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -257,3 +257,49 @@ def test_who_dies_or_hangs_in_its_turn_ends_alone_and_the_rest_go_on(tmp_path: P
     assert "fell over in its second turn" in records[crashes.trial_id].error.message
     assert records[hangs.trial_id].outcome == "timeout"
     assert records[well.trial_id].correctness.verdict == "identical"
+
+
+WATCHING = """
+import os
+import time
+from pathlib import Path
+from zbench.engine import build_engine as built
+
+PIDS = Path(__file__).with_name("pids")
+
+def is_still(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZX"
+    except OSError:
+        return True
+
+def build_engine(model, spec, process_group=None, *, instruments=None):
+    engine = built(model, spec, process_group)
+    step = engine.step
+    (PIDS / f"{spec.reduce_bucket_size}-{os.getpid()}").touch()
+
+    def stepping():
+        names = [path.name.split("-") for path in PIDS.iterdir()]
+        others = [pid for size, pid in names if size != str(spec.reduce_bucket_size)]
+        give_up = time.monotonic() + 60
+        while not all(map(is_still, others)):
+            if time.monotonic() > give_up:
+                raise RuntimeError("others are awake")
+            time.sleep(0.01)
+        return step()
+
+    engine.step = stepping
+    return engine
+"""
+
+
+@pytest.mark.timeout(300)
+def test_while_one_works_the_processes_of_the_others_are_stopped(tmp_path: Path) -> None:
+    """Else gloo's threads wake up a hundred times a second on the cores of the one that is timed."""
+    (tmp_path / "own.py").write_text(WATCHING)
+    (tmp_path / "pids").mkdir()
+    engines = [{"engine": "own:build_engine", "reduce_bucket_size": size} for size in (1000, 2000)]
+    with local_runner(tmp_path / "run", tmp_path, rerun_disturbed=False) as runner:
+        records = heat_of(runner, [mlp(engine, run={"steps": 8}) for engine in engines])
+    assert [record.outcome for record in records.values()] == ["ok", "ok"]
+    assert len(list((tmp_path / "pids").iterdir())) >= 4

@@ -157,16 +157,24 @@ class RankGroup:
     def advance(self, seat: Seat | None = None) -> None:
         """Return when all ranks wait at `seat`, or when none of them is left.
 
-        ServerLostError if keeper or server died.
+        ServerLostError if keeper or server died. While the ranks wait, their processes are stopped: gloo's
+        threads would wake up a hundred times a second, beside the contender that is timed.
         """
         began = time.monotonic()
+        if seat is not None:
+            self._signal(signal.SIGCONT)
         if self._watch(began + self._left, seat):
+            self._signal(signal.SIGSTOP)
             self._left -= time.monotonic() - began
             return
         self.end.suspended = _suspended(self._pids) if self.end.timed_out else None
         self._finish()
         if self.end.stopped is None:
             self._stop_when()  # shows what came after the last poll; nothing is left to be ended
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._pids[0], number)
 
     def close(self) -> None:
         """Have the keeper end the group's remaining processes, and return when they have ended."""

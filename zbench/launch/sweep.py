@@ -133,15 +133,15 @@ class SweepRun:
             for trial in trials:
                 self._prepare(runner, trial)
         self._tell(Notice(f"repeats submitted together: {len(todo)}"))
-        begun, repeat, alone = list(todo), todo[0][1], list[Repeat]()
+        repeat, left, alone = todo[0][1], list(todo), list[Repeat]()
         trace = self._plan.trace and repeat == 0
-        while begun:
-            if heat := self._next_heat(runner, begun):
-                runner.expect_heat(heat, repeat, self._lot(begun), trace=trace)
+        while left:
+            if heat := self._next_heat(runner, left):
+                runner.expect_heat(heat, repeat, self._lot(left), trace=trace)
                 self._heats |= {repeat_name(trial.trial_id, repeat): heat for trial in heat}
-                begun = [one for one in begun if one[0] not in heat]
+                left = [one for one in left if one[0] not in heat]
             else:
-                alone.append(begun.pop(0))
+                alone.append(left.pop(0))
         runner.expect(alone, trace=trace)
         self._last_end = time.monotonic()
 

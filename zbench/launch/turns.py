@@ -3,8 +3,8 @@
 A machine's speed changes within seconds. So configurations that are timed one after the other differ more
 than those that alternate several times a second. Every rank of a contender connects to a socket, its seat. It
 asks there for a turn before its first timed step and before each later turn, and reports the end of its timed
-steps. While it waits, it sleeps on that socket (`zbench.worker.turns`). Only one contender at a time starts,
-takes a turn or ends.
+steps. While it waits, it sleeps on that socket (`zbench.worker.turns`), and its process is stopped. Only one
+contender at a time starts, takes a turn or ends.
 
 Contenders are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`). Such
 a sweep gets its seat's path in an environment variable, and its launcher asks there for its trials' turns. A

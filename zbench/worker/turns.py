@@ -26,7 +26,8 @@ def turn_lengths(steps: int) -> list[int]:
 class Turns(AbstractContextManager["Turns"]):
     """Waits for the turns of one process; does nothing in a trial that takes none. A context manager.
 
-    Every rank sleeps on a socket of the launcher while other trials work; no rank waits in a collective.
+    Every rank sleeps on a socket of the launcher while other trials work; no rank waits in a collective. The
+    launcher stops their processes meanwhile.
     """
 
     def __init__(self, path: str | None, world_size: int = 1) -> None:
