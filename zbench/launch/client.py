@@ -173,7 +173,7 @@ class RankGroup:
             self._stop_when()  # shows what came after the last poll; nothing is left to be ended
 
     def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pids[0], number)
 
     def close(self) -> None:
