@@ -39,7 +39,10 @@ _NAV = {
     ),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }
-_TITLES = {"benchmarks/false_claims.md": "One version against itself"}  # of pages without a heading
+_TITLES = {  # of pages without a heading
+    "benchmarks/false_claims.md": "One version against itself",
+    "benchmarks/stored_pairs.md": "Two stored runs of one version",
+}
 _EXCLUDED = ("hooks.py", "reference.py")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
