@@ -27,22 +27,22 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/study.db"
 
 
-def end_elsewhere(url: str, index: int, **changes: Any) -> None:
+def end_elsewhere(url: str, index: int) -> None:
     """Have another worker of the study begin and end a point."""
     other = ledger(url)
-    assert other.finish(begun(other, index), result(index, **changes))
+    assert other.finish(begun(other, index), result(index))
 
 
 class Beside(FakeRunner):
     """Has another worker of the study end a trial during the first one here."""
 
-    def __init__(self, url: str, index: int, **changes: Any) -> None:
+    def __init__(self, url: str, index: int) -> None:
         super().__init__()
-        self._url, self._index, self._changes = url, index, changes
+        self._url, self._index = url, index
 
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
         if not self.began:
-            end_elsewhere(self._url, self._index, **self._changes)
+            end_elsewhere(self._url, self._index)
         return super().run(trial, repeat=repeat, watch=watch)
 
 

@@ -8,10 +8,8 @@ names nothing within `run.max_repeats` counts with its time, which is then less 
 finding is written when it is made, and an interrupted measurement goes on after the last one.
 """
 
-import contextlib
 import itertools
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,10 +29,8 @@ COLUMNS = ("load", "order", "sweeps", "named", "another named", "seconds (median
 
 def measured(order: str, loaded: bool) -> dict[str, Any]:
     """Return what one sweep names, and after how many seconds and rounds."""
-    runs = tempfile.mkdtemp(prefix="zbench-naming-")
     command = [sys.executable, "-c", "from zbench.cli.main import main; main()", "sweep", str(SWEEP)]
-    with neighbour(loaded), contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, runs, ignore_errors=True)
+    with neighbour(loaded), tempfile.TemporaryDirectory(prefix="zbench-naming-") as runs:
         began = time.monotonic()
         done = subprocess.run(
             [*command, "--set", f"run.order={order}", "-o", runs, "--json", "-q"],

@@ -217,7 +217,7 @@ class SweepRun:
         Configurations of one workload share a heat if possible: they are compared, and share one `alone`. A
         single configuration takes turns with the machine's yardstick, if it uses that.
         """
-        able = [trial for trial, repeat in todo if runner.takes_turns and can_take_turns(trial)]
+        able = [trial for trial, _ in todo if runner.takes_turns and can_take_turns(trial)]
         if not able:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()

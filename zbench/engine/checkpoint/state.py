@@ -28,7 +28,7 @@ from zbench.errors import UsageError
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
 _FROZEN = ("frozen", "param")
 _WHOLE = Tag("the state of a parameter")
-_TOGETHER = 1 << 20  # elements that one collective gathers at most, unless one parameter has more
+_TOGETHER = 1 << 20  # elements of small parameters that one collective gathers, roughly
 
 
 @dataclass(frozen=True, slots=True)
