@@ -217,7 +217,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7451,
+    "engine": 7449,
     "spec": 3158,
     "launch": 3257,
     "cli": 2542,
@@ -226,7 +226,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "worker": 1542,
     "tune": 1105,
     "estimate": 909,
-    "verify": 1455,
+    "verify": 1457,
     "workloads": 683,
     "record": 871,
     "measure peers errors units": 861,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -87,6 +88,7 @@ class PlainTrainer:
         self.loss_scale, self._good = (plan.initial_loss_scale if self.scales else 1.0), 0
         self.names = [n for n, p in model.named_parameters()]
         self.masters = {n: nn.Parameter(padded(p)) for n, p in model.named_parameters() if p.numel()}
+        self.trained = [n for n in self.masters if model.get_parameter(n).requires_grad]
         for tensor in [*model.parameters(), *model.buffers()]:
             if tensor.dtype == torch.float32:
                 tensor.data = tensor.data.to(DTYPES[plan.dtype])
@@ -119,9 +121,9 @@ class PlainTrainer:
         present = {n for of_micro in grads for g in of_micro for n in g}
         sums = {n: self._sum(n, grads) for n in self.names if n in present}
         flats = {n: padded(total) for n, total in sums.items() if n in self.masters}
-        everything = [chunk_sums(flats[n]) for n in self.names if n in flats]
+        squares = [chunk_sums(flats.get(n, torch.zeros_like(self.masters[n]))) for n in self.trained]
         divisor = self.world_size * self.plan.divisor * loss_scale
-        norm = math.sqrt(_in_order(torch.cat(everything))) * (1.0 / divisor) if everything else 0.0
+        norm = math.sqrt(by_halves(torch.cat(squares).tolist())) * (1.0 / divisor) if squares else 0.0
         self.norms.append(norm)
         self.skipped.append(self.scales and not math.isfinite(norm))
         self._adapt()
@@ -196,8 +198,9 @@ class PlainTrainer:
         return self.masters[name].detach()[: shape.numel()].view(shape).clone()
 
 
-def _in_order(values: Tensor) -> float:
-    total = 0.0
-    for value in values.tolist():
-        total += value
-    return total
+def by_halves(values: list[float]) -> float:
+    """Return the sum of values, the second half added to the first until one is left."""
+    while len(values) > 1:
+        half = -(-len(values) // 2)
+        values = [a + b for a, b in zip_longest(values[:half], values[half:], fillvalue=0.0)]
+    return sum(values)

@@ -26,6 +26,7 @@ def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int
     found = record.correctness
     assert (found.verdict, found.error_ratio, found.loss_max_abs_diff) == ("identical", 1.0, 0.0)
     assert found.grad_norm_max_abs_diff == 0.0
+    assert [one.term for one in found.coefficients] == ["gradient"], "nothing is replayed"
 
 
 @pytest.mark.parametrize(

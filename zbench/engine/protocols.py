@@ -147,10 +147,12 @@ class Collectives(Protocol):
         """Fill `flat` [N * n] in place; this rank's part already stands at [shard * n, (shard + 1) * n)."""
 
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
-        """Return [N, *values.shape]: the values of each shard; synchronous."""
+        """Return [N, *values.shape]: the values of each shard, where all_gather_small has its own."""
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
-        """Return [W, *values.shape]: bookkeeping such as norm partials; synchronous."""
+        """Return [W, *values.shape], bookkeeping such as norm partials, where it was received: on the group's
+        device, or in host memory.
+        """
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         """Copy rank `source`'s tensor to all ranks, in place."""

@@ -94,10 +94,13 @@ def _fields(of: Trajectory | Reference) -> dict[str, Any]:
     return {field.name: getattr(of, field.name) for field in dataclasses.fields(of)}
 
 
-def load_active(path: Path) -> tuple[list[str], NDArray[np.bool_]]:
-    """Return a reference's trained parameters, and in which steps [S, P] each had a gradient."""
+def load_steps(path: Path) -> tuple[list[str], NDArray[np.bool_], list[list[int]]]:
+    """Return a reference's trained parameters, in which steps [S, P] each had a gradient, and digests [S][P]
+    of their values after each step.
+    """
     with _whole(path), safe_open(path, framework="pt") as file:
-        return json.loads(file.metadata()["names"]), file.get_tensor("active").numpy().copy()
+        active, digests = file.get_tensor("active").numpy().copy(), file.get_tensor("digests").tolist()
+        return json.loads(file.metadata()["names"]), active, digests
 
 
 def load_determinism(path: Path) -> tuple[int, list[str]]:

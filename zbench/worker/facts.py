@@ -76,8 +76,6 @@ def engine_problem(name: str) -> str | None:
 
 def cuda_devices() -> list[dict[str, Any]]:
     """Return name and memory of every CUDA device torch can use."""
-    if not torch.cuda.is_available():
-        return []
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": device.name, "memory_bytes": device.total_memory} for device in devices]
 

@@ -311,8 +311,7 @@ class ProgressTail:
 
     def feed(self, watch: Watch) -> str | None:
         """Pass new lines to `watch`; return its first reason to end the trial, if any."""
-        reasons = (watch(line) for line in self.new_lines())
-        return next((reason for reason in reasons if reason is not None), None)
+        return next(filter(None, map(watch, self.new_lines())), None)
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from zbench.record.record import Correctness
 from zbench.spec.trial import TrialSpec
 from zbench.verify.evidence import Witness, adam_of, judge_buffers
 from zbench.verify.replay import KINDS, Adam, Parts, Remainder, replay
-from zbench.verify.trajectory import Trajectory, digest, load_active, load_reference
+from zbench.verify.trajectory import Trajectory, digest, load_reference, load_steps
 from zbench.verify.verdict import Judgement, judge, worse
 from zbench.workloads.workload import derived_seed
 
@@ -28,8 +28,9 @@ _LOT = -2  # beside the seeds of steps, which are not negative, and of the model
 class Observer:
     """Notes losses and gradient norms of every step and, with a reference, digests of all parameters.
 
-    Some steps are replayed: the first two, the last and a random one, drawn from the trial's seed. The state
-    before such a step is kept in an unnamed file, so that it does not count as memory.
+    Some steps are replayed: the first two, the last and a random one, drawn from the trial's seed; but none
+    as long as this rank's parameters have the reference's bits. The state before such a step is kept in an
+    unnamed file, so that it does not count as memory.
     """
 
     def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference: str) -> None:
@@ -52,8 +53,9 @@ class Observer:
         self._losses.append(losses)
         self._infos.append(info)
         parameters = self._engine.full_parameters()
-        self._digests.append([digest(value.float()) for value in parameters.values()])
-        self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters)
+        digests = {name: digest(value.float()) for name, value in parameters.items()}
+        self._digests.append(list(digests.values()))
+        self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters, digests)
 
     def _trajectory(self) -> Trajectory:
         """Return what this rank saw, with the losses of all ranks."""
@@ -120,7 +122,8 @@ class _Replayer:
         self, engine: TrainingEngine, trial: TrialSpec, path: Path, parameters: Mapping[str, Tensor]
     ) -> None:
         self._engine = engine
-        self._names, self._active = load_active(path)
+        self._names, self._active, self._digests = load_steps(path)
+        self._is_reference = True  # so far
         self.adams = {name: adam_of(name, trial.engine) for name in self._names}
         last = trial.run.warmup_steps + trial.run.steps
         drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
@@ -132,8 +135,11 @@ class _Replayer:
         self._before, self._first_moments = _Spool(), _Spool()
         self._before.put(self._parts(parameters))
 
-    def after_step(self, step: int, skipped: bool, parameters: Mapping[str, Tensor]) -> None:
+    def after_step(
+        self, step: int, skipped: bool, parameters: Mapping[str, Tensor], digests: Mapping[str, int]
+    ) -> None:
         """Replay the finished step if it is to be replayed; if the next one is, keep the state before it."""
+        self._is_reference &= self._digests[step : step + 1] == [[digests.get(n) for n in self._names]]
         self._skipped.append(skipped)
         if not skipped and self._skipped.count(False) == 1:
             moments = self.moments(parameters)
@@ -142,7 +148,7 @@ class _Replayer:
         if not {step, step + 1} & self._steps:
             return
         parts = self._parts(parameters)
-        if step in self._steps and not skipped and parts:
+        if step in self._steps and not skipped and parts and not self._is_reference:
             before, counts = self._before.take(), self._counts(step)
             rank = dist.get_rank()
             self.remainders += replay(before, parts, self.adams, counts, rank=rank, step=step)

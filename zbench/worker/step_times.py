@@ -49,9 +49,7 @@ class ConsoleTimes:
 
     def all(self) -> list[float]:
         """Return every step's seconds; if the Trainer logged no step, its own average, once."""
-        if not self.seconds and self._average:
-            return [1 / self._average]
-        return self.seconds
+        return self.seconds or ([1 / self._average] if self._average else [])
 
 
 def seconds_in(path: Path, key: str) -> Iterator[float]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.engine.adam.cases import FLOATS, Case, part, results
 from tests.engine.plain import bits
 from zbench import _native
-from zbench.engine.adam import Hyper, NativeAdam, plain_square_sums
+from zbench.engine.adam import Hyper, NativeAdam
+from zbench.engine.adam.contract import plain_square_sums
 
 BETAS = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.999]), st.floats(0.0, 0.9999))
 HYPERS = st.builds(

@@ -1,6 +1,6 @@
 """One Adam contract and its backends: native (CPU), CUDA, and torch's fused Adam."""
 
-from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper, Slot, plain_square_sums
+from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.adam.cuda import CudaAdam, MixedAdam, TorchFusedAdam, cuda_adam, cuda_unavailable_reason
 from zbench.engine.adam.native import NativeAdam
 from zbench.engine.adam.optimizer import CpuAdam, adam_step_
@@ -19,5 +19,4 @@ __all__ = [
     "adam_step_",
     "cuda_adam",
     "cuda_unavailable_reason",
-    "plain_square_sums",
 ]

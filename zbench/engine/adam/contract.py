@@ -116,6 +116,17 @@ def plain_square_sums(grad: Tensor) -> Tensor:
     return (pair[0] + pair[2]) + (pair[1] + pair[3])
 
 
+def sum_by_halves(values: Tensor) -> Tensor:
+    """Return the sum [] of `values` [n], which are lost: the second half is added to the first, element by
+    element, until one is left. Only sizes decide the order of additions, so every device has the same bits.
+    """
+    while (length := values.numel()) > 1:
+        half = -(-length // 2)
+        values[: length - half].add_(values[half:])
+        values = values[:half]
+    return values.sum()
+
+
 def as_given(message: str) -> str:
     """Return what is wrong with one task in the words of torch's optimizers."""
     for name, given in _GIVEN.items():

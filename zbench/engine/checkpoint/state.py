@@ -23,6 +23,7 @@ from zbench.engine.partition import Extent
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import Segment
+from zbench.engine.transport.buffers import to_host
 from zbench.errors import UsageError
 
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
@@ -248,7 +249,7 @@ class EngineState:
                 taken[shard] += length
         sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
-        gathered = self.collectives.gather_shards(sent, _WHOLE)
+        gathered = to_host(self.collectives.gather_shards(sent, _WHOLE))
         for out, shard, at in pieces:
             out.copy_(gathered[shard, at : at + len(out)])
         return values

@@ -4,14 +4,13 @@ gradient.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.adam.native import call_native
+from zbench.engine.adam.contract import sum_by_halves
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
@@ -51,10 +50,7 @@ class Summarizer:
     ) -> None:
         self.collectives, self.agreement = collectives, agreement
         self._layout, self._square_sums, self._always = layout, square_sums, always
-
-    @cached_property
-    def _order(self) -> Tensor:
-        return torch.from_numpy(canonical_order(self._layout))
+        self._order: Tensor | None = None
 
     def gather(self, contributed: Sequence[bool], terms: Terms, *, norm: bool = False) -> Summary:
         """Return the summary, the same on every rank; with its norm if `norm`, or always.
@@ -62,17 +58,22 @@ class Summarizer:
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
         numbers = terms.numbers(self.agreement)
-        missing = [not there for there in contributed]
-        flags = torch.tensor([*missing, *numbers], dtype=torch.float64)
+        flags = torch.tensor([*(not there for there in contributed), *numbers], dtype=torch.float64)
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
         sums, flags = self._gathered(sums, flags)
-        flags, numbers_of = flags.split([len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
+        total = self._total(sums) if wanted else sums.sum()
+        known = to_host(torch.cat([total.view(1), flags.reshape(-1)]))
+        flags, numbers_of = known[1:].view(flags.shape).tensor_split([len(contributed)], dim=1)
         terms.check(numbers_of, self.agreement)
-        inactive = (flags != 0).all(dim=0).tolist()
-        active = [not nowhere for nowhere in inactive]
-        square_sum = sum_in_order(sums.reshape(-1).index_select(0, self._order)) if wanted else None
-        return Summary(square_sum, active)
+        active = [not missing for missing in (flags != 0).all(dim=0).tolist()]
+        return Summary(float(known[0]) if wanted else None, active)
+
+    def _total(self, sums: Tensor) -> Tensor:
+        """Return the sum [] of the chunk sums of all shards [N, chunks], where they are."""
+        if self._order is None:
+            self._order = torch.from_numpy(canonical_order(self._layout)).to(sums.device)
+        return sum_by_halves(sums.reshape(-1).index_select(0, self._order))
 
     def _gathered(self, sums: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of every shard [N, chunks] and the flags of every rank [W, n]: in one message where
@@ -95,18 +96,6 @@ def part_square_sums(shard: ShardLayout, gradients: PartitionedBuffer, backend: 
     out = torch.zeros(sum(sizes), dtype=torch.float64, device=devices.pop() if len(devices) == 1 else "cpu")
     chunk_square_sums(backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
     return out
-
-
-def sum_in_order(chunk_sums: Tensor) -> float:
-    """Return the sum of `chunk_sums` [n] (float64, CPU), added strictly from first to last; they are lost."""
-    total = [0.0]
-
-    def add() -> None:
-        if chunk_sums.numel():
-            total[0] = float(torch.cumsum(chunk_sums, 0, out=chunk_sums)[-1])
-
-    call_native(add, [chunk_sums])
-    return total[0]
 
 
 def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:

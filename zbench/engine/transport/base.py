@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
-from zbench.engine.transport.buffers import ScratchPool, to_device, to_host
+from zbench.engine.transport.buffers import ScratchPool, to_device
 
 
 class GroupCollectives(ABC):
@@ -51,10 +51,9 @@ class GroupCollectives(ABC):
         gathered[self.rank] = to_device(values, self.device)
         if values.numel():
             self.all_gather(gathered.view(-1), tag).wait()
-        return to_host(gathered)
+        return gathered
 
-    def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
-        return self.all_gather_small(values, tag)
+    gather_shards = all_gather_small
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         call = self.agreement.note(GATHERS, tag, tensor.nbytes)

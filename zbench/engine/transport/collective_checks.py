@@ -10,6 +10,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
+from zbench.engine.transport.buffers import to_host
 from zbench.errors import RanksDisagreeError, UsageError
 
 
@@ -53,7 +54,7 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
     except BaseException as error:
         failed = error
     numbers = [float(failed is not None), float(zlib.crc32("\n".join(lines).encode()))]
-    gathered = collectives.all_gather_small(torch.tensor(numbers, dtype=torch.float64), joint.tag)
+    gathered = to_host(collectives.all_gather_small(torch.tensor(numbers, dtype=torch.float64), joint.tag))
     if gathered[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
         reasons = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
