@@ -161,17 +161,23 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 def make(name: str) -> nn.Module:
     """Return a model by name, seeded."""
     torch.manual_seed(7)
+    name, device = placed(name)
+    return MODELS[name]().to(device)
+
+
+def placed(name: str) -> tuple[str, str]:
+    """Return a model's name and its device; from then on a device's algorithms are deterministic."""
     name, _, device = name.partition("@")
     if device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    return MODELS[name]().to(device or "cpu")
+    return name, device or "cpu"
 
 
 def batch(name: str, step: int, micro: int, rank: int) -> Batch:
     """Return one micro-batch."""
-    name, _, device = name.partition("@")
-    return tuple(part.to(device or "cpu") for part in _batch(name, step, micro, rank))
+    name, device = placed(name)
+    return tuple(part.to(device) for part in _batch(name, step, micro, rank))
 
 
 def _batch(name: str, step: int, micro: int, rank: int) -> Batch:

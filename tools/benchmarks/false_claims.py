@@ -14,7 +14,8 @@ interrupted measurement goes on after the last one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from math import log
+from statistics import median, stdev
 from typing import Any
 
 from tools.benchmarks import results
@@ -29,7 +30,7 @@ from zbench.record.record import Record
 from zbench.record.summary import relative_half_width, summarize
 from zbench.spec.sweep import ObjectiveSpec
 
-EQUALS, CLAIM = 6, 0.05
+EQUALS, CLAIM, STEADY = 6, 0.05, 0.02
 RANKED_REPEATS, STORED_REPEATS = 5, 7
 SLOWER = {1.1: 7, 1.25: 5, 2.0: 5}
 """By how much head is made slower, and by how many repeats of each side that is judged."""
@@ -84,7 +85,12 @@ def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
         f"{factor:g}": answer(compared(base[:n], [slowed(record, factor) for record in head[:n]]))
         for factor, n in SLOWER.items()
     }
-    return comparison_finding(kind, compared(base, head), slower)
+    return comparison_finding(kind, compared(base, head), slower) | {"spread": max(map(spread, runs))}
+
+
+def spread(records: Sequence[Record]) -> float:
+    """Return the standard deviation of the repeats' log times."""
+    return stdev(log(record.timing.mean_step_s) for record in records if record.timing is not None)
 
 
 def compared(base: Sequence[Record], head: Sequence[Record]) -> Comparison:
@@ -130,8 +136,9 @@ def comparison_finding(kind: str, comparison: Comparison, slower: Mapping[str, s
 def table(findings: Sequence[dict[str, Any]]) -> str:
     """Return what was found, as Markdown."""
     rows = []
-    for kind, name in NAMES.items():
-        chosen = [one for one in findings if one["kind"] == kind]
+    groups = {name: [one for one in findings if one["kind"] == kind] for kind, name in NAMES.items()}
+    steady = [one for one in groups[NAMES["quiet"]] if one.get("spread", 1.0) <= STEADY]
+    for name, chosen in [*groups.items(), (f"those whose own deviation is at most {STEADY:.0%}", steady)]:
         if chosen:
             claims, warned = (sum(bool(one[key]) for one in chosen) for key in ("claimed", "warnings"))
             largest = max((one["change"] for one in chosen), key=abs)

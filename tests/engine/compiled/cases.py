@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.compiled import models
+from tests.engine.models import placed
 from zbench.engine import Engine, Instruments, StepInfo, build_engine
 from zbench.engine.compiled.compile import CompiledGradients
 from zbench.engine.protocols import Collectives, Tag, Work
@@ -61,11 +62,18 @@ BASE = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
 
 
 def make(name: str) -> tuple[nn.Module, Batch]:
-    """Return a seeded model and its batches; compiled code of earlier cases is forgotten."""
+    """Return a seeded model and its batches, on the device that the name ends in; compiled code of earlier
+    cases is forgotten.
+    """
     torch._dynamo.reset()
     torch.manual_seed(3)
+    name, device = placed(name)
     build, batch = {**MODELS, **OTHERS}[name]
-    return build(), batch
+
+    def moved(rank: int, step: int) -> tuple[Any, ...]:
+        return tuple(x.to(device) if isinstance(x, Tensor) else x for x in batch(rank, step))
+
+    return build().to(device), moved
 
 
 @dataclass
@@ -132,11 +140,9 @@ def train_recorded(
     model, batch = make(name)
     parsed = EngineSpec.model_validate({**BASE, **spec})
     engine, recorder = recorded(group, model, parsed)
-    rank = dist.get_rank(group)
-    marks = parsed.accumulation_mode == "multi_backward"
+    rank, marks = dist.get_rank(group), parsed.accumulation_mode == "multi_backward"
     first = next(p for p in model.parameters() if p.requires_grad)
-    infos, launches, under_backward = [], [], []
-    ready: list[int] = []
+    infos, launches, under_backward, ready = [], [], [], list[int]()
     accept, finish = CompiledGradients.accept, CompiledGradients.finish
 
     def note(gradients: CompiledGradients, index: int, gradient: Tensor) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.engine.compiled.cases import MODELS
 from tests.engine.covering import by_default
+from tests.engine.lattice import PLACES
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.compiled.cases"
@@ -16,21 +17,13 @@ THREE = {"gradient_accumulation_steps": 3}
 MARKED = {"accumulation_mode": "multi_backward"}
 CPU = {"offload_optimizer": "cpu"}
 SENT = {"dtype": "bfloat16", "communication_dtype": "float32"}
+CAST = {"communication_dtype": "bfloat16", "gradient_clipping": 0.01, "overlap_comm": False}
+ONE_BUCKET = {"gradient_clipping": 0.0, "reduce_bucket_size": 100_000}
 OPTIONS: dict[str, tuple[int, str, int, dict[str, Any]]] = {
     "micro_steps": (1, "one_graph", 3, THREE | {"overlap_comm": False}),
-    "marked_offload_one_bucket": (
-        2,
-        "one_graph",
-        2,
-        MARKED | CPU | SENT | {"gradient_clipping": 0.0, "reduce_bucket_size": 100_000},
-    ),
+    "marked_offload_one_bucket": (2, "one_graph", 2, MARKED | CPU | SENT | ONE_BUCKET),
     "no_clipping_bfloat16": (1, "one_graph", 1, {"gradient_clipping": 0.0, "dtype": "bfloat16"}),
-    "cast_to_bfloat16_offload": (
-        3,
-        SHARED,
-        3,
-        THREE | CPU | {"communication_dtype": "bfloat16", "gradient_clipping": 0.01, "overlap_comm": False},
-    ),
+    "cast_to_bfloat16_offload": (3, SHARED, 3, THREE | CPU | CAST),
     "bfloat16_sums": (2, SHARED, 2, MARKED | {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}),
     "everything_at_once": (1, SHARED, 3, THREE | CPU | SENT | {"gradient_clipping": 0.01}),
 }
@@ -51,15 +44,16 @@ WORLDS = {
 UNDER_BACKWARD = ("one_graph", "partly_trained", "new_sequence_lengths")
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("name", "world_size"),
     by_default(lambda name, world: world == WORLDS.get(name, 2), product(MODELS, (1, 2, 3))),
 )
-def test_every_kind_of_graph(ranks: RankPool, name: str, world_size: int) -> None:
+def test_every_kind_of_graph(ranks: RankPool, name: str, world_size: int, place: str) -> None:
     """All buckets are launched under backward, also those of parameters that get nothing: none waits for its
     end (in the first backward some may: which gradients a graph never yields is known once it is compiled).
     """
-    results = ranks.run(world_size, f"{CASES}:train_both", name, {})
+    results = ranks.run(world_size, f"{CASES}:train_both", name + place, {})
     first = results[0]
     assert len(first.launches[0]) > 1
     for trained in results:
@@ -74,13 +68,14 @@ def test_engines_side_by_side_do_not_mix(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:train_side_by_side", "one_graph_for_many_layers")
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("option", "world_size"),
     by_default(lambda option, world: world == OPTIONS[option][0], product(OPTIONS, (1, 2, 3))),
 )
-def test_every_kind_of_step(ranks: RankPool, option: str, world_size: int) -> None:
+def test_every_kind_of_step(ranks: RankPool, option: str, world_size: int, place: str) -> None:
     _, name, backwards, spec = OPTIONS[option]
-    for trained in ranks.run(world_size, f"{CASES}:train_both", name, spec, backwards=backwards):
+    for trained in ranks.run(world_size, f"{CASES}:train_both", name + place, spec, backwards=backwards):
         reducing = [bool(launches) for launches in trained.launches]
         assert reducing == ([False] * (backwards - 1) + [True]) * 3, "only the boundary backward reduces"
 
