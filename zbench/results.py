@@ -28,7 +28,7 @@ from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, known_rate, summarize
 from zbench.report.exports import csv, frame, texts
-from zbench.report.table import ranked
+from zbench.report.table import in_order
 from zbench.report.text import configuration_cells, configuration_columns
 from zbench.spec.load import recorded_objective, sweep_from_mapping
 
@@ -53,7 +53,7 @@ class Results:
     def at(cls, path: Path) -> "Results":
         """Return the results in a run directory."""
         records, objective = load_records(path), recorded_objective(path / SPEC)
-        trials = ranked(summarize(records), objective)
+        trials = in_order(summarize(records), objective)
         return cls(path, records, trials, rank_run(path, trials, objective))
 
     @property

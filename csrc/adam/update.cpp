@@ -27,7 +27,7 @@ std::int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-// Writes go past the caches only where the call's data would not have stayed in them.
+// Whether writes in place go past the caches, too: where the call's data would not have stayed in them.
 bool worth_streaming(const std::vector<Task>& tasks, std::int64_t total) {
   if (tasks.empty()) return false;
   return total * (12 + bytes_of(tasks[0].grad_dtype)) > last_level_cache_bytes();

@@ -114,7 +114,6 @@ def observe(group: dist.ProcessGroup, spec: dict[str, Any]) -> Seen:
         x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step + dist.get_rank(group)))
         engine.backward(model(x).square().mean())
         engine.step()
-    events = list(seen.events)
-    result = Seen(events, list(seen.held), engine.memory_by_category(), engine.full_parameters())
+    result = Seen(list(seen.events), list(seen.held), engine.memory_by_category(), engine.full_parameters())
     engine.close()
     return result

@@ -143,15 +143,15 @@ class Engine:
         terms = Terms(core.optimizer.hyperparameters(), refusal)
         summary = core.summarizer.gather(core.gradients.contributed, terms, norm=grad_norm)
         core.parameters.absorb_hidden()  # here the device has been waited for, where there are ranks
-        loss_scale, norm = policies.scaling.scale, None
+        loss_scale, norm = policies.scaling.scale, None  # before `judge` adapts it
         if summary.square_sum is not None:
-            norm = math.sqrt(summary.square_sum) * policies.scale(loss_scale, 1.0)
+            norm = math.sqrt(summary.square_sum) * policies.factor(loss_scale, 1.0)
         coefficient = 1.0 if norm is None else policies.clip.coefficient(norm)
         before = policies.scaling.scale, policies.scaling.good_steps
         try:
             taken = policies.scaling.judge(summary.square_sum)
             if taken:
-                rolled_back = core.schedule.prepare(policies.scale(loss_scale, coefficient), summary.active)
+                rolled_back = core.schedule.prepare(policies.factor(loss_scale, coefficient), summary.active)
             else:
                 rolled_back = core.schedule.drop()
         except BaseException:

@@ -147,8 +147,8 @@ class Clip:
 
 
 class LossScaling:
-    """`scale` multiplies the loss; `judge` decides after each backward pass whether the gradients may be
-    used. This one serves float32 and bfloat16: it scales nothing and takes every step, as torch does.
+    """`scale` multiplies the loss; `judge` decides once a step whether the gradients may be used. This one
+    serves float32 and bfloat16: it scales nothing and takes every step, as torch does.
     """
 
     scale: float = 1.0
@@ -202,6 +202,6 @@ class Policies:
     collectives: Collectives
     close: Callable[[], None]
 
-    def scale(self, loss_scale: float, clip: float) -> float:
+    def factor(self, loss_scale: float, clip: float) -> float:
         """Return the one factor (in double) that averages, unscales and clips summed gradients."""
         return clip / (self.collectives.world_size * self.accumulation.divisor * loss_scale)

@@ -145,11 +145,11 @@ class Keeper:
                 os.killpg(self._group, signal.SIGKILL)
 
 
-def become_rank(start: RankStart, target: str, group: int, server: int) -> NoReturn:
+def become_rank(start: RankStart, target: str, group: int, keeper: int) -> NoReturn:
     """Run `target` in this forked process and exit: 0 if it returned, 1 if it raised."""
     code = 1
     try:
-        die_with_parent(server)
+        die_with_parent(keeper)
         os.setpgid(0, group)
         _redirect(start.log)
         signal.signal(signal.SIGINT, signal.SIG_DFL)

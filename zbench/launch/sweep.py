@@ -71,7 +71,7 @@ class SweepRun:
         self._last_end = 0.0
         self._room = Room()
         self._crowded: set[str] = set()
-        self._heats: dict[str, list[TrialSpec]] = {}
+        self._begun: dict[str, list[TrialSpec]] = {}
         for record in directory.records():
             self._remember(record)
 
@@ -119,7 +119,7 @@ class SweepRun:
     def _run_next(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
         """Run the next heat or repeat, and remove it from `todo`, whose keys are the tasks' names."""
         name, ahead = runner.executor.first(list(todo)), runner.executor.runs_ahead
-        if heat := self._heats.get(name, []) if ahead else self._next_heat(runner, list(todo.values())):
+        if heat := self._begun.get(name, []) if ahead else self._make_heat(runner, list(todo.values())):
             self._run_heat(runner, heat, todo)
         else:
             self._run_one(runner, name, *todo.pop(name))
@@ -136,9 +136,9 @@ class SweepRun:
         repeat, left, alone = todo[0][1], list(todo), list[Repeat]()
         trace = self._plan.trace and repeat == 0
         while left:
-            if heat := self._next_heat(runner, left):
+            if heat := self._make_heat(runner, left):
                 runner.expect_heat(heat, repeat, self._lot(left), trace=trace)
-                self._heats |= {repeat_name(trial.trial_id, repeat): heat for trial in heat}
+                self._begun |= {repeat_name(trial.trial_id, repeat): heat for trial in heat}
                 left = [one for one in left if one[0] not in heat]
             else:
                 alone.append(left.pop(0))
@@ -211,8 +211,9 @@ class SweepRun:
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
-    def _next_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
-        """Return the trials of a round that take turns next: as many as fit into heats of equal size.
+    def _make_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
+        """Return the trials of a round that take turns next, with their references computed: as many as fit
+        into heats of equal size. `_crowded` notes those without room.
 
         Configurations of one workload share a heat if possible: they are compared, and share one `alone`. A
         single configuration takes turns with the machine's yardstick, if it uses that.

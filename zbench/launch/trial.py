@@ -44,7 +44,7 @@ OnNotice = Callable[[str], None]
 
 
 class TrialRunner(AbstractContextManager["TrialRunner"]):
-    """Runs trials one after another on an executor, each with its reference. A context manager.
+    """Runs trials on an executor, one by one or in heats, each with its reference. A context manager.
 
     Each reference trajectory is computed once, when a trial first needs it, and kept in `references/`.
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
@@ -103,7 +103,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     ) -> Iterator[tuple[TrialSpec, Record]]:
         """Run one repeat of each of several trials, in turns; yield each with its Record as it ends.
 
-        A repeat that was killed from outside runs once more, alone. The rest is as in `run`.
+        A repeat that was killed from outside runs once more, alone; a disturbed one does not. The rest is as
+        in `run`.
         """
         begun = self._heats.pop((trials[0].trial_id, repeat), None)
         heat, yardsticks, unable = begun or self._heat(trials, repeat, lot, trace)

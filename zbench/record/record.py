@@ -11,7 +11,7 @@ from zbench.units import format_seconds
 SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
-_PART = 1.2
+_STALLING = 1.2
 """Mean over median step from which on a warning names the steps that stall."""
 
 
@@ -26,7 +26,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of every timed step (after warm-up), and the figures computed from them.
+    """Seconds of every timed step (after warm-up; in a heat without the first of each turn), and the figures
+    computed from them.
 
     Rates are the work over the time of all timed steps, so a step that stalls counts with all its time.
     tokens_per_s, samples_per_s: None if the workload does not define a token, or a sample.
@@ -67,10 +68,10 @@ class Timing:
 
     @property
     def stalls(self) -> list[str]:
-        """Return which steps stall, in words, if the mean is far above the median; else an empty text."""
+        """Return which steps stall, in words, if the mean is far above the median; else nothing."""
         mean, median = self.mean_step_s, self.median_step_s
         slow = [seconds for seconds in self.step_seconds if seconds > mean]
-        if not slow or mean <= _PART * median:
+        if not slow or mean <= _STALLING * median:
             return []
         share, each = round(len(self.step_seconds) / len(slow)), format_seconds(sum(slow) / len(slow))
         return [f"steps stall: 1 step in {share} takes {each}, the median step {format_seconds(median)}"]
@@ -172,7 +173,7 @@ class Record:
     machine: the kind of machine where rank 0 ran, in words; None in older records.
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
     heat: shared with the repeats that it took turns with; None if it ran alone.
-    losses: rank 0's mean loss of each step, warm-up included.
+    losses: rank 0's mean loss of each step, untimed ones included; empty without a reference.
     placement: where and when it ran, if a scheduler chose that.
     """
 

@@ -78,7 +78,7 @@ def print_results(
 
     run_dir: where the logs are that the notes name. ranking: of these records, where it is known already.
     """
-    summaries = ranked(summarize(records), objective)
+    summaries = in_order(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
     columns, rows = _table(summaries, ranking, objective)
     styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
@@ -89,7 +89,7 @@ def print_results(
         screen.print(line, soft_wrap=not screen.is_terminal)
 
 
-def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
+def in_order(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
     """Return the configurations in the order of the first goal.
 
     Configurations outside a constraint or without a proof of correctness come after all that could be the

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -100,9 +100,7 @@ def torch_norm(gradients: Gradients) -> float:
 
 def torch_dtype(name: str) -> torch.dtype:
     """Return the dtype of this name."""
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
+    return cast(torch.dtype, getattr(torch, name))
 
 
 def group_named(name: str, groups: Mapping[str, ParamGroupSpec]) -> tuple[str | None, ParamGroupSpec | None]:

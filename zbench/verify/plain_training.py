@@ -7,6 +7,7 @@ then averages, unscales and clips.
 
 import copy
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,10 +60,9 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     initial = {name: value.clone() for name, value in plain.adam.values().items()}
     trajectory = plain.run(lambda step: on_step(step, total))
     _require_repeatable(task, trajectory)
-    moved = [(value - initial[name]).double().norm() for name, value in plain.adam.values().items()]
     reference = Reference(
         trajectory,
-        torch.stack(moved),
+        torch.stack([(v - initial[name]).double().norm() for name, v in plain.adam.values().items()]),
         torch.tensor(plain.active),
         gradients=plain.gradients,
         contributions=plain.contributions(),
@@ -72,8 +72,11 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     )
     if not truth:
         return reference
-    true = _PlainRun(task, skips=trajectory.skipped)
+    true, threads = _PlainRun(task, skips=trajectory.skipped), torch.get_num_threads()
+    # as many as all ranks have: its last bits, which depend on them, decide nothing
+    torch.set_num_threads(min(threads * task.workload.world_size, len(os.sched_getaffinity(0))))
     true.run(lambda step: on_step(task.steps + step, total))
+    torch.set_num_threads(threads)
     return replace(
         reference,
         truth=true.adam.values(),

@@ -26,7 +26,7 @@ _LOT = -2  # beside the seeds of steps, which are not negative, and of the model
 
 
 class Observer:
-    """Notes losses and gradient norms of every step and, with a reference, digests of all parameters.
+    """Notes losses, gradient norms and digests of all parameters of every step, the untimed last one too.
 
     Some steps are replayed: the first two, the last and a random one, drawn from the trial's seed; but none
     as long as this rank's parameters have the reference's bits. The state before such a step is kept in an

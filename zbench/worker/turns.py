@@ -1,4 +1,5 @@
-"""How a trial that takes turns waits for them: it runs warm-up and timed steps only in its turns.
+"""How a trial that takes turns waits for them: it warms up when it is started, and runs its timed steps in
+turns.
 
 No torch: the launcher imports this (`zbench.launch.turns` is its end of the sockets).
 """

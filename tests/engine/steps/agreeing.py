@@ -132,8 +132,8 @@ def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> st
         def step() -> None:
             loss = model(torch.ones(2, WIDTH)).sum()
             if alone and where == "before":
-                weight = next(model.parameters())  # read as an attribute, it would be gathered
-                weight.grad = torch.ones(WIDTH, WIDTH)
+                # read as an attribute, it would be gathered
+                next(model.parameters()).grad = torch.ones(WIDTH, WIDTH)
             if alone and where == "inside":
                 loss.register_hook(fail)
             if not (alone and where == "without"):

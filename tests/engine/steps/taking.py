@@ -1,6 +1,7 @@
 """Steps that are taken as plain PyTorch takes them; each case runs on every rank."""
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -8,16 +9,20 @@ from torch import Tensor, nn
 
 from tests.engine.steps.agreeing import heard
 from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, take_step
+from zbench.engine.gradients.reduced_buffers import WholeReducedGradientBuffer
 
 
 def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> bool:
-    """A step that has begun is discarded; whether the next one is that of an undisturbed run."""
+    """A step that has begun is discarded, and nothing gathered for it; whether the next one is that of an
+    undisturbed run.
+    """
     net = model()
     engine = engine_of(group, net, spec)
     zero = engine.zero_grad if through == "engine" else engine.optimizer.zero_grad
-    zero()
-    engine.backward(100 * net(batch(7)).square().mean())
-    zero()
+    with mock.patch.object(WholeReducedGradientBuffer, "_gather", side_effect=AssertionError):
+        engine.load_state_dict(engine.state_dict())
+        engine.backward(100 * net(batch(7)).square().mean())
+        zero()
     take_step(engine, 0)
     zero()
     take_step(engine, 1)

@@ -46,8 +46,7 @@ def test_ranks_with_other_hyperparameters_stop_and_name_them(ranks: RankPool, ro
 def test_zero_grad_discards_the_step_that_has_begun(
     ranks: RankPool, row: dict[str, Any], through: str
 ) -> None:
-    spec = row | {"accumulation_mode": "unmanaged"}
-    assert all(ranks.run(2, TAKING + "discarded", spec, through))
+    assert all(ranks.run(2, TAKING + "discarded", row | {"accumulation_mode": "unmanaged"}, through))
 
 
 @each_row

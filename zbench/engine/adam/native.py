@@ -73,19 +73,19 @@ native_call = torch.ops.zbench.native_call.default
 
 
 class Flat(NamedTuple):
-    """The tensors of several tasks in a row, the gradients among them, and for each task what tells which is
-    which.
+    """The tensors of several tasks in a row, the gradients first, and a key of all else that a native plan
+    depends on.
     """
 
     tensors: list[Tensor]
     grads: list[Tensor]
-    layout: list[Any]
+    key: list[Any]
 
 
 def flatten(tasks: Sequence[AdamTask]) -> Flat:
     """Return every tensor that the tasks read or write, in a row."""
     grads = [task.grad for task in tasks]
-    tensors, layout = grads[:], []
+    tensors, key = grads[:], []
     for task in tasks:
         slot, into, out = task.slot, task.into, task.param_out
         greatest = slot.max_exp_avg_sq
@@ -98,9 +98,9 @@ def flatten(tasks: Sequence[AdamTask]) -> Flat:
             tensors += (into.param, into.exp_avg, into.exp_avg_sq)
             if into.max_exp_avg_sq is not None:
                 tensors.append(into.max_exp_avg_sq)
-        shape = 0 if into is None else 1 if into.max_exp_avg_sq is None else 2
-        layout.append((greatest is None, out is None, shape, task.rounding_seed, task.rounding_offset))
-    return Flat(tensors, grads, layout)
+        moments = 0 if into is None else 1 if into.max_exp_avg_sq is None else 2
+        key.append((greatest is None, out is None, moments, task.rounding_seed, task.rounding_offset))
+    return Flat(tensors, grads, key)
 
 
 def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
@@ -167,11 +167,10 @@ class PlanCache:
     ) -> "_native.Plan":
         """Return the plan of tasks on the tensors of `flat`, with the step and hyperparameters of each.
 
-        flat: its layout is anything else that the tasks depend on, comparable by ==.
         tasks: called where there is no such plan; ValueError as AdamBackend.update. squares: where each
         task's chunk sums go, if anywhere: to the beginning.
         """
-        tensors, grads, layout = flat
+        tensors, grads, key = flat
         addresses = list(map(Tensor.data_ptr, tensors))
         grad_addresses, others = addresses[: len(grads)], addresses[len(grads) :]
         description = [
@@ -180,7 +179,7 @@ class PlanCache:
             list(map(_DTYPE, tensors)),
             list(map(_DEVICE, grads)),  # memory at an address that is compared stays on its device
             list(map(Tensor.is_contiguous, tensors)),
-            layout,
+            key,
             list(map(Tensor.data_ptr, squares)),
         ]
         subgroup = get_ident(), others[0] if others else 0

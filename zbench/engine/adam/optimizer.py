@@ -99,9 +99,9 @@ class CpuAdam(torch.optim.Optimizer):
         def run() -> None:
             fixed = [parameter for _, parameter, _ in entries]
             fixed += [value for *_, state in entries for value in state.values() if type(value) is not int]
-            layout = [amsgrads, [index for index, *_ in entries], list(map(Tensor.data_ptr, fixed))]
+            key = [amsgrads, [index for index, *_ in entries], list(map(Tensor.data_ptr, fixed))]
             steps = ((state["step"] + 1, hypers[index]) for index, _, state in entries)
-            plan = self._plans.plan(Flat(grads, grads, layout), tasks, steps)
+            plan = self._plans.plan(Flat(grads, grads, key), tasks, steps)
             plan.run(grad_scale=grad_scale, threads=torch.get_num_threads())
 
         call_native(run, grads, tasks)

@@ -229,7 +229,7 @@ class _Builder:
             return AfterBackward(optimizer, adam, parameters, sums)
         assumptions = StepAssumptions(
             lambda: gradients.contributed,
-            lambda: policies.scale(policies.scaling.scale, 1.0),
+            lambda: policies.factor(policies.scaling.scale, 1.0),
             self._needs_norm,
         )
         alone = self.collectives.world_size == 1

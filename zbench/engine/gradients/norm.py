@@ -33,9 +33,10 @@ class Summary:
 
 
 class Summarizer:
-    """Gathers the chunk sums of every rank's part of the gradient, flags and terms, in one collective.
+    """Gathers the chunk sums of every rank's part of the gradient, flags and terms, in one collective, or two
+    with `shard_group_size`.
 
-    square_sums: this rank's, [layout.length / world size / NORM_CHUNK] float64. always: whether each step
+    square_sums: this rank's, [layout.length / shards / NORM_CHUNK] float64. always: whether each step
     asks for the norm.
     """
 
@@ -59,6 +60,7 @@ class Summarizer:
         """
         numbers = terms.numbers(self.agreement)
         flags = torch.tensor([*(not there for there in contributed), *numbers], dtype=torch.float64)
+        # zeros say that a step can be taken: a simulation reads nothing else
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
         sums, flags = self._gathered(sums, flags)
@@ -99,7 +101,9 @@ def part_square_sums(shard: ShardLayout, gradients: PartitionedBuffer, backend: 
 
 
 def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """Write the chunk sums of `gradients`, on any device, to `out` in CPU memory: a device's by one copy."""
+    """Write the chunk sums of `gradients` to `out`, each on its gradient's device or in CPU memory: these by
+    one copy.
+    """
     far = [k for k, gradient in enumerate(gradients) if gradient.device != out[k].device]
     sizes = [out[k].numel() for k in far]
     sums = torch.empty(sum(sizes), dtype=torch.float64, device=gradients[far[0]].device if far else "cpu")

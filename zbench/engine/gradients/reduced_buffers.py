@@ -107,8 +107,8 @@ class ReducedGradientBuffer:
         """
         return self._writer(bucket).write(target, self._place(bucket), first=self._first)
 
-    def settle(self) -> None:
-        """Return when every sum is in `sums`."""
+    def settle(self, *, discard: bool = False) -> None:
+        """Return when every sum is in `sums`; to `discard` them, when nothing is in flight any more."""
         for writer in self._writers.values():
             writer.settle()
 
@@ -186,23 +186,23 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
     def __init__(self, config: ReductionConfig) -> None:
         super().__init__(config)
         self._collectives = config.collectives
-        self._last = False
+        self._gathered = True  # or in `_gathers`: there is nothing yet
         self._gathers: list[Work] = []
 
     def begin(self, *, first: bool, last: bool) -> None:
         super().begin(first=first, last=last)
-        self._last = last
+        self._gathered = last
 
     def store(self, bucket: Bucket, target: Tensor) -> Work | None:
         assert super().store(bucket, target) is None, "a whole gradient is on the device"
-        if self._last:
+        if self._gathered:
             self._gather(bucket.blocks)
         return None
 
-    def settle(self) -> None:
-        if not self._last:
+    def settle(self, *, discard: bool = False) -> None:
+        if not self._gathered and not discard:
             self._gather(self.shard.layout.blocks)
-            self._last = True
+            self._gathered = True
         All(self._gathers).wait()
         self._gathers.clear()
 

@@ -64,14 +64,16 @@ class Gradients(ABC):
         """Return what it holds now."""
 
     def settle(self) -> None:
-        """Return when the step's sums are in the reduced-gradient buffer."""
+        """Return when the step's sums are in the reduced-gradient buffer; reduce first what no backward did
+        that was marked last.
+        """
         self.reducer.reduced_gradients.settle()
 
     def abandon(self) -> None:
         """Discard the step, during a backward or after it; collectives in flight are completed."""
         self._open = False
         self.reducer.abandon()
-        self.reducer.reduced_gradients.settle()
+        self.reducer.reduced_gradients.settle(discard=True)
         self.clear()
 
     def clear(self) -> None:

@@ -12,7 +12,7 @@ from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.html.drawing import Picture
-from zbench.report.table import ranked
+from zbench.report.table import in_order
 from zbench.report.text import (
     bytes_text,
     label,
@@ -140,7 +140,7 @@ def report_of(
     path = Path(results.source.path)
     file = path / "spec.yaml"
     objective = recorded_objective(file) if file.is_file() else SweepSpec().objective
-    ordered = ranked(results.trials, objective)
+    ordered = in_order(results.trials, objective)
     ranking = rank_run(path, ordered, objective)
     winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
     return Report(
