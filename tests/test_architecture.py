@@ -220,8 +220,8 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7449,
     "spec": 3158,
     "launch": 3257,
-    "cli": 2542,
-    "report": 2558,
+    "cli": 2541,
+    "report": 2559,
     "analysis": 2080,
     "worker": 1542,
     "tune": 1105,
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_603), ("tests", 30_402)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_603), ("tests", 30_431)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

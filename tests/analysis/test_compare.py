@@ -308,10 +308,11 @@ def test_crash_rates_are_compared_exactly(base: tuple[int, int], head: tuple[int
 @pytest.mark.parametrize(
     ("before", "after", "answer"),
     [("oom", "crashed", "failed"), ("oom", "oom", "unmeasured"), ("invalid", "crashed", "failed"),
-     ("crashed", "invalid", "unmeasured")],
+     ("crashed", "invalid", "unmeasured"), ("ok", "invalid", "failed")],
 )  # fmt: skip
 def test_another_way_to_fail_is_a_failure(before: Any, after: Any, answer: str) -> None:
-    found = compared([record(outcome=before)], [record(outcome=after)])
+    off = {"engine": {}, "verify": {"mode": "off"}, "run": {}}
+    found = compared(*([record(outcome=outcome, config=off)] for outcome in (before, after)))
     assert found.rows[0].answer == answer
     assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 

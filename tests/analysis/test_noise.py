@@ -108,6 +108,9 @@ def test_the_noise_is_that_of_earlier_runs_of_the_sweep_on_the_machine(tmp_path:
     (damaged / "trials.jsonl").write_text("{}\n")
     elsewhere = tmp_path / "example" / "20250102-000000-aaaa"
     write_run(elsewhere, trial([5.0] * 3), machine={"cpu": "Another CPU"})
+    for number in range(12):  # jobs of this machine that ran on another one
+        there = [replace(one, machine="a node") for one in trial([5.0 + number % 2] * 3)]
+        write_run(tmp_path / "example" / f"20270101-{number:06d}-aaaa", there)
 
     def said(*run_ids: str, sweep: str | None = "example") -> dict[str, RunNoise]:
         base = load_results(str(tmp_path / "example" / "20260101-000000-aaaa"), tmp_path)

@@ -109,10 +109,15 @@ def test_alone_links_configurations_that_never_met() -> None:
 @pytest.mark.parametrize(
     ("seconds", "peaks", "chosen", "why"),
     [
-        ((0.1, 0.104, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn1", "for its memory"),
+        ((0.1, 0.104, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn1", "for its memory among those within 5 %"),
         ((0.1, 0.104, 0.102), ((1 << 20) + 64, 1 << 20, (1 << 20) + 8), "tn0", "as the fastest"),
-        ((0.1, 0.104, 0.102), (3 << 20, 1 << 20, (1 << 20) + 8), "tn2", "for its memory"),
-        ((0.1, 0.106, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn2", "for its memory"),
+        (
+            (0.1, 0.104, 0.102),
+            (3 << 20, 1 << 20, (1 << 20) + 8),
+            "tn2",
+            "for its memory among those within 5 %",
+        ),
+        ((0.1, 0.106, 0.102), (3 << 20, 1 << 20, 2 << 20), "tn2", "for its memory among those within 5 %"),
     ],
     ids=["least memory", "alike in memory", "alike but for the fastest", "6 % slower"],
 )
@@ -155,13 +160,21 @@ def test_exact_figures_need_no_repeats_to_be_told_apart() -> None:
     assert ranked(sweep(steps, peaks=[3000, 1000, 1000]), least).indistinguishable == ("tn1", "tn2")
 
 
-def test_a_figure_of_zero_has_no_logarithm_and_is_missing() -> None:
-    summaries = summarize(sweep([[0.1, 0.1], [0.1, 0.1]], peaks=[0, 1000]))
-    nothing, some = cost_table(summaries, Goal("peak_device_bytes", "minimize"))
-    assert all(map(math.isnan, nothing))
-    assert some == pytest.approx([math.log(1000)] * 2)
-    brief, _ = cost_table(summaries, Goal("median_step_s", "minimize"))
-    assert brief == pytest.approx([math.log(0.1)] * 2), "less than one has one"
+LEAST_MEMORY = ObjectiveSpec(minimize=["peak_device_bytes"])
+
+
+def test_a_figure_of_zero_is_the_least() -> None:
+    records = sweep([[0.1] * 5] * 3, peaks=[0, 1000, 2000])
+    found, summaries = ranked(records, LEAST_MEMORY), summarize(records)
+    assert (found.best, found.worse_by) == ("tn0", {})  # by how much is not said
+    assert ranked(records[:10], LEAST_MEMORY).equal_within is None
+    assert cost_table(summaries, Goal("peak_device_bytes", "minimize"))[1][0] == pytest.approx(math.log(1000))
+    brief, *_ = cost_table(summaries, Goal("median_step_s", "minimize"))
+    assert brief == pytest.approx([math.log(0.1)] * 5), "less than one has one"
+
+
+def test_of_exactly_equal_memory_the_fastest_is_recommended() -> None:
+    assert ranked(sweep([[0.1] * 5, [0.01] * 5]), LEAST_MEMORY).recommended == "tn1"
 
 
 def test_a_configuration_outside_a_constraint_takes_no_part() -> None:

@@ -57,8 +57,9 @@ def test_from_a_model_of_transformers(zbench: Any, tmp_path: Path) -> None:
 
 def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
     (tmp_path / "module_of_ones_own.py").write_text(
-        "import torch\ndef make_model(): return torch.nn.Linear(1, 1)\n"
+        "import torch\ndef make_model(): return torch.nn.Linear(1, 1)\ndef broken(): raise ValueError(1)\n"
     )
+    assert "ValueError: 1" in written(zbench, tmp_path / "b.yaml", "module_of_ones_own:broken")[1].err
     trial, said = written(zbench, tmp_path / "a.yaml", "module_of_ones_own:make_model")
     assert trial.workload.model == "module_of_ones_own:make_model"
     assert "does not take this micro-batch (2 tensors)" in said.err

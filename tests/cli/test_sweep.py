@@ -190,6 +190,7 @@ def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbe
     assert re.search(r"warning: stopped at --max-time; [45] repeats left; continue with", said.err)
     assert "zbench sweep sweep.yaml --resume" in said.err
     assert "error" not in said.err
+    assert "*" not in zbench("list").out
     for out in (said.out, zbench("show", "last").out):
         assert re.search(r"no best yet: [12] configurations? left to run", out)
         assert "*" not in out

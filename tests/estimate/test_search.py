@@ -35,6 +35,11 @@ def test_the_smallest_world_that_fits(ranks):
     assert found.undecided == {}
 
 
+def test_a_world_is_whole_shard_groups():
+    trial = make_trial({"zero_stage": 3, "shard_group_size": 2})
+    assert limits(Formula(), trial, 960 // 7 + 10 * BATCH).smallest_world_size == 8
+
+
 def test_the_largest_micro_batch_that_fits():
     state = 960 // TRIAL.run.world_size
     assert limits(Formula(), TRIAL, state + 10 * 37).largest_micro_batch == 37

@@ -70,7 +70,9 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
     assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, identical"
 
 
-@pytest.mark.parametrize(("size", "why"), [(20, "as the fastest"), (10, "for its memory")])
+@pytest.mark.parametrize(
+    ("size", "why"), [(20, "as the fastest"), (10, "for its memory among those within 5 %")]
+)
 def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(size, why):
     sizes, rates = (20, size, 5), ((1005.0, 995.0, 1003.0), (1000.0, 1010.0, 990.0), (500.0, 505.0, 495.0))
     lines = printed(

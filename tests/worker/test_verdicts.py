@@ -3,10 +3,12 @@ out."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.worker.conftest import RunTrial, trial
 from tests.worker.engines import FIRST_WRONG_STEP
+from zbench.worker.observer import _Replayer
 
 DEEP = {"layers": 6, "width": 64, "heads": 4}
 GPT: dict[str, Any] = {"model": "gpt", "options": DEEP, "sequence_length": 32}
@@ -60,6 +62,15 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     found = run_trial(trial(engine, workload=workload, run={"steps": 1})).correctness
     assert found.verdict == "equivalent"
     assert found.first_differing_step == 1
+
+
+def test_a_parameter_without_a_gradient_in_a_step_is_not_replayed_there() -> None:
+    """A layer that some steps leave out, as an unused expert, was called wrong: Adam had not updated it."""
+    replayer = object.__new__(_Replayer)
+    replayer._names, replayer._skipped = ["always", "seldom"], [False, True, False, False]
+    replayer._active = np.array([[True, True], [True, True], [True, False], [True, True]])
+    assert [replayer._counts(step)["seldom"] for step in (0, 2, 3)] == [1, 0, 2]
+    assert replayer._counts(3)["always"] == 3
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def build(
             for run in (base, head)
         )
         raise IncomparableError(
-            f"no configuration is in both: {first}, {second}; compare two runs of the same sweep file"
+            f"no configuration is in both: {first}, {second}; compare runs of one sweep file and settings"
         )
     rows = tuple(judged(pair, decisions.get(pair[0].trial_id), settings) for pair in matching.pairs)
     return Comparison(

@@ -108,7 +108,7 @@ class Unpaired:
             return replace(welch, allowance=UNKNOWN_SHIFT)
         error = math.sqrt(2) * noise.spread
         if welch.standard_error > error and math.isfinite(welch.standard_error):
-            return welch
+            return replace(welch, floor=error)
         return replace(welch, standard_error=error, degrees=noise.degrees, floor=error)
 
     def exact_p(self, margin: float) -> float:

@@ -243,8 +243,7 @@ def history(runs: Iterable[Run], metric: str, *, alpha: float = 0.01) -> list[Se
 
 
 def _kept(trial: Trial, metric: str) -> KeptTrial | None:
-    value = trial.number(metric)
-    if value is None or not math.isfinite(value):
+    if (value := trial.number(metric)) is None or not math.isfinite(value):
         return None
     repeats = [value, *trial.values(metric)]
     figures = {metric: (value, min(repeats), max(repeats))}
@@ -263,7 +262,7 @@ def _series(key: str, metric: str, figures: Sequence[tuple[KeptTrial, Source]], 
     trial, source = figures[-1]
     unit = metric_named(metric).unit
     values, is_timed = [visit.value for visit in visits], unit in _TIMED
-    if is_timed:
+    if is_timed and metric not in STEP_TIMES[1:] and metric_named(metric).compute is None:
         values = _over_machine([trial for trial, _ in figures], unit) or values
     scaled = [math.log(value) for value in values] if min(values) > 0 else values
     starts = change_points(scaled, alpha=alpha, remembers=is_timed)

@@ -130,7 +130,7 @@ class Comparisons:
         for row in self.leaders.tolist():
             mean, critical = self._differences(row, self.leaders[self.leaders != row])
             widest = max(widest, float((mean + critical).max(initial=-math.inf)))
-        return math.expm1(widest) if math.isfinite(widest) else None
+        return math.expm1(min(widest, 700.0)) if math.isfinite(widest) else None
 
     def _beaten(self, row: int, others: Indices) -> bool:
         mean, critical = self._differences(row, others)

@@ -74,7 +74,8 @@ def noise_between_runs(base: RunResults, head: RunResults, output_dir: Path) -> 
     runs = [
         run
         for run in _runs(output_dir, base.source.sweep)
-        if run.source.facts == base.source.facts and not compared & set(run.source.run_ids)
+        if (run.source.facts == base.source.facts and run.machines <= base.machines)
+        and not compared & set(run.source.run_ids)
     ]
     return noise_of_history(runs)
 
@@ -94,8 +95,7 @@ def noise_of_history(runs: Sequence[RunResults]) -> dict[str, RunNoise]:
     by_trial = {}
     runs = [replace(run, source=replace(run.source, branch=None)) for run in runs]  # the machine's, of all
     for series in history(runs, "mean_step_s"):
-        noise = noise_of_runs(_levels(series, means))
-        if noise is not None:
+        if (noise := noise_of_runs(_levels(series, means))) is not None:
             by_trial[series.trial.trial_id] = noise
     return by_trial
 

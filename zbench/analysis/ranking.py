@@ -33,7 +33,8 @@ from zbench.units import format_bytes
 ALPHA = 0.01
 FIRST_LOOK = 3
 """Rounds before the first look of a sweep that repeats until its leaders are apart: fewer show no spread."""
-_WIDEST_BOUND = 1.0
+_NOTHING = 1e-99  # stands for a figure of 0 on the log scale
+_WIDEST_BOUND, _FAR = 1.0, 100.0  # what is said of equals; a gap that only a figure of 0 makes
 _NEAR = math.log(1.05)
 _PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 
@@ -88,7 +89,8 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     a sweep that repeats until its leaders are apart (`run.separate`).
     """
     summaries = list(summaries)
-    goal, able = first_goal(summaries, objective), candidates(summaries, objective)
+    goal = first_goal(summaries, objective)
+    able = sorted(candidates(summaries, objective), key=lambda s: s.number("mean_step_s") or math.inf)
     if not able:
         return Ranking()
     first = able[0]
@@ -99,20 +101,19 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     level = alpha if alpha is not None else level_of_looks(first.config, ALPHA)
     compared = Comparisons(cost_table(able, goal), level)
     ids = tuple(able[i].trial_id for i in compared.leaders)
-    worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items()}
+    worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items() if log < _FAR}
     best = ids[0] if len(ids) == 1 else None
     within = compared.equal_within()
     bound = within if within is not None and within <= _WIDEST_BOUND else None
     chosen = _recommended([(able[i], float(compared.effects[i])) for i in compared.leaders])
     why = "as the fastest" if chosen is by_figure(able, objective)[0] else "as the fastest, round by round"
-    why = why if chosen.trial_id == ids[0] else "for its memory"
+    why = why if chosen.trial_id == ids[0] else "for its memory among those within 5 %"
     return Ranking(best, ids, chosen.trial_id, worse, bound, why)
 
 
 def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Ranking:
     """Return the ranking of a run directory; nothing leads while some of its sweep's points have not run."""
-    spec = directory / SPEC
-    pending = 0
+    spec, pending = directory / SPEC, 0
     if spec.is_file() and not (directory / "search.json").exists():
         with suppress(UsageError):  # a file of another version of zbench
             ids = recorded_trials(spec)
@@ -182,8 +183,8 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
             value = metric.read(record)
-            if isinstance(value, int | float) and value > 0:
-                row[column[record.repeat]] = sign * math.log(value) + pace.get(id(record), 0.0)
+            if isinstance(value, int | float) and value >= 0:
+                row[column[record.repeat]] = sign * math.log(value or _NOTHING) + pace.get(id(record), 0.0)
     return table
 
 

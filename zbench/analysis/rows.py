@@ -61,7 +61,7 @@ def fails_more(base: ConfigSummary, head: ConfigSummary, alpha: float) -> bool:
     fail now and then, it is Fisher's exact test, one-sided (`scipy.stats.fisher_exact`). Where neither ever
     finishes, another way to fail is a failure of head's own.
     """
-    if head.outcome in ("ok", "invalid"):
+    if head.outcome == "ok" or (head.outcome == "invalid" and not base.ok):
         return False
     if not base.ok:
         return not head.ok and head.outcome != base.outcome

@@ -51,6 +51,4 @@ def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | 
         outcome = simulator.of(trials[0])
     if isinstance(outcome, NotSimulated) and outcome.reason.startswith("workload.model: cannot load"):
         raise UsageError(f"--from {outcome.reason}")
-    if isinstance(outcome, NotSimulated) and outcome.reason.startswith("workload."):
-        return outcome.reason
-    return None
+    return outcome.reason if isinstance(outcome, NotSimulated) else None

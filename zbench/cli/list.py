@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.ranking import rank_run
 from zbench.cli import console, options
 from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records, load_tags
@@ -56,7 +56,7 @@ def _row(path: Path, tags: list[str]) -> dict[str, Any]:
     }
     try:
         environment, summaries = load_environment(path), summarize(load_records(path))
-        ranking = rank(summaries, recorded_objective(path / SPEC))
+        ranking = rank_run(path, summaries, recorded_objective(path / SPEC))
     except ZbenchError as error:
         return row | {"problem": str(error)}
     recommended = next((s for s in summaries if s.trial_id == ranking.recommended), None)

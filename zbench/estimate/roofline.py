@@ -106,7 +106,7 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
     sent = received = 0.0
     others = shards - 1
     for kind, payload in traffic.items():
-        shares = {"reduce_scatter": others / shards, "all_reduce": 2 * others / shards, "broadcast": 1.0}
+        shares = {"reduce_scatter": (trial.run.world_size - 1) / shards, "broadcast": 1.0}
         share = shares.get(kind, float(others))
         sent += payload["bytes"] * share
         received += payload["bytes"] * (others if kind == "broadcast" else share)

@@ -51,14 +51,16 @@ def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
             undecided[name] = str(error)
             return None
 
-    world = decided(
-        "smallest_world_size", lambda: smallest(lambda n: fits("run", "world_size", n), LARGEST_WORLD)
+    group = trial.engine.shard_group_size or 1
+    groups = decided(
+        "smallest_world_size",
+        lambda: smallest(lambda n: fits("run", "world_size", n * group), LARGEST_WORLD // group),
     )
     batch = decided(
         "largest_micro_batch",
         lambda: largest(lambda n: fits("workload", "micro_batch_size", n), LARGEST_MICRO_BATCH),
     )
-    return Limits(world, batch, undecided)
+    return Limits(groups and groups * group, batch, undecided)
 
 
 def smallest(holds: Callable[[int], bool], most: int) -> int | None:
@@ -74,9 +76,7 @@ def smallest(holds: Callable[[int], bool], most: int) -> int | None:
 def largest(holds: Callable[[int], bool], most: int) -> int | None:
     """Return the largest n in [1, most] with holds(n), or None. `holds` must not become true again."""
     first = smallest(lambda n: not holds(n), most)
-    if first is None:
-        return most
-    return first - 1 or None
+    return most if first is None else first - 1 or None
 
 
 def _with(trial: TrialSpec, section: str, key: str, value: int) -> TrialSpec:

@@ -86,15 +86,14 @@ def print_table(
     paragraph of names and values. styles: of whole rows.
     """
     headings = [re.sub("[ _.]", "\n", c.name) if screen.is_terminal else c.name for c in columns]
-    widths = [
-        column.width([Text(heading), *(row[i] for row in rows)])
-        for i, (column, heading) in enumerate(zip(columns, headings, strict=True))
-    ]
+    cells = [[Text(heading), *(row[i] for row in rows)] for i, heading in enumerate(headings)]
+    widths = [column.width(of_column) for column, of_column in zip(columns, cells, strict=True)]
     names = [column.name for column in columns]
     optional = [name for name in dropped_first if name in names] if screen.is_terminal else []
     for count in range(len(optional) + 1):
         shown = [i for i, name in enumerate(names) if name not in optional[:count]]
-        if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= screen.width:
+        free = screen.width - sum(widths[i] for i in shown) - 2 * (len(shown) - 1)
+        if free >= 0:
             break
     else:
         for row, style in zip(rows, styles or [""] * len(rows), strict=True):
@@ -107,7 +106,9 @@ def print_table(
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
     for i in shown:
         side, whole = columns[i].justify, not columns[i].wraps
-        table.add_column(headings[i], justify=side, vertical="bottom", no_wrap=whole, min_width=widths[i])
+        more = min(free, Column("").width(cells[i]) - widths[i])  # rich's own shares may not fit
+        widths[i], free = widths[i] + more, free - more
+        table.add_column(headings[i], justify=side, vertical="bottom", no_wrap=whole, width=widths[i])
     for number, row in enumerate(rows):
         table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
     screen.print(table)

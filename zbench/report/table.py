@@ -145,10 +145,9 @@ def notes(
     run_dir: Path | None = None,
 ) -> list[Text]:
     """Return the lines below the table. run_dir: where the logs are that they name."""
-    left_open = open_question(summaries, ranking)
     return [
         *_best_lines(summaries, objective, ranking),
-        *([Text(left_open)] if left_open else []),
+        *map(Text, filter(None, [open_question(summaries, ranking)])),
         *(
             Text.assemble(word(summary.verdict), f" {axes_text(summary.axes)}: {_difference(summary)}")
             for summary in summaries
@@ -193,8 +192,7 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
         description = f"{axes_text(chosen.axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
         if ranking.best is not None:
             return [Text.assemble(("* best", "bold green"), f" {description}")]
-        within = ranking.equal_within
-        near = f" (equal within {within:.1%})" if within is not None else ""
+        near = f" (equal within {within:.1%})" if (within := ranking.equal_within) is not None else ""
         heading = ("≈* recommended", "bold green")
         return [Text.assemble(heading, f" {ranking.why}, {ranking.tied}{near}: {description}")]
     if ranking.pending:

@@ -72,9 +72,9 @@ def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
     for one in evidence.remainders:
         counts[one.parameter, one.step] += one.elements
     most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
+    active = reference.active[sorted({step for _, step in counts})] if counts else reference.active
     for at, (name, value) in enumerate(reference.plain.parameters.items()):
-        trained = bool(reference.active[:, at].any())
-        if trained and most.get(name, 0) < value.numel():
+        if bool(active[:, at].any()) and most.get(name, 0) < value.numel():
             return f"optimizer_parts() has {most.get(name, 0):,} of {value.numel():,} elements of {name}"
     return None
 

@@ -151,7 +151,7 @@ def replay(
     """Yield what remained of each part that has moments; rebuilds its second moments where they are not kept.
 
     Rebuilt ones are put into `after`; after the second step there is nothing to rebuild them from. `counts`:
-    updates of each parameter so far, 0 where it has had no gradient yet.
+    updates of each parameter so far, 0 where it has no gradient in this step.
     """
     for key, new in after.items():
         name = key.rpartition("@")[0]

@@ -168,8 +168,9 @@ class _Replayer:
         return {} if self.unread_moments else moments
 
     def _counts(self, step: int) -> dict[str, int]:
-        taken = [at for at in range(min(step + 1, len(self._active))) if not self._skipped[at]]
-        return dict(zip(self._names, self._active[taken].sum(axis=0).tolist(), strict=True))
+        """Return the updates of each parameter so far; 0 of one that this step leaves alone."""
+        counts = self._active[[at for at in range(step + 1) if not self._skipped[at]]].sum(axis=0)
+        return dict(zip(self._names, (counts * self._active[step]).tolist(), strict=True))
 
     def _parts(self, parameters: Mapping[str, Tensor]) -> Parts:
         """Return this rank's part; empty, with the reason in `unread`, if the engine has no such method."""

@@ -90,7 +90,7 @@ def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path)
     if spec.data.dataset is not None:
         return DatasetBatches(spec.data.dataset, base_dir, batch_size=spec.micro_batch_size)
     make_batch = getattr(model, "make_batch", None)
-    if make_batch is None:
+    if make_batch is None or spec.data.text is not None:
         return token_data(spec, vocabulary, base_dir)
     return ModelMadeBatches(
         make_batch, batch_size=spec.micro_batch_size, sequence_length=spec.sequence_length

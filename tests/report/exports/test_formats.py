@@ -126,6 +126,7 @@ def test_the_best_is_bold_and_every_row_has_all_cells() -> None:
     assert {line.count("|") for line in (headings, rule, *rows)} == {headings.count("|")}
     assert [row.startswith("| **") for row in rows].count(True) == 1
     assert lines[len(rows) + 2] == ""
+    assert any(line.startswith(("- \\* best", "- ≈\\* recommended")) for line in lines), lines
     assert lines[-1].startswith("Run r1; ")
 
 

@@ -13,6 +13,7 @@ from zbench.record.summary import known_rate
 from zbench.report.exports import texts
 from zbench.report.html.style import ANSWERS
 from zbench.report.relative import lonely_line, relative_tables
+from zbench.report.table import notes
 from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
 
 if TYPE_CHECKING:
@@ -42,12 +43,13 @@ def render(comparison: Comparison) -> str:
 
 
 def render_run(report: "Report") -> str:
-    """Return the configurations, the best first and in bold, and where they were measured.
+    """Return the configurations, the best first and in bold, what there is to say of them, and where they
+    were measured.
 
     With `--relative-to` the tables of ratios take their place.
     """
     facts = report.source.facts
-    machine = ", ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
+    machine = ", torch ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
     source = f"Run {', '.join(report.source.run_ids) or report.source.name}; {machine}"
     lines = _configurations(report) if report.relative is None else _relative(report.relative)
     return "\n".join([*lines, "", escape(source)])
@@ -58,7 +60,8 @@ def _configurations(report: "Report") -> list[str]:
     for summary, trial in zip(report.summaries, short_ids(report.summaries), strict=True):
         name, *others = map(escape, configuration_cells(summary, trial, rate))
         rows.append([f"**{name}**" if summary is report.winner else name, *others])
-    return _table(configuration_columns(rate), "---:", rows)
+    below = [f"- {escape(line.plain)}" for line in notes(report.summaries, report.objective, report.ranking)]
+    return [*_table(configuration_columns(rate), "---:", rows), "", *below]
 
 
 def _relative(relative: "Relative") -> list[str]:
