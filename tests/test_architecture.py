@@ -218,11 +218,11 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7449,
-    "spec": 3158,
+    "spec": 3159,
     "launch": 3257,
     "cli": 2541,
     "report": 2559,
-    "analysis": 2080,
+    "analysis": 2079,
     "worker": 1542,
     "tune": 1105,
     "estimate": 909,

@@ -10,8 +10,6 @@ finding is written when it is made, and an interrupted measurement goes on after
 
 import itertools
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from tools.benchmarks import results
+from tools.benchmarks.sweeps import ROOT, zbench
 from tools.benchmarks.trials import neighbour
 
 SWEEP = Path(__file__).with_name("one_faster.yaml")
@@ -29,13 +28,10 @@ COLUMNS = ("load", "order", "sweeps", "named", "another named", "seconds (median
 
 def measured(order: str, loaded: bool) -> dict[str, Any]:
     """Return what one sweep names, and after how many seconds and rounds."""
-    command = [sys.executable, "-c", "from zbench.cli.main import main; main()", "sweep", str(SWEEP)]
+    words = ["sweep", str(SWEEP), "--set", f"run.order={order}", "--json", "-q"]
     with neighbour(loaded), tempfile.TemporaryDirectory(prefix="zbench-naming-") as runs:
         began = time.monotonic()
-        done = subprocess.run(
-            [*command, "--set", f"run.order={order}", "-o", runs, "--json", "-q"],
-            check=False, capture_output=True, text=True,
-        )  # fmt: skip
+        done = zbench(*words, "-o", runs, cwd=ROOT, capture=True)
         seconds = time.monotonic() - began
     document = json.loads(done.stdout)
     trials, best = document["trials"], document["best"]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from zbench.analysis.settings import STORED_THRESHOLDS
 from zbench.analysis.trials import Source, turn_logs, yardstick_versions
 from zbench.record.summary import ConfigSummary
-from zbench.spec.metrics import METRICS, STEP_TIMES, Unit, metric_named
+from zbench.spec.metrics import METRICS, STEP_TIMES, TIMED, Unit, metric_named
 
 Floats = NDArray[np.float64]
 
@@ -35,8 +35,6 @@ LEAST_SEGMENT = 3
 _PERMUTATIONS = 999
 _WINDOW = 200
 _THRESHOLD = 0.05
-
-_TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +259,7 @@ def _series(key: str, metric: str, figures: Sequence[tuple[KeptTrial, Source]], 
     ]
     trial, source = figures[-1]
     unit = metric_named(metric).unit
-    values, is_timed = [visit.value for visit in visits], unit in _TIMED
+    values, is_timed = [visit.value for visit in visits], unit in TIMED
     if is_timed and metric not in STEP_TIMES[1:] and metric_named(metric).compute is None:
         values = _over_machine([trial for trial, _ in figures], unit) or values
     scaled = [math.log(value) for value in values] if min(values) > 0 else values

@@ -26,7 +26,7 @@ from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.engine import ALONE_KEYS
 from zbench.spec.load import recorded_trials
-from zbench.spec.metrics import STEP_TIMES, Direction, Goal, metric_named
+from zbench.spec.metrics import STEP_TIMES, TIMED, Direction, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
 
@@ -178,7 +178,7 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
     column = {number: i for i, number in enumerate(rounds)}
     table = [[math.nan] * len(rounds) for _ in summaries]
-    is_time = metric.unit in ("s", "1/s", "TFLOP/s") and metric.compute is None
+    is_time = metric.unit in TIMED and metric.compute is None
     pace = _pace_of_heats(summaries, goal.metric) if is_time else {}
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:

@@ -185,7 +185,7 @@ def carried_out(
             return directory, work(directory, tell), None
     except (ZbenchError, KeyboardInterrupt) as error:
         if request.run is None and directory.discard_if_empty():
-            nothing = "interrupted before a repeat had ended: nothing was kept; run the same command again"
+            nothing = f"{str(error) or 'interrupted'} before a repeat ended: nothing was kept; run it again"
             raise (error if isinstance(error, ZbenchError) else KeyboardInterrupt(nothing)) from None
         return directory, None, error
 

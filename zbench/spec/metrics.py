@@ -117,6 +117,7 @@ METRICS = _Metrics(
     for name, unit, better, section, description in _ROWS
 )
 
+TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
 STEP_TIMES = ("mean_step_s", "median_step_s", "p95_step_s", "worst_step_s")
 """Rates are computed from the first; the others are shown beside it."""
 

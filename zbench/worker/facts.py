@@ -76,7 +76,9 @@ def engine_problem(name: str) -> str | None:
 
 def cuda_devices() -> list[dict[str, Any]]:
     """Return name and memory of every CUDA device torch can use."""
-    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    # where the driver is too old, there are devices to count and none to use
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = map(torch.cuda.get_device_properties, range(count))
     return [{"name": device.name, "memory_bytes": device.total_memory} for device in devices]
 
 
@@ -138,8 +140,7 @@ def _links(device: torch.device) -> dict[str, float | None]:
 
 def _exchange(collectives: Any, numel: int, device: torch.device) -> float:
     """Return the seconds of one collective: a reduce-scatter and an all-gather, by two."""
-    send = torch.ones(numel, device=device)
-    part = torch.empty(numel // collectives.world_size, device=device)
+    send, part = (torch.ones(n, device=device) for n in (numel, numel // collectives.world_size))
 
     def both() -> None:
         collectives.reduce_scatter(send, part, _TAG).wait()

@@ -59,8 +59,8 @@ class Summarizer:
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
         numbers = terms.numbers(self.agreement)
-        flags = torch.tensor([*(not there for there in contributed), *numbers], dtype=torch.float64)
         # zeros say that a step can be taken: a simulation reads nothing else
+        flags = torch.tensor([*(not there for there in contributed), *numbers], dtype=torch.float64)
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
         sums, flags = self._gathered(sums, flags)
