@@ -11,8 +11,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only write a list
 
 
-SIZES = {"reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000}
+SIZES = {
+    "reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000, "prefetch_bucket_size": 2_500_000,
+}  # fmt: skip
 """Elements if the key is missing and the device has no other default."""
+GPU_SIZES = {"reduce_bucket_size": 25_000_000, "prefetch_bucket_size": 5_000_000}
 
 ALONE_KEYS = (
     "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
@@ -108,8 +111,8 @@ class EngineSpec(SpecModel):
     sub_group_size: ElementCount | None = Field(
         None, description="Elements that one Adam call updates. Missing: 10M; all if all state is on the GPU."
     )
-    prefetch_bucket_size: ElementCount = Field(
-        5_000_000, description="Elements gathered ahead of their use (stage 3)."
+    prefetch_bucket_size: ElementCount | None = Field(
+        None, description="Elements gathered ahead of their use (stage 3). Missing: 2.5M, on a GPU 5M."
     )
     param_persistence_threshold: ElementThreshold = Field(
         10_000, description="Parameters of at most this many elements stay gathered (stage 3)."

@@ -180,8 +180,7 @@ class _Builder:
         self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]
     ) -> ReductionConfig:
         spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
-        in_flight = self.stage.reduced_gradients.buckets_in_flight * bucket_size(spec, self.device.type)
-        in_flight = in_flight if spec.overlap_comm and several else 0
+        in_flight = (bucket_size(spec, self.device.type) + 1) // 2 if spec.overlap_comm and several else 0
         if spec.leaf_modules:  # a rank may not wait for one that gathers first
             in_flight = sys.maxsize
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None

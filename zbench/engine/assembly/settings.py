@@ -16,7 +16,7 @@ from zbench.engine.policies import (
 )
 from zbench.errors import UsageError
 from zbench.spec.combinations import engine_conflicts
-from zbench.spec.engine import SIZES, EngineSpec
+from zbench.spec.engine import GPU_SIZES, SIZES, EngineSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -71,7 +71,17 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
 
 def bucket_size(spec: EngineSpec, device: str) -> int:
     """Return the elements of one gradient reduction on a device of this type."""
-    return spec.reduce_bucket_size or (25_000_000 if device == "cuda" else SIZES["reduce_bucket_size"])
+    return spec.reduce_bucket_size or _default("reduce_bucket_size", device)
+
+
+def prefetch_size(spec: EngineSpec, device: str) -> int:
+    """Return the elements gathered ahead of their use on a device of this type."""
+    chosen = spec.prefetch_bucket_size or _default("prefetch_bucket_size", device)
+    return chosen if spec.overlap_comm else 0
+
+
+def _default(key: str, device: str) -> int:
+    return (GPU_SIZES if device == "cuda" else SIZES)[key]
 
 
 def offload_ratio(spec: EngineSpec) -> float:

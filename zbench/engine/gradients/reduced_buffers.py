@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,8 +75,6 @@ class ReducedGradientBuffer:
     Each bucket lies in one memory. Sums of several backwards are rounded to the accumulation dtype. Per
     backward: `begin`, then `target` and `store` for each bucket, then `settle`; per step: `release`.
     """
-
-    buckets_in_flight: ClassVar[int] = 2
 
     def __init__(self, config: ReductionConfig) -> None:
         self.shard, self.device = config.shard, config.device
@@ -180,8 +177,6 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
     """Keeps the whole flat gradient: this rank's parts are reduced into it, and the last backward gathers the
     other ranks' parts.
     """
-
-    buckets_in_flight = 1  # fewer, because they come on top of the whole gradient
 
     def __init__(self, config: ReductionConfig) -> None:
         super().__init__(config)

@@ -10,7 +10,7 @@ torch's message.
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +25,7 @@ Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 F = TypeVar("F", bound=Callable[..., Any])
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
 _CONTEXT = -1  # the caller of every context
+_LOW = 0.25  # of the window: gathers in bursts wake the ranks' threads less often
 _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that ends is longer
 
 
@@ -171,7 +172,11 @@ class Gatherer:
             return
         group.become(GroupState.IN_USE)
         self._trace.record(group, self._longest)
-        for following in self._trace.ahead(self.window):
+        ahead = self._trace.ahead(self.window)
+        there = takewhile(lambda following: following.state is not GroupState.SHARDED, ahead)
+        if sum(following.numel for following in there) > self.window * _LOW:
+            return
+        for following in ahead:
             if following.state is GroupState.SHARDED:
                 following.store.unshard(following)
 
