@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from tests.worker.conftest import RunTrial, trial
 from tests.worker.engines import FIRST_WRONG_STEP
+from zbench.worker import observer
 from zbench.worker.observer import _Replayer
 
 DEEP = {"layers": 6, "width": 64, "heads": 4}
@@ -62,6 +65,32 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     found = run_trial(trial(engine, workload=workload, run={"steps": 1})).correctness
     assert found.verdict == "equivalent"
     assert found.first_differing_step == 1
+
+
+@pytest.mark.parametrize(
+    ("differing", "sharded", "shares"),
+    [(None, False, [{"c@", "d@"}, {"b@"}, {"a@"}]), (1, False, [{"a@", "b@", "c@", "d@"}] * 3)]
+    + [(None, True, [{"a@0", "b@0"}, {"a@2", "c@"}, {"a@4", "d@"}])],
+)
+def test_replicas_that_are_alike_share_the_replay(
+    monkeypatch: pytest.MonkeyPatch, differing: int | None, sharded: bool, shares: list[set[str]]
+) -> None:
+    whole = {name: torch.zeros(size) for name, size in {"a": 6, "b": 4, "c": 2, "d": 9}.items()}
+    replicas = {f"{name}@": {"param": value} for name, value in whole.items()}
+    of_ranks = [{key: {"param": torch.zeros(2)} for key in sorted(share)} for share in shares]
+    given = of_ranks if sharded else [replicas] * 3
+    digests = [{"a": 1 if rank == differing else 0} for rank in range(3)]
+
+    def own(rank: int) -> set[str]:
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        return set(observer._own(given[rank], whole, digests[rank]))
+
+    heard: list[Any] = []
+    monkeypatch.setattr(observer, "from_all", lambda value: [heard.append(value), value][1:])
+    for rank in range(3):
+        own(rank)
+    monkeypatch.setattr(observer, "from_all", lambda value: heard)
+    assert [own(rank) for rank in range(3)] == shares
 
 
 def test_a_parameter_without_a_gradient_in_a_step_is_not_replayed_there() -> None:

@@ -148,10 +148,11 @@ class _Replayer:
         if not {step, step + 1} & self._steps:
             return
         parts = self._parts(parameters)
-        if step in self._steps and not skipped and parts and not self._is_reference:
+        own = _own(parts, parameters, digests) if step in self._steps else {}
+        if own and not skipped and not self._is_reference:
             before, counts = self._before.take(), self._counts(step)
             rank = dist.get_rank()
-            self.remainders += replay(before, parts, self.adams, counts, rank=rank, step=step)
+            self.remainders += replay(before, own, self.adams, counts, rank=rank, step=step)
         if step + 1 in self._steps:
             self._before.put(parts)
 
@@ -191,6 +192,21 @@ class _Replayer:
             | ({"exp_avg": moments[name].reshape(-1)} if name in moments else {})
             for name, value in parameters.items()
         }
+
+
+def _own(parts: Parts, parameters: Mapping[str, Tensor], digests: Mapping[str, int]) -> Parts:
+    """Return the parts that this rank replays: of whole parameters that all ranks have alike, its share.
+
+    Every rank must call it.
+    """
+    whole = {name: value.numel() for name, value in parameters.items()}
+    sizes = {key: len(part["param"]) for key, part in parts.items()}
+    replicas = {key: size for key, size in sizes.items() if size == whole.get(key.rpartition("@")[0])}
+    everyone = from_all((replicas, digests))
+    if any(other != everyone[0] for other in everyone):
+        return parts
+    mine = sorted(replicas, key=lambda key: (replicas[key], key))[dist.get_rank() :: len(everyone)]
+    return {key: part for key, part in parts.items() if key not in replicas or key in mine}
 
 
 def _read(engine: TrainingEngine, method: str) -> Any:
