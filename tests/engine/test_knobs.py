@@ -10,7 +10,7 @@ import torch
 from tests.engine.knobs import LAYERS, WIDTH, Seen
 from tests.engine.ranks import RankPool
 from zbench.engine.assembly import optimizer
-from zbench.engine.assembly.settings import bucket_size
+from zbench.engine.assembly.settings import elements
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
@@ -99,7 +99,8 @@ def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observ
 def billion(device: str) -> ShardedLayout:
     """Return the layout of 24 blocks of 1e9 parameters together, in buckets of the size that is not given."""
     sizes = [n for _ in range(24) for n in (12_582_912, 4_194_304, 12_582_912, 12_582_912, 2048)]
-    group, size = GatherGroup(tuple(reversed(range(len(sizes))))), bucket_size(EngineSpec(), device)
+    group = GatherGroup(tuple(reversed(range(len(sizes)))))
+    size = elements(EngineSpec(), "reduce_bucket_size", device)
     return ShardedLayout(plan_layout(sizes, [group], shards=1, block_size=5_000_000, bucket_size=size), 0)
 
 

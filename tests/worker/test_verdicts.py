@@ -69,8 +69,11 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
 
 @pytest.mark.parametrize(
     ("differing", "sharded", "shares"),
-    [(None, False, [{"c@", "d@"}, {"b@"}, {"a@"}]), (1, False, [{"a@", "b@", "c@", "d@"}] * 3)]
-    + [(None, True, [{"a@0", "b@0"}, {"a@2", "c@"}, {"a@4", "d@"}])],
+    [
+        (None, False, [{"c@", "d@"}, {"b@"}, {"a@"}]),
+        (1, False, [{"a@", "b@", "c@", "d@"}] * 3),
+        (None, True, [{"a@0", "b@0"}, {"a@2", "c@"}, {"a@4", "d@"}]),
+    ],
 )
 def test_replicas_that_are_alike_share_the_replay(
     monkeypatch: pytest.MonkeyPatch, differing: int | None, sharded: bool, shares: list[set[str]]

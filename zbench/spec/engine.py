@@ -15,7 +15,7 @@ SIZES = {
     "reduce_bucket_size": 5_000_000, "sub_group_size": 10_000_000, "prefetch_bucket_size": 2_500_000,
 }  # fmt: skip
 """Elements if the key is missing and the device has no other default."""
-GPU_SIZES = {"reduce_bucket_size": 25_000_000, "prefetch_bucket_size": 5_000_000}
+GPU_SIZES = SIZES | {"reduce_bucket_size": 25_000_000, "prefetch_bucket_size": 5_000_000}
 
 ALONE_KEYS = (
     "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",

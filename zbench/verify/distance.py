@@ -3,7 +3,7 @@ truth."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 UNIT_ROUNDOFF = 2.0**-24
 _POOLED_ELEMENTS = 64
+_PIECE = 1 << 16
 SMALLEST, TINY = 2.0**-149, 2.0**-126
 
 
@@ -42,21 +43,28 @@ def compare(
             )
         if values[name].numel() == 0:
             continue
-        difference = (values[name].double() - reference[name].double()).abs()
-        largest = max(largest, float(difference.max()))
-        ulps = max(ulps, int((_ordered(values[name]) - _ordered(reference[name])).abs().max()))
-        squares[name] = float(difference.square().mean())
-    total = math.fsum(square * values[name].numel() for name, square in squares.items())
-    farthest = max(squares, key=lambda name: squares[name])
+        squares[name] = 0.0
+        for ours, theirs in _pieces(values[name], reference[name]):
+            difference = (ours.double() - theirs.double()).abs()
+            largest = max(largest, float(difference.max()))
+            ulps = max(ulps, int((_ordered(ours) - _ordered(theirs)).abs().max()))
+            squares[name] += float(difference.square().sum())
+    total = math.fsum(squares.values())
+    farthest = max(squares, key=lambda name: squares[name] / values[name].numel())
     if bad is not None:
         return Difference(None, None, math.inf, farthest, bad)
     return Difference(largest, ulps, math.sqrt(total), farthest, None)
 
 
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the elements of tensors of one shape in pieces, small enough for a core's cache in float64."""
+    return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
+
+
 def _ordered(values: Tensor) -> Tensor:
     """Return int64 numbers of which neighbours are neighbouring float32 values; both zeros are 0."""
-    magnitude = values.contiguous().view(torch.int32).to(torch.int64) & 0x7FFFFFFF
-    return torch.where(values.signbit(), -magnitude, magnitude)
+    bits = values.contiguous().view(torch.int32).to(torch.int64)
+    return torch.where(bits < 0, -(1 << 31) - bits, bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +116,20 @@ def errors_of(
     shares that of `_POOLED_ELEMENTS` elements of the median tensor, since it cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
-    ours = {name: _sizes_of(values[name].double() - truth[name]) for name in sizes}
-    yard = {name: _sizes_of(yardstick[name].double() - truth[name]) for name in sizes}
-    least = {name: max(SMALLEST, (allowed or {}).get(name, 0.0)) for name in sizes}
-    floor = {name: _sizes_of((truth[name] * UNIT_ROUNDOFF).abs() + least[name]) for name in sizes}
-    sums = [math.fsum(of[name][0] for name in sizes) for of in (ours, yard, floor)]
-    overall = sums[0] / max(sums[1], sums[2])
-    median = statistics.median(root for _, root in yard.values())
+    totals, roots = [], {}
+    for name, size in sizes.items():
+        least, sums = max(SMALLEST, (allowed or {}).get(name, 0.0)), torch.zeros(2, 3, dtype=torch.float64)
+        for value, other, exact in _pieces(values[name], yardstick[name], truth[name]):
+            floor = (exact * UNIT_ROUNDOFF).abs_().add_(least)
+            errors = torch.stack([value.double() - exact, other.double() - exact, floor]).abs_()
+            sums += torch.stack([errors.sum(dim=1), errors.sqrt().sum(dim=1)])
+        totals.append(sums[0])
+        roots[name] = (sums[1] / size).tolist()
+    ours, yard, rounded = torch.stack(totals).sum(dim=0).tolist()
+    median = statistics.median(root for _, root, _ in roots.values())
     each = {}
     for name, size in sizes.items():
-        pooled = (yard[name][1] * size + median * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
-        each[name] = (ours[name][1] / max(pooled, floor[name][1])) ** 2
-    return Errors(overall, each)
-
-
-def _sizes_of(errors: Tensor) -> tuple[float, float]:
-    """Return the sum of absolute values and the mean of their roots."""
-    absolute = errors.abs()
-    return float(absolute.sum()), float(absolute.sqrt().mean())
+        own, root, rounding = roots[name]
+        pooled = (root * size + median * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
+        each[name] = (own / max(pooled, rounding)) ** 2
+    return Errors(ours / max(yard, rounded), each)

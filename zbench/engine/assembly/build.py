@@ -15,7 +15,7 @@ from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import discovery, settings
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder
-from zbench.engine.assembly.settings import DTYPES, bucket_size
+from zbench.engine.assembly.settings import DTYPES, elements
 from zbench.engine.assembly.speculation import speculate
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
@@ -165,13 +165,13 @@ class _Builder:
         )
 
     def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
-        reduce, gather = bucket_size(self.spec, self.device.type), self.spec.allgather_bucket_size
+        reduce = elements(self.spec, "reduce_bucket_size", self.device.type)
         one_block = self.stage.optimizer_state.one_block_per_bucket
         return plan_layout(
             sizes,
             groups,
             shards=self.collectives.shards,
-            block_size=reduce if one_block else min(reduce, gather),
+            block_size=reduce if one_block else min(reduce, self.spec.allgather_bucket_size),
             bucket_size=reduce,
             standalone_threshold=1 if one_block else self._standalone_threshold,
         )
@@ -180,7 +180,8 @@ class _Builder:
         self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]
     ) -> ReductionConfig:
         spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
-        in_flight = (bucket_size(spec, self.device.type) + 1) // 2 if spec.overlap_comm and several else 0
+        bucket_size = elements(spec, "reduce_bucket_size", self.device.type)
+        in_flight = (bucket_size + 1) // 2 if spec.overlap_comm and several else 0
         if spec.leaf_modules:  # a rank may not wait for one that gathers first
             in_flight = sys.maxsize
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zbench.engine.adam import NORM_CHUNK
-from zbench.engine.assembly.settings import DTYPES, prefetch_size
+from zbench.engine.assembly.settings import DTYPES, elements
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
@@ -121,8 +121,8 @@ class ShardedBuilder(ParameterBuilder):
         plan = self.groups(members)
         layout = self._plan_layout([t.parameter.numel() for t in members], plan.groups)
         store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan, None)
-        window = prefetch_size(self.spec, self.memories.local.device.type)
-        self._gatherer = Gatherer((self._store, store), window=window)
+        window = elements(self.spec, "prefetch_bucket_size", self.memories.local.device.type)
+        self._gatherer = Gatherer((self._store, store), window=window if self.spec.overlap_comm else 0)
         return FrozenShards(store, self._gatherer)
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:

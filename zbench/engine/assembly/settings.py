@@ -69,19 +69,9 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
-def bucket_size(spec: EngineSpec, device: str) -> int:
-    """Return the elements of one gradient reduction on a device of this type."""
-    return spec.reduce_bucket_size or _default("reduce_bucket_size", device)
-
-
-def prefetch_size(spec: EngineSpec, device: str) -> int:
-    """Return the elements gathered ahead of their use on a device of this type."""
-    chosen = spec.prefetch_bucket_size or _default("prefetch_bucket_size", device)
-    return chosen if spec.overlap_comm else 0
-
-
-def _default(key: str, device: str) -> int:
-    return (GPU_SIZES if device == "cuda" else SIZES)[key]
+def elements(spec: EngineSpec, key: str, device: str) -> int:
+    """Return the elements that a key of `SIZES` asks for, or its default on a device of this type."""
+    return getattr(spec, key) or (GPU_SIZES if device == "cuda" else SIZES)[key]
 
 
 def offload_ratio(spec: EngineSpec) -> float:

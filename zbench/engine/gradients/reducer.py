@@ -16,10 +16,10 @@ class BucketReducer:
 
     on_reduced: called for every bucket of a step's last backward when its sums are in the reduced-gradient
     buffer, or with the work to wait for until they are; schedules that update during backward use it.
-    in_flight: the most elements that are being reduced at once; 0 waits for each reduction, so nothing
-    overlaps. polls: complete finished reductions whenever a gradient arrives, not only at the next launch;
-    the reduced-gradient buffer must then launch no collective, because their order would differ between
-    ranks.
+    in_flight: the most elements that are being reduced at once, in more than one bucket; 0 waits for each
+    reduction, so nothing overlaps. polls: complete finished reductions whenever a gradient arrives, not only
+    at the next launch; the reduced-gradient buffer must then launch no collective, because their order would
+    differ between ranks.
     """
 
     def __init__(
