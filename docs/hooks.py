@@ -42,6 +42,7 @@ _NAV = {
 _TITLES = {  # of pages without a heading
     "benchmarks/false_claims.md": "One version against itself",
     "benchmarks/stored_pairs.md": "Two stored runs of one version",
+    "benchmarks/one_sided_pairs.md": "Two stored runs of one version, one beside other work",
 }
 _EXCLUDED = ("hooks.py", "reference.py")
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
