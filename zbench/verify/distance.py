@@ -58,7 +58,7 @@ def compare(
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield the elements of tensors of one shape in pieces, small enough for a core's cache in float64."""
-    return zip(*(tensor.reshape(-1).split(_PIECE) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor.reshape(-1), _PIECE) for tensor in tensors), strict=True)
 
 
 def _ordered(values: Tensor) -> Tensor:
