@@ -68,20 +68,21 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
 
 
 @pytest.mark.parametrize(
-    ("differing", "sharded", "shares"),
+    ("differing", "moment", "shares"),
     [
-        (None, False, [{"c@", "d@"}, {"b@"}, {"a@"}]),
-        (1, False, [{"a@", "b@", "c@", "d@"}] * 3),
-        (None, True, [{"a@0", "b@0"}, {"a@2", "c@"}, {"a@4", "d@"}]),
+        (None, "exp_avg_sq", [{"c@", "d@"}, {"b@"}, {"a@"}]),
+        (1, "exp_avg_sq", [{"a@", "b@", "c@", "d@"}] * 3),
+        (None, "exp_avg", [{"a@", "b@", "c@", "d@"}] * 3),  # a later replay needs what this one finds
+        (None, "sharded", [{"a@0", "b@0"}, {"a@2", "c@"}, {"a@4", "d@"}]),
     ],
 )
 def test_replicas_that_are_alike_share_the_replay(
-    monkeypatch: pytest.MonkeyPatch, differing: int | None, sharded: bool, shares: list[set[str]]
+    monkeypatch: pytest.MonkeyPatch, differing: int | None, moment: str, shares: list[set[str]]
 ) -> None:
     whole = {name: torch.zeros(size) for name, size in {"a": 6, "b": 4, "c": 2, "d": 9}.items()}
-    replicas = {f"{name}@": {"param": value} for name, value in whole.items()}
+    replicas = {f"{name}@": {"param": value, moment: value} for name, value in whole.items()}
     of_ranks = [{key: {"param": torch.zeros(2)} for key in sorted(share)} for share in shares]
-    given = of_ranks if sharded else [replicas] * 3
+    given = of_ranks if moment == "sharded" else [replicas] * 3
     digests = [{"a": 1 if rank == differing else 0} for rank in range(3)]
 
     def own(rank: int) -> set[str]:

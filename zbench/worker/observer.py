@@ -197,10 +197,11 @@ class _Replayer:
 def _own(parts: Parts, parameters: Mapping[str, Tensor], digests: Mapping[str, int]) -> Parts:
     """Return the parts that this rank replays: of whole parameters that all ranks have alike, its share.
 
-    Every rank must call it.
+    Without second moments, a rank replays all of its parts: it needs those that it replayed before. Every
+    rank must call it.
     """
     whole = {name: value.numel() for name, value in parameters.items()}
-    sizes = {key: len(part["param"]) for key, part in parts.items()}
+    sizes = {key: len(part["param"]) for key, part in parts.items() if "exp_avg_sq" in part}
     replicas = {key: size for key, size in sizes.items() if size == whole.get(key.rpartition("@")[0])}
     everyone = from_all((replicas, digests))
     if any(other != everyone[0] for other in everyone):
