@@ -219,7 +219,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7451,
     "spec": 3162,
-    "launch": 3257,
+    "launch": 3279,
     "cli": 2541,
     "report": 2559,
     "analysis": 2079,
@@ -228,7 +228,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "estimate": 909,
     "verify": 1464,
     "workloads": 683,
-    "record": 871,
+    "record": 873,
     "measure peers errors units": 861,
 }
 
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_625), ("tests", 30_465)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_645), ("tests", 30_480)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

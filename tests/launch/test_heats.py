@@ -15,9 +15,10 @@ from tests.making import make_record
 from tests.running import local_runner
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
+from zbench.launch import room
 from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, SweepRun, what_keeps_from_turns
 from zbench.launch.trial import TrialRunner
 from zbench.launch.yardsticks import Yardsticks, alone_trial
 from zbench.record.record import Record
@@ -112,7 +113,7 @@ def test_those_of_one_workload_share_a_heat(tmp_path: Path) -> None:
     [
         ({"order": "rounds"}, ""),
         ({"steps": 3}, "a turn has 4 steps; raise run.steps"),
-        ({"device": "cuda"}, "it is on CUDA"),
+        ({"device": "cuda"}, "it is on CUDA; `run.order: turns` lets trials share a GPU"),
     ],
     ids=["rounds", "few steps", "cuda"],
 )
@@ -156,13 +157,30 @@ def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
         rooms.observe(replace(record, memory=memory))
-    assert rooms.share(known, lambda _: math.inf, 10_000) == known[:3], "8,000 bytes are 80 % of what is free"
+    assert rooms.share(known, lambda _: math.inf, (10_000, 0)) == known[:3], (
+        "8,000 bytes are 80 % of what is free"
+    )
     new = make_trial(sample="new", world_size=2)
-    assert rooms.share([new, known[0]], lambda _: 2500, 10_000) == [new, known[0]]
-    assert rooms.share([new, known[0]], lambda _: 2501, 10_000) == [new]
-    assert rooms.share([known[0], new], lambda _: math.inf, 10_000) == [known[0]], (
+    assert rooms.share([new, known[0]], lambda _: 2500, (10_000, 0)) == [new, known[0]]
+    assert rooms.share([new, known[0]], lambda _: 2501, (10_000, 0)) == [new]
+    assert rooms.share([known[0], new], lambda _: math.inf, (10_000, 0)) == [known[0]], (
         "what it needs is not known"
     )
+
+
+def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten ranks on four GPUs: three on the fullest one, with a context each. Nothing is known before."""
+    monkeypatch.setattr(room, "visible_gpus", lambda: 4)
+    monkeypatch.setattr(room, "nvidia_smi", lambda _: ["81000 MiB", "30000 MiB", "[N/A]"])
+    on_gpus = trials(3, device="cuda", order="turns", world_size=10)
+    rooms, free = Room(), (1e12, float(room.free_bytes()[1]))
+    assert [what_keeps_from_turns(trial) for trial in on_gpus] == ["", "", ""]
+    assert rooms.share(on_gpus, lambda _: 1.0, free) == []
+    for trial, reserved in zip(on_gpus, (3000, 2953, 2952), strict=True):
+        record = make_record(trial_id=trial.trial_id, config=trial.config())
+        memory = replace(record.memory, peak_reserved_bytes=reserved << 20)
+        rooms.observe(replace(record, memory=memory))
+    assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
 
 
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:

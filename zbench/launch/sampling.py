@@ -14,7 +14,7 @@ import psutil
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
 from zbench.launch.revisions import Checkouts, Version, clean_environment
-from zbench.launch.room import SHARE, uses_cpu
+from zbench.launch.room import SHARE, held_bytes, uses_cpu
 from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
@@ -194,16 +194,10 @@ class Sampler:
 
 
 def _on_cpu(record: Record) -> bool:
-    """Say whether a trial's ranks used the CPU alone."""
-    return uses_cpu(_run_key(record, "device", "auto"))
+    """Say whether a trial's ranks used the CPU alone; another version's record may lack a key."""
+    return uses_cpu(record.config.get("run", {}).get("device", "auto"))
 
 
-def _run_key(record: Record, key: str, default: Any) -> Any:
-    """Return what a trial's `run` section says; another version's may lack a key."""
-    return record.config.get("run", {}).get(key, default)
-
-
-def _bytes_held(sample: Sequence[Record]) -> int:
+def _bytes_held(sample: Sequence[Record]) -> float:
     """Return the most bytes that the ranks of a trial held at once."""
-    trials = [(record.memory, _run_key(record, "world_size", 1)) for record in sample]
-    return max(((memory.peak_rss_bytes or 0) * ranks for memory, ranks in trials if memory), default=0)
+    return max((held[0] for record in sample if (held := held_bytes(record))), default=0)

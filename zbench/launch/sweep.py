@@ -231,7 +231,7 @@ class SweepRun:
             self._prepare(runner, trial)
         fitting = self._room.share(heat, runner.most_bytes, runner.executor.free_bytes())
         if len(heat) > 1:
-            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes))}
+            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes)[0])}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
         return fitting if len(fitting) > 1 or (len(heat) == 1 and wants(heat[0], "machine")) else []
@@ -313,7 +313,8 @@ def what_keeps_from_turns(trial: TrialSpec) -> str:
     reasons = {
         "a script runs from its start to its end": trial.workload.command is not None,
         "its ranks are on several nodes": run.nodes > 1,
-        "it is on CUDA": not uses_cpu(run.device),
+        "it is on CUDA; `run.order: turns` lets trials share a GPU": run.order == "auto"
+        and not uses_cpu(run.device),
         f"a turn has {SHORTEST} steps; raise run.steps": run.steps < SHORTEST,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
+from zbench.launch.room import uses_cpu
 from zbench.record.record import Heat, Record
 from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
@@ -92,6 +93,6 @@ def alone_trial(trial: TrialSpec) -> TrialSpec:
 
 
 def wants(trial: TrialSpec, kind: str) -> bool:
-    """Whether a trial asks for this yardstick."""
+    """Whether a trial asks for this yardstick; none has been measured on CUDA."""
     wanted: Collection[str] = trial.run.yardstick
-    return wanted != "none" and kind in wanted
+    return wanted != "none" and kind in wanted and uses_cpu(trial.run.device)

@@ -1,16 +1,15 @@
 """Measures the peak memory of a process tree from another process."""
 
 import shutil
-import subprocess
 import threading
 from contextlib import suppress
 
 import psutil
 
+from zbench.record.environment import nvidia_smi
 from zbench.record.record import MemoryPeaks
 
 _PAUSE_SECONDS = 0.1
-_ASK = ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
 
 
 class TreeMemory:
@@ -22,7 +21,7 @@ class TreeMemory:
 
     def __init__(self, root: int, *, device: bool) -> None:
         """device: also query nvidia-smi, if it is installed."""
-        self._root, self._asks_device = root, device and shutil.which(_ASK[0]) is not None
+        self._root, self._asks_device = root, device and shutil.which("nvidia-smi") is not None
         self._own = self._resident = self._tree = self._device = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -58,13 +57,10 @@ class TreeMemory:
 
 def _device_bytes(pids: set[int]) -> int:
     """Return the largest device memory of one of these processes, in bytes, as the driver reports it."""
-    try:
-        table = subprocess.run(_ASK, capture_output=True, text=True, timeout=5, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return 0
     held = [0]
-    for line in table.splitlines():
-        pid, _, mebibytes = line.partition(",")
-        if pid.strip().isdigit() and int(pid) in pids and mebibytes.strip().isdigit():
+    for line in nvidia_smi("compute-apps=pid,used_memory"):
+        pid, _, size = line.partition(",")
+        mebibytes = size.removesuffix("MiB").strip()
+        if pid.isdigit() and int(pid) in pids and mebibytes.isdigit():
             held.append(int(mebibytes) << 20)
     return max(held)

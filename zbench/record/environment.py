@@ -60,14 +60,22 @@ def machine_facts() -> dict[str, Any]:
 
 def device_settings() -> dict[str, Any]:
     """Return what affects a GPU's speed and memory besides its model: driver, power limits, variables."""
-    driver, limits = Path("/proc/driver/nvidia/version"), list[str]()
-    with suppress(OSError, subprocess.SubprocessError):
-        limits = _output("nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader").splitlines()
+    driver = Path("/proc/driver/nvidia/version")
     return {
         "driver": driver.read_text().partition("\n")[0] if driver.exists() else None,
-        "power_limits": limits,
+        "power_limits": nvidia_smi("gpu=power.limit"),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_DEVICE_VARIABLES)},
     }
+
+
+def nvidia_smi(query: str) -> list[str]:
+    """Return the lines that nvidia-smi answers, numbers with their units; none where it fails.
+
+    query: such as `gpu=memory.free`.
+    """
+    with suppress(OSError, subprocess.SubprocessError):
+        return _output("nvidia-smi", f"--query-{query}", "--format=csv,noheader").splitlines()
+    return []
 
 
 def machine_name() -> str:
