@@ -36,12 +36,25 @@ def deepspeed_python(place: Place) -> str | None:
 def sweep(
     file: Path, place: Place, name: str, *, sets: Sequence[str] = (), python: str = sys.executable
 ) -> PartOutcome:
-    """Run each configuration of a sweep file once on the device: every trial ok, every verdict good.
+    """Run each configuration of a sweep file once on the device: every trial ok, every verdict good."""
+    return judged(measured(file, place, name, sets=sets, python=python))
 
-    A run of an earlier attempt is resumed, so configurations that were measured then are not run again.
+
+def measured(
+    file: Path,
+    place: Place,
+    name: str,
+    *,
+    sets: Sequence[str] = (),
+    repeats: int = 1,
+    python: str = sys.executable,
+) -> list[dict[str, Any]]:
+    """Run each configuration of a sweep file on the device, and return the record of each repeat.
+
+    A run of an earlier attempt is resumed, so repeats that were measured then are not run again.
     """
     runs = place.out / "runs" / name
-    arguments = ["sweep", str(file), "-o", str(runs), "--repeats", "1", "-q"]
+    arguments = ["sweep", str(file), "-o", str(runs), "--repeats", str(repeats), "-q"]
     tiny = ["run.yardstick=none", "run.threads_per_rank=1"] if place.tiny else []
     for assignment in (f"run.device={place.device}", *tiny, *sets):
         arguments += ["--set", assignment]
@@ -51,10 +64,11 @@ def sweep(
     run = document(*arguments, python=python)
     if "trials" not in run:
         raise RuntimeError(str(run.get("error", run))[:500])
-    return _judged(run["trials"])
+    return list(run["trials"])
 
 
-def _judged(trials: Sequence[dict[str, Any]]) -> PartOutcome:
+def judged(trials: Sequence[dict[str, Any]]) -> PartOutcome:
+    """Return the outcome of repeats: failed if one failed, or its verdict is bad."""
     rows = [COLUMNS, *(_row(trial) for trial in trials)]
     counted = [t for t in trials if t["outcome"] != "invalid"]
     bad = [t for t in counted if t["outcome"] != "ok" or _verdict(t) not in (*GOOD, "unchecked")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tools.benchmarks.gpu.commands import deepspeed_python, sweep
+from tools.benchmarks.gpu.commands import deepspeed_python, judged, measured, sweep
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
@@ -97,6 +97,26 @@ def decoder(place: Place) -> PartOutcome:
     return replace(outcome, says=f"{outcome.says}; {theirs.says}", rows=[*outcome.rows, *theirs.rows[1:]])
 
 
+def turns(place: Place) -> PartOutcome:
+    """The second repeats take turns on the device, and need as much memory as alone."""
+    file = FOLDER / "decoder.yaml"
+    sets = _smallest_decoder(file) if place.tiny else []
+    sets += [f"include={json.dumps(VERIFIED)}", "run.steps=8"]
+    orders = {
+        order: measured(file, place, f"turns-{order}", sets=[*sets, f"run.order={order}"], repeats=2)
+        for order in ("rounds", "turns")
+    }
+    outcome = judged([trial for trials in orders.values() for trial in trials])
+    in_heats = [trial for trial in orders["turns"] if trial.get("heat")]
+    peaks = [
+        {(trial["trial_id"], trial["memory"]["peak_device_bytes"]) for trial in trials if trial["memory"]}
+        for trials in (in_heats, orders["rounds"])
+    ]
+    right = outcome.status == "passed" and 2 * len(in_heats) >= len(orders["turns"]) and peaks[0] <= peaks[1]
+    says = f"{outcome.says}; {len(in_heats)} repeats in turns, {len(peaks[0] - peaks[1])} with another peak"
+    return replace(outcome, status="passed" if right else "failed", says=says)
+
+
 def _decoder_sweep(
     place: Place, name: str, python: str, sets: Sequence[str] = (), run: str = ""
 ) -> PartOutcome:
@@ -144,6 +164,7 @@ PARTS = (
     Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
     Part("superoffload", "what speculation leaves exposed", 240, superoffload),
     Part("decoder", _DECODER, 480, decoder),
+    Part("turns", "trials that share a GPU and take turns (`run.order: turns`)", 200, turns),
     *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s)) for s in SWEEPS),
 )
 """By importance: what does not fit in the time of one call is `missing`, and the next call goes on."""
