@@ -157,13 +157,11 @@ def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
         rooms.observe(replace(record, memory=memory))
-    assert rooms.share(known, lambda _: math.inf, (10_000, 0)) == known[:3], (
-        "8,000 bytes are 80 % of what is free"
-    )
+    assert rooms.share(known, lambda _: math.inf, 10_000) == known[:3], "8,000 bytes are 80 % of what is free"
     new = make_trial(sample="new", world_size=2)
-    assert rooms.share([new, known[0]], lambda _: 2500, (10_000, 0)) == [new, known[0]]
-    assert rooms.share([new, known[0]], lambda _: 2501, (10_000, 0)) == [new]
-    assert rooms.share([known[0], new], lambda _: math.inf, (10_000, 0)) == [known[0]], (
+    assert rooms.share([new, known[0]], lambda _: 2500, 10_000) == [new, known[0]]
+    assert rooms.share([new, known[0]], lambda _: 2501, 10_000) == [new]
+    assert rooms.share([known[0], new], lambda _: math.inf, 10_000) == [known[0]], (
         "what it needs is not known"
     )
 
@@ -173,7 +171,7 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     monkeypatch.setattr(room, "visible_gpus", lambda: 4)
     monkeypatch.setattr(room, "nvidia_smi", lambda _: ["81000 MiB", "30000 MiB", "[N/A]"])
     on_gpus = trials(3, device="cuda", order="turns", world_size=10)
-    rooms, free = Room(), (1e12, float(room.free_bytes()[1]))
+    rooms, free = Room(), 1e12
     assert [what_keeps_from_turns(trial) for trial in on_gpus] == ["", "", ""]
     assert rooms.share(on_gpus, lambda _: 1.0, free) == []
     for trial, reserved in zip(on_gpus, (3000, 2953, 2952), strict=True):

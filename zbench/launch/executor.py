@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from zbench.launch.disturbance import Disturbance
-from zbench.launch.room import Bytes, free_bytes
 from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
@@ -215,9 +216,9 @@ class Executor(ABC):
         for task in heat.tasks:
             yield task, self.run(task, watch(task))
 
-    def free_bytes(self) -> Bytes:
-        """Return the memory that is free where a heat would run, and that of a GPU there."""
-        return free_bytes()
+    def free_bytes(self) -> float:
+        """Return the memory that is free where a heat would run."""
+        return psutil.virtual_memory().available
 
     def close(self) -> None:
         """End everything that was started."""

@@ -22,7 +22,6 @@ from zbench.launch import executor
 from zbench.launch.executor import Attempt, Executor, HeatTask, Targets, Task, names_of
 from zbench.launch.node import NodeWorker, joined, nodes_of, references_of, unpack
 from zbench.launch.ray_cluster import Node, RayCluster
-from zbench.launch.room import Bytes
 from zbench.record.record import Failure, Placement
 from zbench.worker.job import Watch
 
@@ -56,9 +55,9 @@ class RayExecutor(Executor):
         """Return how many tasks of so many nodes can run at once."""
         return max(1, len(self._there()) // nodes)
 
-    def free_bytes(self) -> Bytes:
+    def free_bytes(self) -> float:
         """Return the memory that Ray may give away on the node that has the least."""
-        return min((node.memory for node in self._there()), default=0.0), 0
+        return min((node.memory for node in self._there()), default=0.0)
 
     def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
         """Put tasks into the queue."""

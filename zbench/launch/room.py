@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import psutil
+from typing import NamedTuple
 
 from zbench.record.environment import nvidia_smi
 from zbench.record.record import Record
@@ -14,6 +13,9 @@ from zbench.spec.trial import TrialSpec
 SHARE = 0.8
 """How much of the free memory the contenders of a heat may need together."""
 
+CONTEXT_BYTES = 1 << 30
+"""What a process may hold of a GPU beside torch's allocator: CUDA's context, kernels, buffers of NCCL."""
+
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
@@ -22,21 +24,21 @@ def uses_cpu(device: str) -> bool:
     return device == "cpu" or (device == "auto" and not any(file.exists() for file in _GPU_DRIVERS))
 
 
-CONTEXT_BYTES = 1 << 30
-"""What a process may hold of a GPU beside torch's allocator: CUDA's context, kernels, buffers of NCCL."""
+class Bytes(NamedTuple):
+    """Memory of all ranks of a trial: the host's, and that of the GPU that most of them share, if any."""
 
-Bytes = tuple[float, float]
-"""Bytes of a machine's memory, and of the memory of one GPU: 0 for what uses none."""
+    host: float
+    gpu: float = 0
 
 
-def free_bytes() -> Bytes:
-    """Return the free memory of this machine, and of that of its GPUs that has the least."""
-    gpus = [int(free[0]) << 20 for free in map(str.split, nvidia_smi("gpu=memory.free")) if free[0].isdigit()]
-    return psutil.virtual_memory().available, min(gpus, default=0)
+def free_gpu_bytes() -> float:
+    """Return the free memory of the GPU that has the least."""
+    each = map(str.split, nvidia_smi("gpu=memory.free"))
+    return min((int(mebibytes) << 20 for mebibytes, *_ in each if mebibytes.isdigit()), default=0)
 
 
 def held_bytes(record: Record) -> Bytes | None:
-    """Return what all ranks of a trial held; of a GPU what torch's allocator reserved and `CONTEXT_BYTES`."""
+    """Return what a trial held; of a GPU what torch's allocator reserved, and `CONTEXT_BYTES`."""
     memory = record.memory
     if memory is None or memory.peak_rss_bytes is None:
         return None
@@ -44,7 +46,7 @@ def held_bytes(record: Record) -> Bytes | None:
     if memory.peak_reserved_bytes is not None:
         gpu = (memory.peak_reserved_bytes + CONTEXT_BYTES) * -(-ranks // max(1, visible_gpus()))
     host = max(memory.peak_rss_bytes, memory.peak_host_bytes or 0)  # pinned pages may not count as resident
-    return host * ranks, gpu
+    return Bytes(host * ranks, gpu)
 
 
 class Room:
@@ -63,20 +65,20 @@ class Room:
         if (held := self._held.get(trial.trial_id)) is not None:
             return held
         most = most_bytes(trial) if uses_cpu(trial.run.device) else math.inf
-        return most * trial.run.world_size, 0
+        return Bytes(most * trial.run.world_size)
 
     def share(
-        self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float], free: Bytes
+        self, trials: Sequence[TrialSpec], most_bytes: Callable[[TrialSpec], float], free_bytes: float
     ) -> list[TrialSpec]:
         """Return those of the trials that fit into free memory together, each taken if it fits in its turn.
 
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
-        needed, fitting = (0.0, 0.0), []
-        for trial in trials:
-            own = self.needed(trial, most_bytes)
-            both = (needed[0] + own[0], needed[1] + own[1])
-            if all(size <= there * SHARE for size, there in zip(both, free, strict=True)):
-                needed = both
-                fitting.append(trial)
+        each = [(trial, self.needed(trial, most_bytes)) for trial in trials]
+        gpu = free_gpu_bytes() if any(own.gpu for _, own in each) else 0.0
+        needed, fitting = Bytes(0), list[TrialSpec]()
+        for trial, own in each:
+            both = Bytes(needed.host + own.host, needed.gpu + own.gpu)
+            if both.host <= free_bytes * SHARE and both.gpu <= gpu * SHARE:
+                needed, fitting = both, [*fitting, trial]
         return fitting

@@ -200,4 +200,4 @@ def _on_cpu(record: Record) -> bool:
 
 def _bytes_held(sample: Sequence[Record]) -> float:
     """Return the most bytes that the ranks of a trial held at once."""
-    return max((held[0] for record in sample if (held := held_bytes(record))), default=0)
+    return max((held.host for record in sample if (held := held_bytes(record))), default=0)

@@ -231,7 +231,7 @@ class SweepRun:
             self._prepare(runner, trial)
         fitting = self._room.share(heat, runner.most_bytes, runner.executor.free_bytes())
         if len(heat) > 1:
-            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes)[0])}
+            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes).host)}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
         return fitting if len(fitting) > 1 or (len(heat) == 1 and wants(heat[0], "machine")) else []

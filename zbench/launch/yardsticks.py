@@ -93,6 +93,6 @@ def alone_trial(trial: TrialSpec) -> TrialSpec:
 
 
 def wants(trial: TrialSpec, kind: str) -> bool:
-    """Whether a trial asks for this yardstick; none has been measured on CUDA."""
+    """Whether a trial asks for this yardstick; one on CUDA has none yet."""
     wanted: Collection[str] = trial.run.yardstick
     return wanted != "none" and kind in wanted and uses_cpu(trial.run.device)

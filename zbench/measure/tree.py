@@ -61,6 +61,6 @@ def _device_bytes(pids: set[int]) -> int:
     for line in nvidia_smi("compute-apps=pid,used_memory"):
         pid, _, size = line.partition(",")
         mebibytes = size.removesuffix("MiB").strip()
-        if pid.isdigit() and int(pid) in pids and mebibytes.isdigit():
+        if pid.strip().isdigit() and int(pid) in pids and mebibytes.isdigit():
             held.append(int(mebibytes) << 20)
     return max(held)
