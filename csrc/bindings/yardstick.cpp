@@ -1,6 +1,8 @@
 // The machine's yardstick for Python: measuring releases the GIL.
 #include "yardstick/yardstick.hpp"
 
+#include <pybind11/functional.h>
+
 #include "bindings/bindings.hpp"
 
 namespace py = pybind11;
@@ -14,5 +16,7 @@ void bind_yardstick(py::module_& module) {
            py::arg("threads"), released)
       .def("compute", &Yardstick::compute, released)
       .def("memory", &Yardstick::memory, released)
-      .def("meeting", &Yardstick::meeting, released);
+      .def("meeting", &Yardstick::meeting, released)
+      .def("slowest", &Yardstick::slowest, py::arg("work"), released)
+      .def("meet", &Yardstick::meet, released);
 }

@@ -1,4 +1,4 @@
-# The CUDA Adam is a library of its own with a C interface, loaded only when it is used; the CUDA runtime is linked
+# What runs on CUDA is a library of its own with a C interface, loaded only when it is used; the CUDA runtime is linked
 # statically, so it loads (and reports that there is no device) on machines without a GPU.
 
 if(ZBENCH_CUDA STREQUAL "OFF")
@@ -27,9 +27,9 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
 endif()
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 17)
-add_library(_cuda_adam MODULE cuda/adam.cu)
-set_target_properties(_cuda_adam PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
-target_include_directories(_cuda_adam PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+add_library(_cuda MODULE cuda/adam.cu cuda/yardstick.cu)
+set_target_properties(_cuda PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+target_include_directories(_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_options(
-  _cuda_adam PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true>)
-install(TARGETS _cuda_adam DESTINATION zbench)
+  _cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true>)
+install(TARGETS _cuda DESTINATION zbench)

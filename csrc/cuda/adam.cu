@@ -6,9 +6,8 @@
 #include <cuda_runtime.h>
 
 #include "cuda/dispatch.hpp"
+#include "cuda/export.hpp"
 #include "cuda/kernels.cuh"
-
-#define ZBENCH_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace zbench {
 namespace {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the CUDA Adam for every architecture that it supports, with PTX for later ones; warnings are errors. No GPU
+# Compiles what runs on CUDA for every architecture that it supports, with PTX for later ones; warnings are errors. No GPU
 # is needed. Where nvcc is not on PATH, NVIDIA's wheels from PyPI are installed into build/nvcc.
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,7 +19,7 @@ for number in $architectures; do
   last=$number
 done
 # shellcheck disable=SC2086 - one word each
-"$nvcc" -c "$source/cuda/adam.cu" -o "$build/adam.o" -I "$source" -std=c++17 -O3 -Xcompiler -fPIC \
+"$nvcc" -c "$source/cuda/adam.cu" "$source/cuda/yardstick.cu" -odir "$build" -I "$source" -std=c++17 -O3 -Xcompiler -fPIC \
   --fmad=false --ftz=false --prec-div=true --prec-sqrt=true -Werror all-warnings --threads 2 \
   $codes -gencode "arch=compute_$last,code=compute_$last"
 echo "nvcc: ok: $("$nvcc" --version | grep -o 'release [0-9.]*'): sm_$(echo $architectures | sed 's/ / sm_/g'), PTX of $last"

@@ -86,8 +86,7 @@ Yardstick::~Yardstick() { munmap(shared_, sizeof(Shared)); }
 
 void Yardstick::meet() { pthread_barrier_wait(&shared_->barrier); }
 
-template <class Work>
-double Yardstick::slowest(const Work& work) {
+double Yardstick::slowest(const std::function<void()>& work) {
   meet();
   const auto begin = std::chrono::steady_clock::now();
   work();

@@ -2,13 +2,14 @@
 // the trials. Ranks are processes; they meet in a file that all of them map.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace zbench {
 
-// Raised with every change of the work below: figures of two versions cannot be compared.
+// Raised with every change of the work, here or in cuda/yardstick.cu: figures of two versions cannot be compared.
 inline constexpr int yardstick_version = 1;
 
 class Yardstick {
@@ -24,11 +25,12 @@ class Yardstick {
   double memory();   // copies between arrays larger than the caches, on every thread
   double meeting();  // a millisecond's work, then all ranks wait for one another; many times
 
+  // The same of other work, such as a device's, which may call meet().
+  double slowest(const std::function<void()>& work);
+  void meet();  // wait for all ranks
+
  private:
   struct Shared;
-  template <class Work>
-  double slowest(const Work& work);
-  void meet();
   Shared* shared_;
   int rank_, ranks_, threads_;
   std::vector<float> from_, to_;

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.making import make_trial
 from tests.running import local_runner
@@ -22,6 +23,9 @@ MLP: dict[str, Any] = {
 }
 
 RunTrial = Callable[[TrialSpec], Record]
+
+NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NO_CARD])])
 
 
 def trial(

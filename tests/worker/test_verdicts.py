@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.worker.conftest import RunTrial, trial
+from tests.worker.conftest import DEVICES, RunTrial, trial
 from tests.worker.engines import FIRST_WRONG_STEP
 from zbench.worker import observer
 from zbench.worker.observer import _Replayer
@@ -57,12 +57,13 @@ def test_modes_that_do_not_count_train_on_the_mean_too(run_trial: RunTrial, mode
     assert record.correctness.verdict == "identical"
 
 
+@DEVICES
 @pytest.mark.parametrize(("dtype", "workload"), [("float32", None), ("bfloat16", GPT)])
 def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
-    run_trial: RunTrial, dtype: str, workload: dict[str, Any] | None
+    run_trial: RunTrial, dtype: str, workload: dict[str, Any] | None, device: str
 ) -> None:
     engine = {"engine": HONEST, "dtype": dtype, "gradient_accumulation_steps": 3, "gradient_clipping": 1.0}
-    found = run_trial(trial(engine, workload=workload, run={"steps": 1})).correctness
+    found = run_trial(trial(engine, workload=workload, run={"steps": 1, "device": device})).correctness
     assert found.verdict == "equivalent"
     assert found.first_differing_step == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.conftest import RunTrial, trial
+from tests.worker.conftest import DEVICES, RunTrial, trial
 from zbench.record.record import Correctness
 from zbench.record.summary import obstacles, summarize
 from zbench.spec.sweep import SweepSpec
@@ -19,9 +19,10 @@ ENGINE = {"zero_stage": 1, "gradient_accumulation_steps": 2, "sub_group_size": 3
 DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.soak)])
 
 
-def correctness(run_trial: RunTrial, name: str, **engine: Any) -> Correctness:
+def correctness(run_trial: RunTrial, name: str, *, device: str = "cpu", **engine: Any) -> Correctness:
     name = name if ":" in name else HERE + name
-    record = run_trial(trial(ENGINE | {"engine": name} | engine, workload=GPT, run=STEPS))
+    run = STEPS | {"device": device}
+    record = run_trial(trial(ENGINE | {"engine": name} | engine, workload=GPT, run=run))
     assert record.error is None
     return record.correctness
 
@@ -48,8 +49,11 @@ def correctness(run_trial: RunTrial, name: str, **engine: Any) -> Correctness:
         ("no_bias_correction", "no bias correction (all parameters)"),
     ],
 )
-def test_a_fault_of_the_step_is_named(run_trial: RunTrial, name: str, diagnosis: str, dtype: str) -> None:
-    found = correctness(run_trial, name, dtype=dtype)
+@DEVICES
+def test_a_fault_of_the_step_is_named(
+    run_trial: RunTrial, name: str, diagnosis: str, dtype: str, device: str
+) -> None:
+    found = correctness(run_trial, name, dtype=dtype, device=device)
     assert found.verdict in ("drifted", "wrong")
     assert found.diagnosis is not None
     assert found.diagnosis.startswith(diagnosis)

@@ -102,9 +102,9 @@ class MachineTask:
 
     @property
     def name(self) -> str:
-        """Name of the task's log directory; equal for equal ranks and threads."""
+        """Name of the task's log directory; equal for equal devices, ranks and threads."""
         run = self.trial.run
-        return f"machine-{run.world_size}x{run.threads_per_rank}"
+        return f"machine-{run.device}-{run.world_size}x{run.threads_per_rank}"
 
 
 Task = RepeatTask | ReferenceTask | MachineTask

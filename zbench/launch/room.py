@@ -11,7 +11,7 @@ from zbench.spec.run import visible_gpus
 from zbench.spec.trial import TrialSpec
 
 SHARE = 0.8
-"""How much of the free memory the contenders of a heat may need together."""
+"""How much of the free memory the contenders of a heat may need together; the rest is for its yardsticks."""
 
 CONTEXT_BYTES = 1 << 30
 """What a process may hold of a GPU beside torch's allocator: CUDA's context, kernels, buffers of NCCL."""
@@ -49,6 +49,19 @@ def held_bytes(record: Record) -> Bytes | None:
     return Bytes(host * ranks, gpu)
 
 
+def wants_alone(trial: TrialSpec) -> bool:
+    """Whether compute alone is to take turns with a trial."""
+    return "alone" in trial.run.yardstick
+
+
+def has_room_for_alone(trial: TrialSpec) -> bool:
+    """Whether compute alone, which holds the whole state, may run beside a trial.
+
+    On a GPU it needs what a configuration that holds the whole state, too, is known to need.
+    """
+    return uses_cpu(trial.run.device) or trial.engine.zero_stage == 0
+
+
 class Room:
     """Knows what each trial held when it last ran; else what it can hold at most decides."""
 
@@ -63,7 +76,8 @@ class Room:
     def needed(self, trial: TrialSpec, most_bytes: Callable[[TrialSpec], float]) -> Bytes:
         """Return the bytes that all ranks of a trial held, or can hold at most; infinite if not known."""
         if (held := self._held.get(trial.trial_id)) is not None:
-            return held
+            beside = wants_alone(trial) and has_room_for_alone(trial)
+            return held._replace(gpu=2 * held.gpu) if beside else held
         most = most_bytes(trial) if uses_cpu(trial.run.device) else math.inf
         return Bytes(most * trial.run.world_size)
 

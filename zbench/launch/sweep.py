@@ -22,7 +22,7 @@ from zbench.launch.events import (
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.room import Room, uses_cpu
 from zbench.launch.trial import Repeat, TrialRunner
-from zbench.launch.yardsticks import alone_trial, wants
+from zbench.launch.yardsticks import alone_trial
 from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
@@ -234,7 +234,7 @@ class SweepRun:
             known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes).host)}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
-        return fitting if len(fitting) > 1 or (len(heat) == 1 and wants(heat[0], "machine")) else []
+        return fitting if len(fitting) > 1 or (len(heat) == 1 and "machine" in heat[0].run.yardstick) else []
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
         """Run one repeat of each of these trials, in turns, and remove them from the round."""

@@ -65,7 +65,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self._reference_bytes: dict[str, int] = {}
         self._recomputed: set[str] = set()
         self._heats: dict[tuple[str, int], _Heat] = {}
-        self._paid, self._has_told_price = Counter[str](), False
+        self._paid, self._told = Counter[str](), set[str]()
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.paired_path() is None else 0
 
     def run(
@@ -117,6 +117,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
         for task, attempt in self.executor.run_heat(heat, watch_of) if heat.repeats else ():
             if yardsticks.take(task, attempt):
+                if attempt.error is not None:
+                    self._tell_once(f"a yardstick could not run: {attempt.error.message}")
                 continue
             assert isinstance(task, RepeatTask)
             if attempt.was_killed:
@@ -154,9 +156,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         tasks = [(trial, self._task(trial, repeat, trace)) for trial in trials]
         able = tuple(task for _, task in tasks if isinstance(task, RepeatTask))
         yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid)
-        if yardsticks.too_few and not self._has_told_price:
-            self._has_told_price = True
-            self._tell(
+        if yardsticks.too_few:
+            self._tell_once(
                 "compute alone does not take turns in every heat: one repeat of it for three that share it"
             )
         unable = [(trial, task) for trial, task in tasks if isinstance(task, Failure)]
@@ -223,6 +224,11 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         del self._references[key]
         self._reference_task(trial).path.unlink(missing_ok=True)
         return True
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._tell(text)
 
     def _task(self, trial: TrialSpec, repeat: int, trace: bool) -> RepeatTask | Failure:
         """Return the task of a repeat, or the failure if its reference found invalid input."""

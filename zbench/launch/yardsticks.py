@@ -7,12 +7,12 @@ in plain PyTorch on each rank, without communication.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
-from zbench.launch.room import uses_cpu
+from zbench.launch.room import has_room_for_alone, wants_alone
 from zbench.record.record import Heat, Record
 from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
@@ -33,13 +33,13 @@ class Yardsticks:
         self._machine: dict[str, MachineTask] = {}
         self._alone: dict[str, RepeatTask] = {}
         self._results: dict[str, dict[str, Any]] = {}
-        alone = [alone_trial(trial) for trial in trials if wants(trial, "alone")]
         for trial in trials:
-            if wants(trial, "machine"):
+            if "machine" in trial.run.yardstick:
                 task = MachineTask(trial)
                 self._machine.setdefault(task.name, task)
-        paid.update(trial.trial_id for trial in alone)
-        shared = {trial.trial_id: trial for trial in alone}
+        wanted = [(alone_trial(trial), has_room_for_alone(trial)) for trial in trials if wants_alone(trial)]
+        shared = {alone.trial_id: alone for alone, has_room in wanted if has_room}
+        paid.update(alone.trial_id for alone, _ in wanted if alone.trial_id in shared)
         for trial_id, trial in shared.items():
             if paid[trial_id] >= _PRICE:
                 paid[trial_id] -= _PRICE
@@ -90,9 +90,3 @@ def alone_trial(trial: TrialSpec) -> TrialSpec:
     kept = trial.engine.model_dump(mode="json", include=set(ALONE_KEYS))
     engine = EngineSpec.model_validate({**kept, "engine": "alone"})
     return trial.model_copy(update={"engine": engine, "verify": VerifySpec(mode="off"), "axes": {}})
-
-
-def wants(trial: TrialSpec, kind: str) -> bool:
-    """Whether a trial asks for this yardstick; one on CUDA has none yet."""
-    wanted: Collection[str] = trial.run.yardstick
-    return wanted != "none" and kind in wanted and uses_cpu(trial.run.device)

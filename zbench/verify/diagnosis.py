@@ -77,14 +77,11 @@ def _size(products: Products) -> float:
 
 def _strays(gram: Products, adam: Adam, count: int, alike: float = 1.0) -> bool:
     """Whether a part is beyond what float32's rounding of Adam's constants and of the elements explains."""
-    decays = (adam.decay_in_float32,) if adam.decoupled else (0.0,)
     decay_limit = DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf
-    lengths = adam.lengths_in_float32(count)
-    for row, ways, limit in ((LENGTH, lengths, LENGTH_UP_TO), (DECAY, decays, decay_limit)):
-        value, error = _coefficient(gram, row, alike)
-        if abs(value - within(value, ways)) > limit + error:
-            return True
-    return False
+    length, length_error = _coefficient(gram, LENGTH, alike)
+    decay, decay_error = _coefficient(gram, DECAY, alike)
+    beyond = abs(length - within(length, adam.lengths_in_float32(count)))
+    return beyond > LENGTH_UP_TO + length_error or abs(decay) > decay_limit + decay_error
 
 
 def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple[set[Place], set[Place]]:

@@ -73,10 +73,18 @@ class Adam:
         """Return by what share 1 - beta2 is larger where beta2 is rounded to float32."""
         return (self.beta2 - float(np.float32(self.beta2))) / (1 - self.beta2)
 
-    @property
-    def decay_in_float32(self) -> float:
-        """Return how much larger `weight_decay` is where 1 - lr x weight_decay is rounded to float32."""
-        return (1 - float(np.float32(1 - self.lr * self.weight_decay))) / self.lr - self.weight_decay
+    def decays(self, start: Tensor) -> list[Tensor]:
+        """Return what weight decay adds to parameters, as float64: exactly, and as float32 rounds it.
+
+        Engines round p - lr x weight_decay x p, or the factor of p first and then the product. Both are up to
+        a unit roundoff of p off, and alike where parameters are, as the weights of norms are at first.
+        """
+        share = self.lr * self.weight_decay if self.decoupled else 0.0
+        exact = start * -share
+        if share == 0:
+            return [exact]
+        rounded = ((start + exact).float(), start.float().mul_(float(np.float32(1 - share))))
+        return [exact, *(value.double().sub_(start) for value in rounded)]
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +124,8 @@ class Remainder:
         update = longest / denominator
         inside = longest.div_(square.add_(adam.eps).sqrt_().masked_fill_(still, math.inf)).sub_(update)
         decay = start * -adam.lr
-        rest = (end - start).sub_(update).sub_(decay, alpha=adam.weight_decay if adam.decoupled else 0.0)
+        moved = (end - start).sub_(update)
+        rest = min((moved - decayed for decayed in adam.decays(start)), key=lambda x: float(x.norm()))
         noise = start.abs_().add_(end.abs_()).mul_(_UNIT)
         noise.add_(update.abs(), alpha=4 * _UNIT + 2 * coarse).add_(TINY)
         noise.add_(denominator.reciprocal_(), alpha=(1 + adam.lr / first) * SMALLEST)  # of subnormal moments
@@ -126,8 +135,6 @@ class Remainder:
         self.gram += gram
         corrected = _UNITS[LENGTH] + _UNITS[EPS]  # what the second moments' bias correction acts on
         left = _without(corrected, _UNITS[0], gram, adam.lengths_in_float32(self.count))
-        if adam.decoupled:
-            left = _without(_UNITS[DECAY], left, gram, (adam.decay_in_float32,))
         self.worst = max(self.worst, float((torch.from_numpy(left) @ rows).abs_().max()))
 
     def _add_moments(self, old: State, new: State, adam: Adam, coarse: float) -> None:

@@ -180,18 +180,24 @@ class _Replayer:
         parts: Parts | None = _read(self._engine, "optimizer_parts")
         if parts is not None:
             self.unread = _mistake_of_parts(parts, self.adams)
-            return {} if self.unread else parts
+            return {} if self.unread else _on_host(parts)
         moments = self.moments(parameters)
         if self._skipped and not moments:
             self.unread = (
                 self.unread_moments or "the engine has neither optimizer_parts() nor first_moments()"
             )
             return {}
-        return {
+        whole = {
             f"{name}@": {"param": value.reshape(-1)}
             | ({"exp_avg": moments[name].reshape(-1)} if name in moments else {})
             for name, value in parameters.items()
         }
+        return _on_host(whole)
+
+
+def _on_host(parts: Parts) -> Parts:
+    """Return the parts in CPU memory, where they are replayed; those that are there are not copied."""
+    return {key: {kind: value.cpu() for kind, value in part.items()} for key, part in parts.items()}
 
 
 def _own(parts: Parts, parameters: Mapping[str, Tensor], digests: Mapping[str, int]) -> Parts:

@@ -1,11 +1,15 @@
 """The parts of `make gpu`, in the order in which they are run."""
 
+import importlib.util
 import json
+import math
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from tools.benchmarks.gpu.commands import deepspeed_python, judged, measured, sw
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
+from zbench.worker.turns import turn_lengths
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEPS = ("quickstart", "stages", "accumulation", "peers", "superoffload", "compiled")
@@ -32,7 +37,9 @@ def tests(place: Place) -> PartOutcome:
     """Every test that is marked `cuda`; on a CPU they are only collected."""
     # the project's own options ask for plugins that may be missing
     options = ["-m", "cuda and not soak", "-o", "addopts=-q -p no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "tests/engine", *options]
+    if importlib.util.find_spec("xdist"):
+        options += ["-n", "8", "--dist", "worksteal"]
+    command = [sys.executable, "-m", "pytest", "tests/engine", "tests/worker", *options]
     if place.device == "cpu":
         command.append("--collect-only")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -98,23 +105,36 @@ def decoder(place: Place) -> PartOutcome:
 
 
 def turns(place: Place) -> PartOutcome:
-    """The second repeats take turns on the device, and need as much memory as alone."""
-    file = FOLDER / "decoder.yaml"
-    sets = _smallest_decoder(file) if place.tiny else []
-    sets += [f"include={json.dumps(VERIFIED)}", "run.steps=8"]
-    orders = {
-        order: measured(file, place, f"turns-{order}", sets=[*sets, f"run.order={order}"], repeats=2)
-        for order in ("rounds", "turns")
-    }
-    outcome = judged([trial for trials in orders.values() for trial in trials])
-    in_heats = [trial for trial in orders["turns"] if trial.get("heat")]
-    peaks = [
-        {(trial["trial_id"], trial["memory"]["peak_device_bytes"]) for trial in trials if trial["memory"]}
-        for trials in (in_heats, orders["rounds"])
-    ]
-    right = outcome.status == "passed" and 2 * len(in_heats) >= len(orders["turns"]) and peaks[0] <= peaks[1]
-    says = f"{outcome.says}; {len(in_heats)} repeats in turns, {len(peaks[0] - peaks[1])} with another peak"
-    return replace(outcome, status="passed" if right else "failed", says=says)
+    """Every repeat but the first, which runs alone, takes turns on the device, and needs as much memory."""
+    file = FOLDER / "turns.yaml"
+    small = [f"workload.{key}={json.dumps(value)}" for key, value in SMALL.items()]
+    tiny = [*small, *smallest_form(file), "run.steps=8", "run.yardstick=[machine]"] if place.tiny else []
+    trials = measured(file, place, "turns", sets=tiny, repeats=3)
+    outcome = judged(trials)
+    in_heats = [trial for trial in trials if trial.get("heat")]
+    alone, beside = (
+        {(t["trial_id"], t["memory"]["peak_device_bytes"]) for t in some if t["memory"]}
+        for some in ([t for t in trials if not t.get("heat")], in_heats)
+    )
+    shares = [share for trial in in_heats for share in _first_of_last(trial)]
+    says = f"{outcome.says}; {len(in_heats)} repeats in turns, {len(beside - alone)} with another peak"
+    if shares:
+        middle, count = statistics.median(shares), len(shares)
+        says += f"; a turn's first timed step takes {middle:.3f} of its last (median of {count} turns)"
+    varied = {part: 0.0 for trial in in_heats for part in trial["heat"]["machine"]}
+    for part in varied:
+        logs = [[math.log(s) for s in trial["heat"]["machine"][part]] for trial in in_heats]
+        varied[part] = statistics.median(statistics.stdev(of) for of in logs)
+        says += f"; the yardstick's {part} varies by {varied[part]:.1%} from turn to turn"
+    is_right = outcome.status == "passed" and len(in_heats) == 2 * len(alone) and beside <= alone
+    return replace(outcome, status="passed" if is_right or place.tiny else "failed", says=says)
+
+
+def _first_of_last(trial: dict[str, Any]) -> list[float]:
+    """Return a turn's first timed step over its last, for each turn."""
+    seconds = iter(trial["timing"]["step_seconds"])
+    timed = [list(islice(seconds, n - 1)) for n in turn_lengths(trial["config"]["run"]["steps"])]
+    return [of[0] / of[-1] for of in timed]
 
 
 def _decoder_sweep(

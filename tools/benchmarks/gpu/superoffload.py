@@ -143,6 +143,7 @@ def run(place: Place) -> PartOutcome:
     title = "exposed, clipping {}: speculative / after_backward"
     bars = [Bar(title.format(clip), round(ratios[clip], 3), bar) for clip, bar in BARS.items()]
     rows = [[*key, *(f"{median * 1e3:.2f}" for median in of.values())] for key, of in medians.items()]
+    print(*rows, *bars, sep="\n", flush=True)  # in the log, if what follows is cut
     beside = _beside(place)
     exposed = medians["not triggered", "speculative"]["exposed"]
     synchronous = medians["not triggered", "after_backward"]

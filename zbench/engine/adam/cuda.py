@@ -36,12 +36,12 @@ from zbench.engine.adam.native import (
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
-    """Load the library; RuntimeError with the remedy where it was not built or there is no device."""
-    extension = importlib.util.find_spec("zbench._cuda_adam")
+def cuda_library() -> ctypes.CDLL:
+    """Load csrc/cuda as built; RuntimeError with the remedy where it was not, or there is no device."""
+    extension = importlib.util.find_spec("zbench._cuda")
     if extension is None or extension.origin is None:
         raise RuntimeError(
-            "CudaAdam was not built: install zbench where nvcc is on PATH, or with ZBENCH_CUDA=ON"
+            "the CUDA kernels were not built: install zbench where nvcc is on PATH, or with ZBENCH_CUDA=ON"
         )
     library = ctypes.CDLL(extension.origin)
     pointer, long = ctypes.c_void_p, ctypes.c_int64
@@ -53,6 +53,8 @@ def _library() -> ctypes.CDLL:
         *(pointer, pointer),
     ]
     library.zbench_cuda_square_sums.argtypes = [number, pointer, number, long, number, pointer]
+    library.zbench_cuda_yardstick.argtypes = [number, pointer]
+    library.zbench_cuda_product.argtypes = library.zbench_cuda_copy.argtypes = [number, pointer, number]
     count = ctypes.c_int()
     _check(library, library.zbench_cuda_device_count(ctypes.byref(count)))
     return library
@@ -60,7 +62,7 @@ def _library() -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL, error: int) -> None:
     if error != 0:
-        raise RuntimeError(f"CudaAdam: CUDA error {error}: {library.zbench_cuda_error(error).decode()}")
+        raise RuntimeError(f"CUDA error {error}: {library.zbench_cuda_error(error).decode()}")
 
 
 def launch(
@@ -78,7 +80,7 @@ def launch(
 def cuda_unavailable_reason() -> str | None:
     """Return why the CUDA kernels cannot be used here, or None if they can."""
     try:
-        _library()
+        cuda_library()
     except (RuntimeError, OSError) as error:
         return str(error)
     return None
@@ -97,7 +99,7 @@ class CudaAdam:
     """
 
     def __init__(self) -> None:
-        self._library = _library()
+        self._library = cuda_library()
         self._plans = PlanCache("cuda")
 
     def update(
