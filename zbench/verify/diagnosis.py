@@ -19,9 +19,8 @@ WORST_UP_TO = 3.0
 """Largest remainder of one element's update, in units of its rounding."""
 LENGTH_UP_TO = 1e-6
 """Share by which updates may be longer than Adam's, beyond what float32's bias corrections explain."""
-DECAY_UP_TO = 0.1
-"""How much of a float32 unit roundoff lr x weight_decay may be off: where it is but a few units, rounding has
-a pattern in common that many elements do not average out."""
+DECAY_UP_TO = 0.02
+"""How much of a float32 unit roundoff lr x weight_decay may be off."""
 BETA2_UP_TO = 2e-5
 """Share by which 1 - beta2 may be off, beyond float32's rounding of beta2."""
 CERTAIN = 4.0

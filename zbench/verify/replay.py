@@ -73,18 +73,20 @@ class Adam:
         """Return by what share 1 - beta2 is larger where beta2 is rounded to float32."""
         return (self.beta2 - float(np.float32(self.beta2))) / (1 - self.beta2)
 
-    def decays(self, start: Tensor) -> list[Tensor]:
-        """Return what weight decay adds to parameters, as float64: exactly, and as float32 rounds it.
+    def ends(self, start: Tensor, update: Tensor) -> list[Tensor]:
+        """Return where an update leads in float32, as float64: the ways in which engines round weight decay.
 
-        Engines round p - lr x weight_decay x p, or the factor of p first and then the product. Both are up to
-        a unit roundoff of p off, and alike where parameters are, as the weights of norms are at first.
+        Not at all; p - lr x weight_decay x p; or the factor of p, and then the product. Where parameters or
+        updates are alike, as the weights of norms are at first, all elements are rounded in one direction.
         """
         share = self.lr * self.weight_decay if self.decoupled else 0.0
-        exact = start * -share
-        if share == 0:
-            return [exact]
-        rounded = ((start + exact).float(), start.float().mul_(float(np.float32(1 - share))))
-        return [exact, *(value.double().sub_(start) for value in rounded)]
+        decayed = [start - share * start]
+        if share != 0:
+            decayed += [
+                decayed[0].float().double(),
+                start.float().mul_(float(np.float32(1 - share))).double(),
+            ]
+        return [(value + update).float().double() for value in decayed]
 
 
 @dataclass(slots=True, eq=False)
@@ -124,8 +126,7 @@ class Remainder:
         update = longest / denominator
         inside = longest.div_(square.add_(adam.eps).sqrt_().masked_fill_(still, math.inf)).sub_(update)
         decay = start * -adam.lr
-        moved = (end - start).sub_(update)
-        rest = min((moved - decayed for decayed in adam.decays(start)), key=lambda x: float(x.norm()))
+        rest = min((end - rounded for rounded in adam.ends(start, update)), key=lambda x: float(x.norm()))
         noise = start.abs_().add_(end.abs_()).mul_(_UNIT)
         noise.add_(update.abs(), alpha=4 * _UNIT + 2 * coarse).add_(TINY)
         noise.add_(denominator.reciprocal_(), alpha=(1 + adam.lr / first) * SMALLEST)  # of subnormal moments

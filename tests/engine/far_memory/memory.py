@@ -22,10 +22,12 @@ class FarMemory:
         self._copies = copies
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(numel, dtype=dtype)
+        return self.empty(numel, dtype).zero_()
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.full((numel,), torch.nan if dtype.is_floating_point else -1, dtype=dtype)
+        """Return memory of a foreign owner: as that of locked pages, it cannot be resized."""
+        owner = torch.full((numel,), torch.nan if dtype.is_floating_point else -1, dtype=dtype)
+        return torch.from_numpy(owner.view(torch.uint8).numpy()).view(dtype) if numel else owner
 
     def occupied(self, nbytes: int) -> int:
         return nbytes

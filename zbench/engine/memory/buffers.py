@@ -45,6 +45,7 @@ class FlatBuffer:
         self._starts = [extent.start for extent in extents]
         self._at = list(accumulate((extent.length for extent in extents), initial=0))
         self.buffers = [memory.zeros(self._at[-1], dtype)]
+        self._is_released = False
 
     @property
     def nbytes(self) -> int:
@@ -55,16 +56,25 @@ class FlatBuffer:
         """Allocate memory for the buffer and all its views, not initialised; return False where they have it
         already.
         """
-        missing = self.nbytes < self.buffers[0].nbytes
-        if missing:
+        missing, self._is_released = self._is_released, False
+        if missing and self._is_resizable:
             self.buffers[0].untyped_storage().resize_(self.buffers[0].nbytes)
             prefer_huge_pages(self.buffers[0])
         return missing
 
     def release(self) -> None:
-        """Free the memory of the buffer and of all its views, which keep their shapes."""
-        used_on_current_stream(self.buffers[0])
-        self.buffers[0].untyped_storage().resize_(0)
+        """Free the memory of the buffer and of all its views, which keep their shapes.
+
+        Locked pages stay: to lock them anew would take longer than a step.
+        """
+        self._is_released = True
+        if self._is_resizable:
+            used_on_current_stream(self.buffers[0])
+            self.buffers[0].untyped_storage().resize_(0)
+
+    @property
+    def _is_resizable(self) -> bool:
+        return self.buffers[0].untyped_storage().resizable()
 
     def run(self, start: int, length: int) -> Tensor:
         """Return a run of the index space, as a view of the buffer, or the whole buffer."""
