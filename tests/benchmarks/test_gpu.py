@@ -150,11 +150,3 @@ def test_the_update_fits_twice_under_the_backward_of_the_chosen_batch(
     backward: float, update: float, batch: int
 ) -> None:
     assert batch_for(8, backward, update) == batch
-
-
-def test_where_no_card_was_at_hand_the_page_says_so() -> None:
-    """A device's page and the sentence that there is none exclude each other."""
-    folder = ROOT / "results" / "benchmarks"
-    says = "No figure was taken on a GPU" in (folder / "gpu.md").read_text()
-    measured = [p for p in folder.glob("gpu/*/README.md") if "Made by `make gpu`" in p.read_text()]
-    assert says == (not measured)

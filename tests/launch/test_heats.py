@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +19,10 @@ from tests.worker.conftest import trial as mlp
 from zbench.launch import room
 from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
-from zbench.launch.sweep import SweepPlan, SweepRun, what_keeps_from_turns
+from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.launch.trial import TrialRunner
 from zbench.launch.yardsticks import Yardsticks, alone_trial
-from zbench.record.record import Record
+from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
@@ -42,6 +43,7 @@ class TurnTaker(MockExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.heats: list[list[TrialSpec]] = []
+        self.machine = Attempt("ok", result=YARDSTICKS["machine"])
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         return replace(super().run(task, watch), peak_rss_bytes=1000)
@@ -50,7 +52,7 @@ class TurnTaker(MockExecutor):
         self.heats.append([task.trial for task in heat.tasks if isinstance(task, RepeatTask)])
         for task in heat.tasks:
             if isinstance(task, MachineTask):
-                yield task, Attempt("ok", result=YARDSTICKS["machine"])
+                yield task, self.machine
             else:
                 yield task, self.run(task, watch(task))
 
@@ -113,9 +115,8 @@ def test_those_of_one_workload_share_a_heat(tmp_path: Path) -> None:
     [
         ({"order": "rounds"}, ""),
         ({"steps": 3}, "a turn has 4 steps; raise run.steps"),
-        ({"device": "cuda"}, "it is on CUDA; `run.order: turns` lets trials share a GPU"),
     ],
-    ids=["rounds", "few steps", "cuda"],
+    ids=["rounds", "few steps"],
 )
 def test_what_cannot_take_turns_runs_alone_and_says_so_beside_others(
     tmp_path: Path, keys: dict[str, object], says: str
@@ -170,15 +171,35 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     """Ten ranks on four GPUs: three on the fullest one, with a context each. Nothing is known before."""
     monkeypatch.setattr(room, "visible_gpus", lambda: 4)
     monkeypatch.setattr(room, "nvidia_smi", lambda _: ["81000 MiB", "30000 MiB", "[N/A]"])
-    on_gpus = trials(3, device="cuda", order="turns", world_size=10)
+    on_gpus = trials(3, device="cuda", world_size=10, yardstick=["machine"])
     rooms, free = Room(), 1e12
-    assert [what_keeps_from_turns(trial) for trial in on_gpus] == ["", "", ""]
     assert rooms.share(on_gpus, lambda _: 1.0, free) == []
     for trial, reserved in zip(on_gpus, (3000, 2953, 2952), strict=True):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_reserved_bytes=reserved << 20)
         rooms.observe(replace(record, memory=memory))
     assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
+
+
+def test_compute_alone_joins_on_a_gpu_where_a_trial_with_whole_state_makes_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody knows before what it holds: as much as stage 0 held, which therefore counts twice."""
+    monkeypatch.setattr(room, "visible_gpus", lambda: 1)
+    monkeypatch.setattr(room, "nvidia_smi", lambda _: ["20000 MiB"])
+    run = {"device": "cuda", "world_size": 1, "steps": 8}
+    whole, sharded = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3))
+    alike, rooms = mlp({"zero_stage": 2}, run=run), Room()
+    for trial in (whole, sharded, alike):
+        record = make_record(trial_id=trial.trial_id, config=trial.config())
+        rooms.observe(replace(record, memory=replace(record.memory, peak_reserved_bytes=5000 << 20)))
+    share = partial(rooms.share, most_bytes=lambda _: math.inf, free_bytes=1e12)
+    assert share([whole, sharded]) == [whole], "two of 6,024 MiB, and one more, are beyond 16,000"
+    assert share([sharded, alike]) == [sharded, alike]
+    for together, number in (([whole, sharded, alike], 1), ([sharded, alike, alike], 0)):
+        tasks = Yardsticks(together, 0, Counter()).tasks
+        assert sum(isinstance(task, RepeatTask) for task in tasks) == number
+        assert sum(isinstance(task, MachineTask) for task in tasks) == 1
 
 
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
@@ -208,6 +229,18 @@ def test_one_configuration_takes_turns_with_the_machines_yardstick(
     records, executor = swept(tmp_path, trials(1, repeats=2, yardstick=yardstick))
     assert [len(heat) for heat in executor.heats] == sizes
     assert [record.outcome for record in records] == ["ok", "ok"]
+
+
+def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) -> None:
+    executor, told = TurnTaker(), list[str]()
+    executor.machine = Attempt("crashed", Failure("crashed", "the CUDA kernels were not built"))
+    with TrialRunner(executor, tmp_path, on_notice=told.append) as runner:
+        for repeat in range(2):
+            heat = runner.run_heat(
+                trials(2, yardstick=["machine"]), repeat, lambda _: lambda _: None, random.Random(1)
+            )
+            assert [record.outcome for _, record in heat] == ["ok", "ok"]
+    assert told == ["a yardstick could not run: the CUDA kernels were not built"]
 
 
 def heat_of(runner: TrialRunner, contenders: list[TrialSpec]) -> dict[str, Record]:

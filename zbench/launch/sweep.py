@@ -20,7 +20,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.launch.executor import Executor, repeat_name
-from zbench.launch.room import Room, uses_cpu
+from zbench.launch.room import Room
 from zbench.launch.trial import Repeat, TrialRunner
 from zbench.launch.yardsticks import alone_trial
 from zbench.record.record import Failure, Record
@@ -313,8 +313,6 @@ def what_keeps_from_turns(trial: TrialSpec) -> str:
     reasons = {
         "a script runs from its start to its end": trial.workload.command is not None,
         "its ranks are on several nodes": run.nodes > 1,
-        "it is on CUDA; `run.order: turns` lets trials share a GPU": run.order == "auto"
-        and not uses_cpu(run.device),
         f"a turn has {SHORTEST} steps; raise run.steps": run.steps < SHORTEST,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

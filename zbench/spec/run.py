@@ -65,7 +65,7 @@ class RunSpec(SpecModel):
     order: Literal["auto", "turns", "rounds"] = Field(
         "auto",
         description="`turns`: several configurations run at the same time and take turns; `rounds`: one "
-        "after another; `auto`: turns on a CPU, if at least two can.",
+        "after another; `auto`: turns, if at least two can.",
     )
     heat: int = Field(8, ge=2, le=8, description="Most configurations that take turns with one another.")
     yardstick: list[Literal["machine", "alone"]] | Literal["none"] = Field(

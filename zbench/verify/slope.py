@@ -163,9 +163,8 @@ class _Limits:
         common = min(max(self.common - 1, -self.whole), self.whole)
         off = one.factor - 1 - within(one.factor - 1, (common,))
         spread = CERTAIN * max(one.error, self.typical / one.elements**0.5, self.coherent)
-        return not (
-            abs(off) <= self.alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, self.whole)
-        )
+        limit = self.alone + one.own_error + spread  # an exact gradient is as far off as the reference is
+        return not (abs(off) <= limit and one.rest <= max(REST_UP_TO * one.own_rest, self.whole))
 
 
 def common_limit(dtype: str, clipping_error: float) -> float:
