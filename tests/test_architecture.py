@@ -218,13 +218,13 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7459,
-    "spec": 3162,
-    "launch": 3284,
+    "spec": 3164,
+    "launch": 3296,
     "cli": 2541,
     "report": 2559,
-    "analysis": 2079,
-    "worker": 1580,
-    "tune": 1105,
+    "analysis": 2082,
+    "worker": 1581,
+    "tune": 1106,
     "estimate": 909,
     "verify": 1464,
     "workloads": 683,
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_685), ("tests", 30_601)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_704), ("tests", 30_644)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -10,7 +10,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   if(ZBENCH_CUDA STREQUAL "ON")
     message(FATAL_ERROR "ZBENCH_CUDA=ON but no CUDA compiler was found; put nvcc on PATH or set ZBENCH_CUDA=OFF")
   endif()
-  message(STATUS "zbench: no CUDA compiler, the CUDA Adam is not built")
+  message(STATUS "zbench: no CUDA compiler, the CUDA kernels are not built")
   return()
 endif()
 

@@ -9,7 +9,8 @@
 
 namespace zbench {
 
-// Raised with every change of the work, here or in cuda/yardstick.cu: figures of two versions cannot be compared.
+// Raised with every change of the work, also in cuda/yardstick.cu or zbench/worker/yardstick.py: figures of two
+// versions cannot be compared.
 inline constexpr int yardstick_version = 1;
 
 class Yardstick {

@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,25 +180,28 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
 
 
-def test_compute_alone_joins_on_a_gpu_where_a_trial_with_whole_state_makes_room_for_it(
+def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody knows before what it holds: as much as stage 0 held, which therefore counts twice."""
+    """It holds the whole state, as stage 0 does; an engine of one's own may hold less whatever its stage."""
+    free = ["30120 MiB"]  # 80 % of it are four of 6,024 MiB
     monkeypatch.setattr(room, "visible_gpus", lambda: 1)
-    monkeypatch.setattr(room, "nvidia_smi", lambda _: ["20000 MiB"])
-    run = {"device": "cuda", "world_size": 1, "steps": 8}
-    whole, sharded = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3))
-    alike, rooms = mlp({"zero_stage": 2}, run=run), Room()
-    for trial in (whole, sharded, alike):
+    monkeypatch.setattr(room, "nvidia_smi", lambda _: free)
+    run, rooms = {"device": "cuda", "world_size": 1, "steps": 8}, Room()
+    whole, sharded, alike = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3, 2))
+    own = mlp({"engine": "my.module:build"}, run=run)
+    for trial in (whole, sharded, alike, own):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         rooms.observe(replace(record, memory=replace(record.memory, peak_reserved_bytes=5000 << 20)))
-    share = partial(rooms.share, most_bytes=lambda _: math.inf, free_bytes=1e12)
-    assert share([whole, sharded]) == [whole], "two of 6,024 MiB, and one more, are beyond 16,000"
-    assert share([sharded, alike]) == [sharded, alike]
-    for together, number in (([whole, sharded, alike], 1), ([sharded, alike, alike], 0)):
-        tasks = Yardsticks(together, 0, Counter()).tasks
-        assert sum(isinstance(task, RepeatTask) for task in tasks) == number
-        assert sum(isinstance(task, MachineTask) for task in tasks) == 1
+
+    def yardsticks(heat: list[TrialSpec]) -> list[int]:
+        tasks = Yardsticks(heat, 0, Counter(), has_room=rooms.has_room_for_alone(heat)).tasks
+        return [sum(isinstance(task, kind) for task in tasks) for kind in (MachineTask, RepeatTask)]
+
+    assert yardsticks([whole, sharded, alike]) == [1, 1]
+    assert yardsticks([own, sharded, alike]) == [1, 0]
+    free[:] = ["30119 MiB"]
+    assert yardsticks([whole, sharded, alike]) == [1, 0]
 
 
 def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:

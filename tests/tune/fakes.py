@@ -108,7 +108,13 @@ class FakeRunner:
         self.expected += [(repeat, len(self.began)) for _, repeat in repeats]
 
     def run_heat(
-        self, trials: Sequence[TrialSpec], repeat: int, watch: Callable[[TrialSpec], Watch], lot: object
+        self,
+        trials: Sequence[TrialSpec],
+        repeat: int,
+        watch: Callable[[TrialSpec], Watch],
+        lot: object,
+        *,
+        alone: bool,
     ) -> Iterator[tuple[TrialSpec, Record]]:
         """Yield a record of each trial."""
         self.heats.append((repeat, [trial.trial_id for trial in trials]))

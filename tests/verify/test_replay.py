@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 
@@ -40,7 +41,9 @@ def test_an_element_whose_gradient_begins_late_is_no_fault() -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """Some steps of torch's AdamW. asked: the weight decay that was asked for."""
+    """Some steps of torch's AdamW. asked: the weight decay that was asked for. contracted: the factor of the
+    parameters, their product with it and the update in one multiply-add, as compilers for GPUs make it.
+    """
 
     weights: list[torch.nn.Parameter]
     lr: float
@@ -49,6 +52,7 @@ class Training:
     fused: bool
     size: float = 1e-2
     steps: int = 4
+    contracted: bool = False
 
     def replayed(self) -> tuple[list[Remainder], dict[str, Adam]]:
         """Return what remains of its steps, with gradients of `size`."""
@@ -68,7 +72,13 @@ class Training:
         for step in range(self.steps):
             for weight in self.weights:
                 weight.grad = self.size * torch.randn(weight.shape, generator=generator)
+            old = [weight.detach().double() for weight in self.weights]
             optimizer.step()
+            for weight, start in zip(self.weights, old, strict=True) if self.contracted else ():
+                (first, second), kept = adam.corrections(step + 1), optimizer.state[weight]
+                root = (kept["exp_avg_sq"].double() / second).sqrt() + adam.eps
+                factor = float(np.float32(1 - self.lr * self.decay))
+                weight.data = (start * factor - self.lr / first * kept["exp_avg"] / root).float()
             after = {f"{name}@": state(w) for name, w in named.items()}
             remainders += replay(before, after, adams, dict.fromkeys(adams, step + 1), rank=0, step=step)
             before = after
@@ -107,5 +117,6 @@ def test_torch_is_right_whatever_its_weights_and_rates(seed: int) -> None:
         torch.nn.Parameter(start + spread * torch.randn(size, generator=generator)) for _ in range(count)
     ]
     rate, gradients, fused = 10 ** lot.uniform(-6, -2), 10 ** lot.uniform(-4, 0), lot.random() < 0.5
-    training = Training(weights, rate, decay, decay, fused, gradients, steps=6)
+    contracted = lot.random() < 0.3
+    training = Training(weights, rate, decay, decay, fused, gradients, steps=6, contracted=contracted)
     assert judge_update(*training.replayed())[0] == []

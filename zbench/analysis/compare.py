@@ -201,7 +201,8 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
     lacking = [name for name, trial in sides if not trials.turn_logs(trial)]
     if lacking:
         return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
-    if any(base.facts.get(key) != head.facts.get(key) for key in ("cpu", "cores", "usable_threads", "gpus")):
+    keys = ["cpu", "cores", "usable_threads", *(["gpus"] if any(map(trials.is_on_gpu, pair)) else [])]
+    if any(base.facts.get(key) != head.facts.get(key) for key in keys):
         return "it cannot compare another CPU or GPU, or other cores"
     versions = [trials.yardstick_versions(trial) for trial in pair]
     if versions[0] != versions[1] or len(versions[0]) > 1:

@@ -98,6 +98,11 @@ def yardstick_versions(trial: ConfigSummary) -> list[int]:
     return sorted({r.heat.yardstick for r in trial.ok if r.heat is not None and r.heat.yardstick is not None})
 
 
+def is_on_gpu(trial: ConfigSummary) -> bool:
+    """Whether a trial held memory of a GPU."""
+    return any(r.memory is not None and r.memory.peak_reserved_bytes is not None for r in trial.ok)
+
+
 def mean_log(seconds: Sequence[float]) -> float:
     """Return the mean of the logarithms; NaN of nothing."""
     return math.fsum(map(math.log, seconds)) / len(seconds) if seconds else math.nan

@@ -11,7 +11,7 @@ from zbench.spec.run import visible_gpus
 from zbench.spec.trial import TrialSpec
 
 SHARE = 0.8
-"""How much of the free memory the contenders of a heat may need together; the rest is for its yardsticks."""
+"""How much of the free memory a heat may need; the machine's yardstick needs some of the rest."""
 
 CONTEXT_BYTES = 1 << 30
 """What a process may hold of a GPU beside torch's allocator: CUDA's context, kernels, buffers of NCCL."""
@@ -49,17 +49,9 @@ def held_bytes(record: Record) -> Bytes | None:
     return Bytes(host * ranks, gpu)
 
 
-def wants_alone(trial: TrialSpec) -> bool:
-    """Whether compute alone is to take turns with a trial."""
-    return "alone" in trial.run.yardstick
-
-
-def has_room_for_alone(trial: TrialSpec) -> bool:
-    """Whether compute alone, which holds the whole state, may run beside a trial.
-
-    On a GPU it needs what a configuration that holds the whole state, too, is known to need.
-    """
-    return uses_cpu(trial.run.device) or trial.engine.zero_stage == 0
+def shows_need_of_alone(trial: TrialSpec) -> bool:
+    """Whether compute alone, on the same workload, needs no more of a GPU: both hold the whole state."""
+    return trial.engine.zero_stage == 0 and trial.engine.engine in ("builtin", "ddp", "deepspeed")
 
 
 class Room:
@@ -76,8 +68,7 @@ class Room:
     def needed(self, trial: TrialSpec, most_bytes: Callable[[TrialSpec], float]) -> Bytes:
         """Return the bytes that all ranks of a trial held, or can hold at most; infinite if not known."""
         if (held := self._held.get(trial.trial_id)) is not None:
-            beside = wants_alone(trial) and has_room_for_alone(trial)
-            return held._replace(gpu=2 * held.gpu) if beside else held
+            return held
         most = most_bytes(trial) if uses_cpu(trial.run.device) else math.inf
         return Bytes(most * trial.run.world_size)
 
@@ -96,3 +87,12 @@ class Room:
             if both.host <= free_bytes * SHARE and both.gpu <= gpu * SHARE:
                 needed, fitting = both, [*fitting, trial]
         return fitting
+
+    def has_room_for_alone(self, heat: Sequence[TrialSpec]) -> bool:
+        """Whether compute alone fits on the GPU of a heat, too, where it is known what each trial held.
+
+        On a CPU it always does: what a heat leaves of the memory is for it.
+        """
+        held = [(trial, self._held[trial.trial_id].gpu) for trial in heat if trial.trial_id in self._held]
+        needed = sum(gpu * (1 + shows_need_of_alone(trial)) for trial, gpu in held)
+        return needed == 0 or needed <= free_gpu_bytes() * SHARE

@@ -234,7 +234,7 @@ class SweepRun:
             known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes).host)}
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
-        return fitting if len(fitting) > 1 or (len(heat) == 1 and "machine" in heat[0].run.yardstick) else []
+        return fitting if len(fitting) > 1 or (len(heat) == 1 and heat[0].run.wants("machine")) else []
 
     def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
         """Run one repeat of each of these trials, in turns, and remove them from the round."""
@@ -247,7 +247,8 @@ class SweepRun:
         for trial in heat:
             self._tell(TrialStarted(trial, repeat))
         lot = self._lot(list(todo.values()))
-        for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace):
+        alone = self._room.has_room_for_alone(heat)
+        for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace, alone=alone):
             del todo[repeat_name(trial.trial_id, repeat)]
             record = self._keep(record)
             self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))

@@ -100,14 +100,15 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         lot: random.Random,
         *,
         trace: bool = False,
+        alone: bool = True,
     ) -> Iterator[tuple[TrialSpec, Record]]:
         """Run one repeat of each of several trials, in turns; yield each with its Record as it ends.
 
-        A repeat that was killed from outside runs once more, alone; a disturbed one does not. The rest is as
-        in `run`.
+        A repeat that was killed from outside runs once more, alone; a disturbed one does not. alone: whether
+        there is room for the yardstick of this name. The rest is as in `run`.
         """
         begun = self._heats.pop((trials[0].trial_id, repeat), None)
-        heat, yardsticks, unable = begun or self._heat(trials, repeat, lot, trace)
+        heat, yardsticks, unable = begun or self._heat(trials, repeat, lot, trace, alone)
         for trial, failure in unable:
             yield trial, self._record(trial, repeat, Attempt("crashed", failure))
         name = secrets.token_hex(4)
@@ -118,7 +119,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         for task, attempt in self.executor.run_heat(heat, watch_of) if heat.repeats else ():
             if yardsticks.take(task, attempt):
                 if attempt.error is not None:
-                    self._tell_once(f"a yardstick could not run: {attempt.error.message}")
+                    self._tell_once(f"a yardstick could not run: {attempt.error.message}", about=task.name)
                 continue
             assert isinstance(task, RepeatTask)
             if attempt.was_killed:
@@ -148,17 +149,20 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, *, trace: bool = False
     ) -> None:
         """Submit a heat that `run_heat` will be called for."""
-        heat, *_ = self._heats[trials[0].trial_id, repeat] = self._heat(trials, repeat, lot, trace)
+        heat, *_ = self._heats[trials[0].trial_id, repeat] = self._heat(trials, repeat, lot, trace, True)
         if heat.repeats:
             self.executor.expect_heat(heat)
 
-    def _heat(self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, trace: bool) -> _Heat:
+    def _heat(
+        self, trials: Sequence[TrialSpec], repeat: int, lot: random.Random, trace: bool, alone: bool
+    ) -> _Heat:
         tasks = [(trial, self._task(trial, repeat, trace)) for trial in trials]
         able = tuple(task for _, task in tasks if isinstance(task, RepeatTask))
-        yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid)
+        yardsticks = Yardsticks([task.trial for task in able], repeat, self._paid, has_room=alone)
         if yardsticks.too_few:
             self._tell_once(
-                "compute alone does not take turns in every heat: one repeat of it for three that share it"
+                "compute alone does not take turns in every heat: one repeat of it for three that share it",
+                about="price",
             )
         unable = [(trial, task) for trial, task in tasks if isinstance(task, Failure)]
         return HeatTask(able, tuple(yardsticks.tasks), lot), yardsticks, unable
@@ -225,9 +229,9 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self._reference_task(trial).path.unlink(missing_ok=True)
         return True
 
-    def _tell_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _tell_once(self, text: str, about: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
             self._tell(text)
 
     def _task(self, trial: TrialSpec, repeat: int, trace: bool) -> RepeatTask | Failure:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
-from zbench.launch.room import has_room_for_alone, wants_alone
+from zbench.launch.room import shows_need_of_alone, uses_cpu
 from zbench.record.record import Heat, Record
 from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
@@ -28,17 +28,26 @@ class Yardsticks:
     too_few: whether this heat has no `alone`, because too few configurations share it.
     """
 
-    def __init__(self, trials: Sequence[TrialSpec], repeat: int, paid: Counter[str]) -> None:
-        """trials: the configurations of the heat. paid: repeats that shared each `alone`, less its price."""
+    def __init__(
+        self, trials: Sequence[TrialSpec], repeat: int, paid: Counter[str], *, has_room: bool = True
+    ) -> None:
+        """trials: the configurations of the heat. paid: repeats that shared each `alone`, less its price.
+
+        has_room: whether `alone` may run. On a GPU it does beside a trial that shows what it needs.
+        """
         self._machine: dict[str, MachineTask] = {}
         self._alone: dict[str, RepeatTask] = {}
         self._results: dict[str, dict[str, Any]] = {}
         for trial in trials:
-            if "machine" in trial.run.yardstick:
+            if trial.run.wants("machine"):
                 task = MachineTask(trial)
                 self._machine.setdefault(task.name, task)
-        wanted = [(alone_trial(trial), has_room_for_alone(trial)) for trial in trials if wants_alone(trial)]
-        shared = {alone.trial_id: alone for alone, has_room in wanted if has_room}
+        wanted = [(alone_trial(trial), trial) for trial in trials if has_room and trial.run.wants("alone")]
+        shared = {
+            alone.trial_id: alone
+            for alone, trial in wanted
+            if uses_cpu(trial.run.device) or shows_need_of_alone(trial)
+        }
         paid.update(alone.trial_id for alone, _ in wanted if alone.trial_id in shared)
         for trial_id, trial in shared.items():
             if paid[trial_id] >= _PRICE:

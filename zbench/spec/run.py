@@ -83,6 +83,10 @@ class RunSpec(SpecModel):
     )
     memory_limit: ByteCount | None = Field(None, description="Largest memory of a rank, such as `2Gi`.")
 
+    def wants(self, yardstick: Literal["machine", "alone"]) -> bool:
+        """Whether a yardstick takes turns with the trial."""
+        return self.yardstick != "none" and yardstick in self.yardstick
+
     @model_validator(mode="before")
     @classmethod
     def _count_ranks(cls, values: Any) -> Any:

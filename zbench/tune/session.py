@@ -259,7 +259,8 @@ class Session:
         free = self._runner.executor.free_bytes()
         able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
         heat = fit if len(fit := self._room.share(able, self._runner.most_bytes, free)) > 1 else []
-        in_turns = self._runner.run_heat(heat, repeat, self._watching, lot) if heat else ()
+        beside = self._room.has_room_for_alone(heat)
+        in_turns = self._runner.run_heat(heat, repeat, self._watching, lot, alone=beside) if heat else ()
         alone = [trial for trial in trials if trial not in heat]
         for trial in alone:
             self._runner.expect([(trial, repeat)], watch=self._watching(trial))

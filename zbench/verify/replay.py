@@ -74,19 +74,19 @@ class Adam:
         return (self.beta2 - float(np.float32(self.beta2))) / (1 - self.beta2)
 
     def ends(self, start: Tensor, update: Tensor) -> list[Tensor]:
-        """Return where an update leads in float32, as float64: the ways in which engines round weight decay.
+        """Return where an update may lead, as float64: exactly, and in float32 as engines round weight decay.
 
-        Not at all; p - lr x weight_decay x p; or the factor of p, and then the product. Where parameters or
-        updates are alike, as the weights of norms are at first, all elements are rounded in one direction.
+        p - lr x weight_decay x p, or p times its rounded factor, each rounded before the update or only with
+        it. Where parameters or updates are alike, as the weights of norms are at first, all elements are
+        rounded in one direction.
         """
         share = self.lr * self.weight_decay if self.decoupled else 0.0
         decayed = [start - share * start]
         if share != 0:
-            decayed += [
-                decayed[0].float().double(),
-                start.float().mul_(float(np.float32(1 - share))).double(),
-            ]
-        return [(value + update).float().double() for value in decayed]
+            decayed.append(start * float(np.float32(1 - share)))
+            decayed += [value.float().double() for value in decayed]
+        ends = [value + update for value in decayed]
+        return [ends[0], *(value.float().double() for value in ends)]
 
 
 @dataclass(slots=True, eq=False)

@@ -32,14 +32,14 @@ class Slope:
     """One parameter's gradient beside the reference's, by what both have along the true one.
 
     factor: how many times as large it is. error: the standard error of that. rest: what it adds off the
-    slope (L2), over the gradient. own_error, own_rest: the reference's distance from the true one along and
-    off the slope, in the same unit.
+    slope (L2), over the gradient. true_factor: the true gradient's factor. own_rest: the reference's distance
+    from the true one off the slope, in the same unit.
     """
 
     factor: float
     error: float
     rest: float
-    own_error: float
+    true_factor: float
     own_rest: float
     elements: int
 
@@ -67,7 +67,7 @@ def slopes(
             factor=1 + share / scale,
             error=float((rest * truth).norm()) / abs(along),
             rest=float(rest.norm()) / length,
-            own_error=abs(scale - 1),
+            true_factor=1 / scale,
             own_rest=float((own - scale * truth).norm()) / length,
             elements=int(torch.count_nonzero(truth)),
         )
@@ -153,7 +153,7 @@ class _Limits:
         middle = (statistics.median_low(factors), statistics.median_high(factors))
         typical = statistics.median(one.rest for one in all_slopes)
         own_rest = statistics.median(one.own_rest for one in all_slopes)
-        own_error = statistics.median(one.own_error for one in all_slopes)
+        own_error = statistics.median(abs(one.true_factor - 1) for one in all_slopes)
         coherent = own_error * typical / own_rest if own_rest > 0 else 0.0
         common = min(middle, key=lambda factor: abs(factor - 1))
         return cls(ALONE_UP_TO[dtype], common_limit(dtype, clipping_error), common, typical, coherent)
@@ -161,10 +161,11 @@ class _Limits:
     def exceeded(self, one: Slope) -> bool:
         """Whether a gradient is beyond what rounding explains."""
         common = min(max(self.common - 1, -self.whole), self.whole)
-        off = one.factor - 1 - within(one.factor - 1, (common,))
+        off = one.factor - 1 - within(one.factor - 1, (common, one.true_factor - 1))
         spread = CERTAIN * max(one.error, self.typical / one.elements**0.5, self.coherent)
-        limit = self.alone + one.own_error + spread  # an exact gradient is as far off as the reference is
-        return not (abs(off) <= limit and one.rest <= max(REST_UP_TO * one.own_rest, self.whole))
+        return not (
+            abs(off) <= self.alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, self.whole)
+        )
 
 
 def common_limit(dtype: str, clipping_error: float) -> float:

@@ -20,6 +20,7 @@ _ROUNDS, _ORDER = 2, ("compute", "memory", "compute", "meeting", "compute")
 """Each part is spread over a turn: what else runs on the machine takes it for some milliseconds at a time."""
 
 _PRODUCTS, _COPIES, _MEETINGS = 16, 16, 16
+"""Of a sample on CUDA."""
 
 
 def run_machine(job: RankJob) -> None:
