@@ -109,5 +109,5 @@ def test_the_function_updates_cuda_tensors() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_cuda_says_why() -> None:
     assert adam.cuda_unavailable_reason()
-    with pytest.raises(RuntimeError, match="CudaAdam"):
+    with pytest.raises(RuntimeError, match="CUDA"):
         adam.CudaAdam()
