@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from tests.engine.lattice import NO_CARD
 from tests.making import make_trial
 from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
@@ -24,7 +24,6 @@ MLP: dict[str, Any] = {
 
 RunTrial = Callable[[TrialSpec], Record]
 
-NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, NO_CARD])])
 
 
