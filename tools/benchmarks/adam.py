@@ -77,6 +77,8 @@ def fitting(sizes: Sequence[int], free_bytes: int) -> list[int]:
 def table(name: str, numel: int, place: AdamPlace, rounds: int, tensors: int) -> dict[str, Any]:
     """Measure one table at one size; returns medians and raw samples."""
     results.say(f"{name}, {numel:,} parameters, {place.threads or place.device.type}")
+    if on_cuda := place.device.type == "cuda":
+        torch.cuda.empty_cache()  # blocks of other sizes would take the room of this table's
     shared = Buffers(numel, place.device)
     makers: dict[str, Callable[[], Contenders]] = {
         "plain": lambda: plain(shared, place),
@@ -84,7 +86,6 @@ def table(name: str, numel: int, place: AdamPlace, rounds: int, tensors: int) ->
         "phase_bf16_moments": lambda: phase(shared, place, torch.bfloat16),
         "many": lambda: many(shared, place, tensors),
     }
-    on_cuda = place.device.type == "cuda"
     fence: Callable[[], object] = torch.cuda.synchronize if on_cuda else lambda: None
     seconds = take_turns(makers[name](), rounds_for(numel, rounds), fence)
     return {

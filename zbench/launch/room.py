@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from zbench.record.environment import nvidia_smi
 from zbench.record.record import Record
@@ -29,6 +29,14 @@ class Bytes(NamedTuple):
 
     host: float
     gpu: float = 0
+
+    def beside(self, other: Self) -> Self:
+        """Return what both hold together."""
+        return type(self)(self.host + other.host, self.gpu + other.gpu)
+
+    def fits_into(self, free: Self) -> bool:
+        """Whether a heat may hold it where so much is free."""
+        return self.host <= free.host * SHARE and self.gpu <= free.gpu * SHARE
 
 
 def free_gpu_bytes() -> float:
@@ -80,11 +88,11 @@ class Room:
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
         each = [(trial, self.needed(trial, most_bytes)) for trial in trials]
-        gpu = free_gpu_bytes() if any(own.gpu for _, own in each) else 0.0
+        free = Bytes(free_bytes, free_gpu_bytes() if any(own.gpu for _, own in each) else 0)
         needed, fitting = Bytes(0), list[TrialSpec]()
         for trial, own in each:
-            both = Bytes(needed.host + own.host, needed.gpu + own.gpu)
-            if both.host <= free_bytes * SHARE and both.gpu <= gpu * SHARE:
+            both = needed.beside(own)
+            if both.fits_into(free):
                 needed, fitting = both, [*fitting, trial]
         return fitting
 

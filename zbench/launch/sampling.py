@@ -14,7 +14,7 @@ import psutil
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
 from zbench.launch.revisions import Checkouts, Version, clean_environment
-from zbench.launch.room import SHARE, held_bytes, uses_cpu
+from zbench.launch.room import Bytes, free_gpu_bytes, held_bytes
 from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
@@ -135,8 +135,8 @@ class Sampler:
     def take_in_turns(self, first: Version, second: Version) -> tuple[list[Record], list[Record]] | None:
         """Return one repeat of every trial of both, that took turns (`run_heat`).
 
-        None where they cannot: both versions must have been sampled before, and have run on the CPU in a part
-        of the memory that leaves room for both; and both must know turns.
+        None where they cannot: both versions must have been sampled before, in a part of the memory that
+        leaves room for both; and both must know turns.
         """
         pair, why_not = None, self._why_not(first, second)
         if why_not is None:
@@ -157,13 +157,16 @@ class Sampler:
             return f"no trial of {' and '.join(sorted(self._without_turns))} takes turns"
         if not all(self._last_samples.get(version) for version in versions):
             return "what they need is not known yet"
-        samples = [self._last_samples[version] for version in versions]
-        if not all(_on_cpu(record) for sample in samples for record in sample):
-            return "they need a GPU"
-        needed, available = sum(map(_bytes_held, samples)), psutil.virtual_memory().available
-        if needed > SHARE * available:
-            return f"both need {format_bytes(needed)}, and {format_bytes(available)} are available"
-        return None
+        first, second = (_most_held(self._last_samples[version]) for version in versions)
+        needed = first.beside(second)
+        free = Bytes(psutil.virtual_memory().available, free_gpu_bytes() if needed.gpu else 0)
+        if needed.fits_into(free):
+            return None
+        need, have = (
+            format_bytes(b.host) + (f" and {format_bytes(b.gpu)} of a GPU" if needed.gpu else "")
+            for b in (needed, free)
+        )
+        return f"both need {need}, and {have} are free"
 
     def _sweep(self, version: Version, seat: Seat | None = None) -> _Sweep:
         return _Sweep(version, self._checkouts.sweep_file(version), self._settings, seat)
@@ -193,11 +196,7 @@ class Sampler:
         return first, second
 
 
-def _on_cpu(record: Record) -> bool:
-    """Say whether a trial's ranks used the CPU alone; another version's record may lack a key."""
-    return uses_cpu(record.config.get("run", {}).get("device", "auto"))
-
-
-def _bytes_held(sample: Sequence[Record]) -> float:
-    """Return the most bytes that the ranks of a trial held at once."""
-    return max((held.host for record in sample if (held := held_bytes(record))), default=0)
+def _most_held(sample: Sequence[Record]) -> Bytes:
+    """Return the most that the ranks of a trial held at once, of each kind."""
+    each = [held for record in sample if (held := held_bytes(record))]
+    return Bytes(*map(max, zip(*each, strict=True))) if each else Bytes(0)

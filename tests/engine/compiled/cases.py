@@ -142,6 +142,8 @@ def train_recorded(
     engine, recorder = recorded(group, model, parsed)
     rank, marks = dist.get_rank(group), parsed.accumulation_mode == "multi_backward"
     first = next(p for p in model.parameters() if p.requires_grad)
+    # host memory beside a GPU is locked, and stays
+    released = {"buckets", "gradients"} | ({"host_gradients"} if first.device.type == "cpu" else set())
     infos, launches, under_backward, ready = [], [], [], list[int]()
     accept, finish = CompiledGradients.accept, CompiledGradients.finish
 
@@ -164,7 +166,7 @@ def train_recorded(
                 launches.append(recorder.take())
             infos.append(engine.step())
             held = engine.memory_by_category()
-            assert parsed.compile == "off" or not {"buckets", "gradients", "host_gradients"} & set(held), held
+            assert parsed.compile == "off" or not released & set(held), held
     parameters = engine.full_parameters()
     assert all(p.grad is None for p in model.parameters())
     engine.close()
@@ -172,13 +174,16 @@ def train_recorded(
 
 
 def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how: Any) -> Trained:
-    """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps, launches its buckets in its order at the same
-    backwards, and ends with its bits; return the compiled run.
+    """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps, launches its buckets in its order at its
+    backwards (but for `group` of one), and ends with its bits; return the compiled run.
     """
     eager = train_recorded(group, name, spec, **how)
     compiled = train_recorded(group, name, {**spec, "compile": "aot_eager"}, **how)
     assert str(compiled.infos) == str(eager.infos)  # a norm may be NaN
-    assert compiled.launches == eager.launches
+    if group.size() == 1:  # beside a GPU eager ZeRO-1 then adds what it has offloaded in every backward
+        assert all(own in ([], other) for own, other in zip(compiled.launches, eager.launches, strict=True))
+    else:
+        assert compiled.launches == eager.launches
     for key, value in eager.parameters.items():
         assert torch.equal(compiled.parameters[key], value), key
     return compiled

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch import sampling
+from tests.engine.lattice import NO_CARD
+from zbench.launch import room, sampling
 from zbench.launch.revisions import Version, version_of
 from zbench.launch.sampling import Sampler
 from zbench.launch.turns import Contender
@@ -23,7 +23,7 @@ from .repositories import sweep_document
 SWEEP = """
 name: turns
 workload: {model: "logging_model:Net", data: {synthetic: true}, sequence_length: 8, micro_batch_size: 2}
-run: {world_size: 1, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 16, yardstick: none}
+run: {world_size: 1, threads_per_rank: 1, warmup_steps: 1, steps: 16, yardstick: none}
 verify: {mode: "off"}
 axes: {zero_stage: [1]}
 """
@@ -49,12 +49,21 @@ class Net(nn.Module):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "device"),
+    [
+        (1, "cpu"),
+        pytest.param(2, "cpu", marks=pytest.mark.soak),
+        pytest.param(1, "cuda", marks=[pytest.mark.cuda, NO_CARD]),
+    ],
+)
+def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int, device: str) -> None:
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "logging_model.py").write_text(MODEL)
     said: list[str] = []
-    sampler = Sampler(tmp_path / "sweep.yaml", [f"run.world_size={ranks}"], said.append)
+    sampler = Sampler(
+        tmp_path / "sweep.yaml", [f"run.world_size={ranks}", f"run.device={device}"], said.append
+    )
     here = version_of(sys.executable, said.append)
     (alone,) = sampler.take(here)
     (tmp_path / "steps").unlink()
@@ -118,24 +127,30 @@ class Memory:
 
 
 @pytest.mark.parametrize(
-    ("available", "device", "says"),
-    [(1000, "cpu", "both need .*, and .* are available"), (1 << 40, "cuda", "they need a GPU")],
+    ("available", "reserved", "says"),
+    [
+        (1000, None, "both need 5.72 MiB, and 1000 B are free"),
+        (1 << 40, 2 << 30, "both need 5.72 MiB and 6 GiB of a GPU, and 1 TiB and 7 GiB of a GPU are free"),
+    ],
 )
-def test_without_room_for_both_or_on_a_gpu_nothing_runs_at_once(
+def test_without_room_for_both_nothing_runs_at_once(
     tmp_path: Path,
     program: Program,
     monkeypatch: pytest.MonkeyPatch,
     available: int,
-    device: str,
+    reserved: int | None,
     says: str,
 ) -> None:
+    """reserved: of a GPU, by one rank; each process needs 1 GiB more for itself."""
     said: list[str] = []
     sampler, version = Sampler(tmp_path / "sweep.yaml", [], said.append), program("python")
     for record in sampler.take(version):
-        record.config["run"] = {"device": device, "world_size": 2}
+        assert record.memory is not None
+        object.__setattr__(record.memory, "peak_reserved_bytes", reserved)
+    monkeypatch.setattr(room, "nvidia_smi", lambda query: [f"{7 << 10} MiB"])
     monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: Memory(available))
     assert sampler.take_in_turns(version, version) is None
-    assert re.search(says, said[-1])
+    assert said[-1].endswith(says)
 
 
 def test_an_interruption_leaves_no_sweep(

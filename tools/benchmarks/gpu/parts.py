@@ -39,7 +39,7 @@ def tests(place: Place) -> PartOutcome:
     options = ["-m", "cuda and not soak", "-o", "addopts=-q -p no:cacheprovider"]
     if importlib.util.find_spec("xdist"):
         options += ["-n", "8", "--dist", "worksteal"]
-    command = [sys.executable, "-m", "pytest", "tests/engine", "tests/worker", *options]
+    command = [sys.executable, "-m", "pytest", "tests/engine", "tests/worker", "tests/launch", *options]
     if place.device == "cpu":
         command.append("--collect-only")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -184,7 +184,7 @@ PARTS = (
     Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
     Part("superoffload", "what speculation leaves exposed", 240, superoffload),
     Part("decoder", _DECODER, 480, decoder),
-    Part("turns", "trials that share a GPU and take turns (`run.order: turns`)", 200, turns),
+    Part("turns", "trials that share a GPU and take turns (`run.order: turns`)", 300, turns),
     *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s)) for s in SWEEPS),
 )
 """By importance: what does not fit in the time of one call is `missing`, and the next call goes on."""

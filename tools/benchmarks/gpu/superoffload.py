@@ -97,19 +97,21 @@ def one_step(engine: Engine, step: int, setup: Setup) -> list[float]:
     return [end - begin for begin, end in pairwise(marks)]
 
 
-def measure(steps: int, setup: Setup) -> Medians:
-    """Return the median seconds of every phase after the warm-up."""
+def measure(steps: int, setup: Setup) -> tuple[Medians, float]:
+    """Return the median seconds of every phase after the warm-up, and those of the parameters' delivery."""
     engines = {(c, s): setup.engine(LIMITS[c], s) for c in LIMITS for s in SCHEDULES}
     times: dict[Key, list[list[float]]] = {key: [] for key in engines}
     try:
         for step in range(WARMUP + steps):
             for key in list(engines)[:: 1 if step % 2 else -1]:
                 times[key].append(one_step(engines[key], step, setup))
+        model = engines["off", "speculative"].model
+        delivery = delivery_seconds(setup, sum(p.numel() for p in model.parameters()))
     finally:
         for engine in engines.values():
             engine.close()
     medians = {key: map(statistics.median, zip(*of[WARMUP:], strict=True)) for key, of in times.items()}
-    return {key: dict(zip(PHASES, of, strict=True)) for key, of in medians.items()}
+    return {key: dict(zip(PHASES, of, strict=True)) for key, of in medians.items()}, delivery
 
 
 def batch_for(batch: int, backward: float, update: float, most: int = MOST_BATCH) -> int:
@@ -121,13 +123,30 @@ def batch_for(batch: int, backward: float, update: float, most: int = MOST_BATCH
 
 
 def calibrated(setup: Setup) -> Setup:
-    """Return the setup with a batch under whose backward the whole update fits, from two steps."""
+    """Return the setup with a batch under whose backward the whole update fits.
+
+    From steps of two batches: a sequence of a small one takes longer.
+    """
     engine = setup.engine(0.0, "after_backward")
     try:
-        _, (_, backward, update) = (one_step(engine, step, setup) for step in range(2))
+        for _ in range(2):
+            _, (_, backward, update) = (one_step(engine, step, setup) for step in range(2))
+            setup = replace(setup, batch=batch_for(setup.batch, backward, update))
     finally:
         engine.close()
-    return replace(setup, batch=batch_for(setup.batch, backward, update))
+    return setup
+
+
+def delivery_seconds(setup: Setup, parameters: int) -> float:
+    """Return the median time of the new parameters' copy to the device, which no backward hides."""
+    host = torch.empty(parameters, dtype=getattr(torch, setup.dtype), pin_memory=setup.device == "cuda")
+    there = torch.empty_like(host, device=setup.device)
+    seconds = []
+    for _ in range(9):
+        begin = setup.finish()
+        there.copy_(host, non_blocking=True)
+        seconds.append(setup.finish() - begin)
+    return statistics.median(seconds)
 
 
 def run(place: Place) -> PartOutcome:
@@ -135,7 +154,7 @@ def run(place: Place) -> PartOutcome:
     setup = replace(TINY if place.tiny else WHOLE, device=place.device)
     if not place.tiny:
         setup = calibrated(setup)
-    medians = measure(1 if place.tiny else 12, setup)
+    medians, delivery = measure(1 if place.tiny else 12, setup)
     ratios = {
         clip: medians[clip, "speculative"]["exposed"] / medians[clip, "after_backward"]["exposed"]
         for clip in BARS
@@ -150,7 +169,8 @@ def run(place: Place) -> PartOutcome:
     bound = max(0.0, 1 - synchronous["backward"] / synchronous["exposed"])  # what backward is too short for
     says = (
         f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed ({setup.batch} sequences a step);"
-        f" at least {bound:.2f} of the update must be; {beside.says}"
+        f" at least {bound:.2f} of the update must be; the copy of the new parameters alone takes"
+        f" {delivery * 1e3:.2f} ms; {beside.says}"
     )
     return PartOutcome(beside.status, says, [COLUMNS, *rows, *beside.rows], bars)
 
