@@ -4,10 +4,12 @@
 
 Repeats of one_faster.yaml are measured in turns and in rounds, without other work on the machine and with a
 busy loop on every core, a few rounds of each in turn; an interrupted measurement goes on. Then sweeps are
-drawn: each draws its rounds with replacement from those that were measured, looks after every round as
-`run.separate` does, drops who does not lead, and ends when it names one. Whole sweeps would take days.
+drawn: each draws the noise of its rounds with replacement from those that were measured (what a configuration
+was off its mean), looks after every round as `run.separate` does, drops who does not lead, and ends when it
+names one. Whole sweeps would take days.
 """
 
+import math
 import random
 import time
 from collections import Counter
@@ -30,10 +32,10 @@ from zbench.record.summary import first_goal, summarize
 from zbench.spec.load import load_sweep
 
 SWEEP = Path(__file__).with_name("one_faster.yaml")
-LAYERS = 19  # of the fastest
+LAYERS, LEAD = 19, math.log(1.05)  # of the fastest
 ORDERS = ("turns", "rounds")
 AT_ONCE = 3  # rounds of one order and load
-MOST, DRAWS = 100, 400  # rounds of a drawn sweep, and sweeps of each order and load
+MOST, DRAWS = 300, 100  # rounds of a drawn sweep, and sweeps of each order and load
 COLUMNS = (
     "load", "order", "rounds measured", "seconds a round", "noise", "named", "another named",
     "rounds (median)", "minutes (median)",
@@ -74,13 +76,22 @@ def drawn(cells: "np.ndarray[Any, Any]", chance: random.Random) -> tuple[int | N
     return None, took_part
 
 
+def noise_of(finding: dict[str, Any]) -> "np.ndarray[Any, Any]":
+    """Return what each configuration was off its mean in each round, beside the others; unbiased."""
+    cells = np.array(finding["costs"])
+    cells -= cells.mean(axis=0)
+    rows, rounds = cells.shape
+    share = (1 - 1 / rows) * (1 - 1 / rounds)  # of the variance, which is left of it
+    return (cells - cells.mean(axis=1, keepdims=True)) / math.sqrt(share)
+
+
 def summary(finding: dict[str, Any]) -> dict[str, Any]:
     """Return what the sweeps drawn from one order and load have named, and when."""
-    cells, chance = np.array(finding["costs"]), random.Random(0)
+    cells, chance = noise_of(finding), random.Random(0)
+    deviation = math.sqrt(np.square(cells).mean())
+    cells[finding["fastest"]] -= LEAD
     sweeps = [drawn(cells, chance) for _ in range(DRAWS)]
     named = Counter(row == finding["fastest"] for row, _ in sweeps if row is not None)
-    centred = cells - cells.mean(axis=0)
-    deviation = (centred - centred.mean(axis=1, keepdims=True)).std(ddof=1)
     a_round = fmean(finding["seconds"]) / AT_ONCE
     return {
         "rounds_measured": cells.shape[1], "seconds_a_round": a_round, "noise": deviation,
