@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tools.benchmarks import adam_report
 
 
@@ -32,12 +30,6 @@ def test_bars_are_judged_at_most_threads_and_32_million() -> None:
     assert not any("DeepSpeed" in says for says in verdicts)
     in_caches = table("plain", 1_000_000, 2, zbench=1.0, bound=2.0)
     assert not document(in_caches)["bars"]
-
-
-@pytest.mark.parametrize(("seconds", "met"), [(0.969, False), (0.97, True)])
-def test_a_bar_is_met_from_its_value_on(seconds: float, met: bool) -> None:
-    (verdict,) = document(table("plain", 32_000_000, 2, zbench=1.0, bound=seconds))["bars"]
-    assert verdict["met"] is met
 
 
 def test_a_gpu_has_bars_of_its_own() -> None:

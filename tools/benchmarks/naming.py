@@ -78,11 +78,12 @@ def drawn(cells: "np.ndarray[Any, Any]", chance: random.Random) -> tuple[int | N
 
 def noise_of(finding: dict[str, Any]) -> "np.ndarray[Any, Any]":
     """Return what each configuration was off its mean in each round, beside the others; unbiased."""
-    cells = np.array(finding["costs"])
+    cells: np.ndarray[Any, Any] = np.array(finding["costs"])
     cells -= cells.mean(axis=0)
     rows, rounds = cells.shape
     share = (1 - 1 / rows) * (1 - 1 / rounds)  # of the variance, which is left of it
-    return (cells - cells.mean(axis=1, keepdims=True)) / math.sqrt(share)
+    cells -= cells.mean(axis=1, keepdims=True)
+    return cells / math.sqrt(share)
 
 
 def summary(finding: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from zbench.record.environment import nvidia_smi
 from zbench.record.record import Record
 from zbench.spec.run import visible_gpus
 from zbench.spec.trial import TrialSpec
+from zbench.units import format_bytes
 
 SHARE = 0.8
 """How much of the free memory a heat may need; the machine's yardstick needs some of the rest."""
@@ -30,9 +31,8 @@ class Bytes(NamedTuple):
     host: float
     gpu: float = 0
 
-    def beside(self, other: Self) -> Self:
-        """Return what both hold together."""
-        return type(self)(self.host + other.host, self.gpu + other.gpu)
+    def __str__(self) -> str:
+        return format_bytes(self.host) + (f" and {format_bytes(self.gpu)} of a GPU" if self.gpu else "")
 
     def fits_into(self, free: Self) -> bool:
         """Whether a heat may hold it where so much is free."""
@@ -91,7 +91,7 @@ class Room:
         free = Bytes(free_bytes, free_gpu_bytes() if any(own.gpu for _, own in each) else 0)
         needed, fitting = Bytes(0), list[TrialSpec]()
         for trial, own in each:
-            both = needed.beside(own)
+            both = Bytes(needed.host + own.host, needed.gpu + own.gpu)
             if both.fits_into(free):
                 needed, fitting = both, [*fitting, trial]
         return fitting

@@ -18,7 +18,6 @@ from zbench.launch.room import Bytes, free_gpu_bytes, held_bytes
 from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
-from zbench.units import format_bytes
 
 _LONGEST_MESSAGE = 500
 _END_SECONDS = 0.25
@@ -157,16 +156,10 @@ class Sampler:
             return f"no trial of {' and '.join(sorted(self._without_turns))} takes turns"
         if not all(self._last_samples.get(version) for version in versions):
             return "what they need is not known yet"
-        first, second = (_most_held(self._last_samples[version]) for version in versions)
-        needed = first.beside(second)
+        each = [_most_held(self._last_samples[version]) for version in versions]
+        needed = Bytes(*map(sum, zip(*each, strict=True)))
         free = Bytes(psutil.virtual_memory().available, free_gpu_bytes() if needed.gpu else 0)
-        if needed.fits_into(free):
-            return None
-        need, have = (
-            format_bytes(b.host) + (f" and {format_bytes(b.gpu)} of a GPU" if needed.gpu else "")
-            for b in (needed, free)
-        )
-        return f"both need {need}, and {have} are free"
+        return None if needed.fits_into(free) else f"both need {needed}, and {free} are free"
 
     def _sweep(self, version: Version, seat: Seat | None = None) -> _Sweep:
         return _Sweep(version, self._checkouts.sweep_file(version), self._settings, seat)
