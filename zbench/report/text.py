@@ -94,9 +94,11 @@ def error_text(value: float | None) -> str:
 
 
 def of_compute_text(trial: "ConfigSummary") -> str:
-    """Return the share of compute alone with half of its interval, as `0.89 ±0.02`."""
-    interval = trial.of_compute_interval
-    half = "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.2f}"
+    """Return the share of compute alone with half of its interval, as `0.89 ±0.02`; without one of 1 or more,
+    as two repeats may have, which bounds nothing.
+    """
+    low, high = trial.of_compute_interval or (0.0, math.inf)
+    half = f" ±{(high - low) / 2:.2f}" if high - low < 2 else ""
     return error_text(trial.number("of_compute")) + half
 
 
