@@ -175,12 +175,12 @@ def train_recorded(
 
 def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how: Any) -> Trained:
     """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps, launches its buckets in its order at its
-    backwards (but for `group` of one), and ends with its bits; return the compiled run.
+    backwards (but for one rank on a card), and ends with its bits; return the compiled run.
     """
     eager = train_recorded(group, name, spec, **how)
     compiled = train_recorded(group, name, {**spec, "compile": "aot_eager"}, **how)
     assert str(compiled.infos) == str(eager.infos)  # a norm may be NaN
-    alone = group.size() == 1  # beside a GPU eager ZeRO-1 then adds what it has offloaded in every backward
+    alone = group.size() == 1 and "@" in name  # eager ZeRO-1 there adds offloaded sums in every backward
     for own, other in zip(compiled.launches, eager.launches, strict=True):
         assert own == other or (alone and not own)
     for key, value in eager.parameters.items():
