@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from tools.benchmarks.gpu import __main__ as program
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
 from tools.benchmarks.gpu.parts import FOLDER, PARTS, ROOT, SWEEPS, VERIFIED, smallest_form
+from tools.benchmarks.gpu.superoffload import batch_for
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -139,3 +140,8 @@ def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
 
 def test_all_parts_fit_in_the_time_of_two_calls() -> None:
     assert sum(part.seconds for part in PARTS) <= 2 * 60 * program.MINUTES
+
+
+def test_the_update_fits_twice_under_the_backward_of_the_chosen_batch() -> None:
+    batches = {(0.028, 0.103): 59, (0.2, 0.1): 8, (1.0, 0.1): 8, (0.001, 0.1): 96}
+    assert {seconds: batch_for(8, *seconds) for seconds in batches} == batches

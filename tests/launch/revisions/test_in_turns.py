@@ -6,9 +6,9 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,9 +61,8 @@ def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "logging_model.py").write_text(MODEL)
     said: list[str] = []
-    sampler = Sampler(
-        tmp_path / "sweep.yaml", [f"run.world_size={ranks}", f"run.device={device}"], said.append
-    )
+    settings = [f"run.world_size={ranks}", f"run.device={device}"]
+    sampler = Sampler(tmp_path / "sweep.yaml", settings, said.append)
     here = version_of(sys.executable, said.append)
     (alone,) = sampler.take(here)
     (tmp_path / "steps").unlink()
@@ -121,11 +120,6 @@ def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_
     assert said[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
 
 
-@dataclass
-class Memory:
-    available: int
-
-
 @pytest.mark.parametrize(
     ("available", "reserved", "says"),
     [
@@ -147,7 +141,7 @@ def test_without_room_for_both_nothing_runs_at_once(
     for record in sampler.take(version):
         object.__setattr__(record.memory, "peak_reserved_bytes", reserved)
     monkeypatch.setattr(room, "nvidia_smi", lambda query: [f"{7 << 10} MiB"])
-    monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: Memory(available))
+    monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     assert sampler.take_in_turns(version, version) is None
     assert said[-1].endswith(says)
 
