@@ -216,20 +216,20 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7459,
-    "spec": 3164,
-    "launch": 3296,
-    "cli": 2541,
-    "report": 2559,
-    "analysis": 2082,
-    "worker": 1581,
-    "tune": 1106,
-    "estimate": 909,
-    "verify": 1464,
-    "workloads": 683,
-    "record": 873,
-    "measure peers errors units": 861,
+BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
+    "engine": 7831,
+    "spec": 3322,
+    "launch": 3460,
+    "cli": 2668,
+    "report": 2686,
+    "analysis": 2186,
+    "worker": 1660,
+    "tune": 1161,
+    "estimate": 954,
+    "verify": 1537,
+    "workloads": 717,
+    "record": 916,
+    "measure peers errors units": 904,
 }
 
 
@@ -239,7 +239,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 28_704), ("tests", 30_641)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 30_139), ("tests", 32_173)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
