@@ -228,7 +228,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "estimate": 954,
     "verify": 1537,
     "workloads": 717,
-    "record": 916,
+    "record": 1000,
     "measure peers errors units": 904,
 }
 

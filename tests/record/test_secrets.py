@@ -56,3 +56,74 @@ def test_records_and_logs_hold_no_secret(tmp_path: Path) -> None:
     mask_files(tmp_path)
     assert (tmp_path / "rank0.log").read_bytes() == b"\xfftrain --token ***\r\nmore"
     assert (tmp_path / "rank1.log").read_text() == "nothing"
+
+
+LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9" * 2
+HEX = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "hf_" + LONG, "ghp_" + LONG, "gho_" + LONG, "ghs_" + LONG, "github_pat_" + LONG, "glpat-" + LONG,
+        "sk-" + LONG, "sk-ant-api03-" + LONG, "sk_live_" + LONG, "rk_test_" + LONG, "whsec_" + LONG,
+        "xoxb-123456789012-" + LONG, "xoxp-123456789012-" + LONG, "xapp-1-" + LONG, "AKIA" + "ABCD2345" * 2,
+        "ASIA" + "ABCD2345" * 2, "AIza" + LONG, "ya29." + LONG, "GOCSPX-" + LONG, "npm_" + LONG,
+        "pypi-" + LONG, "dckr_pat_" + LONG, "dop_v1_" + HEX, "shpat_" + LONG, f"SG.{LONG}.{LONG}",
+        "key-" + HEX[:32], "sq0atp-" + LONG, "lin_api_" + LONG, "secret_" + LONG, "ntn_" + LONG,
+        "hvs." + LONG, "r8_" + LONG,
+        "gsk_" + LONG, "nvapi-" + LONG, "PMAK-" + LONG, "dapi" + HEX[:32], "rubygems_" + HEX, "figd_" + LONG,
+        "glsa_" + LONG, f"eyJ{LONG}.eyJ{LONG}.{LONG}",
+    ],
+)  # fmt: skip
+def test_keys_of_known_forms_are_masked_wherever_they_stand(form: str) -> None:
+    assert masked(f"login with {form}, then train") == "login with ***, then train"
+    assert masked(f"https://host/path?x={form}") == "https://host/path?x=***"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PGPASSWORD", "accessToken", "dbPassword", "clientSecret", "MYSQL_PWD", "hftoken",
+        "AWS_SECRET_ACCESS_KEY", "apikey", "azureAccountKey", "x-api-key", "engine.auth_token", "private-key",
+        "PassPhrase", "credentials",
+    ],
+)  # fmt: skip
+def test_names_of_secrets_are_known_in_every_spelling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert masked({name: SECRET}) == {name: MASK}
+    assert masked(f'{{"{name}": "{SECRET}"}}') == f'{{"{name}": "***"}}'
+    assert masked(f"--{name} {SECRET} --steps 3") == f"--{name} *** --steps 3"
+    monkeypatch.setenv(name.replace("-", "_").replace(".", "_"), SECRET)
+    assert masked(f"the program said {SECRET}") == "the program said ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (f"Authorization: Bearer {SECRET}", "Authorization: Bearer ***"),
+        (f"Authorization: Basic {SECRET}==", "Authorization: Basic ***"),
+        ('log "{\\"token\\": \\"' + SECRET + '\\"}"', 'log "{\\"token\\": \\"***\\"}"'),
+        ("password: 12345678", "password: ***"),
+        ('password="two words" x', 'password="***" x'),
+        ("redis://:pass@host", "redis://:***@host"),
+        ("PWD=/home/me/project", "PWD=/home/me/project"),
+        ("--token $HF_TOKEN", "--token $HF_TOKEN"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END", "-----BEGIN RSA PRIVATE KEY-----***-----END"),
+    ],
+)
+def test_a_value_ends_where_its_notation_says(text: str, clean: str) -> None:
+    assert masked(text) == clean
+    assert masked(clean) == clean
+
+
+@pytest.mark.timeout(100)  # in quadratic time each of these takes ten minutes or more
+@pytest.mark.parametrize(
+    ("unit", "clean"),
+    [
+        ('"token":"abcdefgh",', '"token":"***",'), ('"token":"ab",', '"token":"ab",'),
+        ("a", "a"), ("x.y-", "x.y-"), ("--token ", "--token "), ("://a:", "://a:"), (" ", " "),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_megabyte_is_masked(unit: str, clean: str) -> None:
+    count = 1_000_000 // len(unit)
+    assert masked(unit * count) == clean * count

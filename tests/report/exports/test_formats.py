@@ -86,6 +86,13 @@ def test_a_cell_of_csv_is_one_line_of_text_that_no_spreadsheet_computes(trial_id
     assert row["answer"] == "inconclusive"
 
 
+def test_a_heading_of_csv_is_as_safe_as_a_cell() -> None:
+    heading = csv_format.table_text(
+        [{"=cmd|'/C calc'!A0\x1b[31m\n::error::x": 1, "::error::y": 2}]
+    ).splitlines()[0]
+    assert heading == "'=cmd|'/C calc'!A0\\x1b[31m\\n::error::x,'::error::y"
+
+
 def test_equal_points_are_equal_texts_in_csv_whatever_the_order_of_their_axes() -> None:
     texts = {
         next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(run, run, Settings())))))["axes"]

@@ -29,7 +29,7 @@ def table_text(rows: Sequence[Mapping[str, object]]) -> str:
     text = io.StringIO()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(_safe, columns))
     writer.writerows([_safe(row.get(name)) for name in columns] for row in rows)
     return text.getvalue()
 
@@ -54,8 +54,8 @@ def _plain(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _safe(value: object) -> object:
-    """Return text on one line that no spreadsheet takes for a formula."""
+    """Return text on one line that no spreadsheet takes for a formula, and no CI log for a command."""
     if not isinstance(value, str):
         return "" if value is None else value
     text = printable(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "::")) else text
