@@ -16,12 +16,11 @@ class Case:
     sizes: list[int]
     layout: Layout
     block_size: int
-    bucket_size: int
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw parameters, groups in backward order over one or two dtypes, and sizes of blocks and buckets."""
+    """Draw parameters, groups in backward order over one or two dtypes, and a size of blocks."""
     sizes = draw(st.lists(st.integers(0, 3000), max_size=8))
     world_size = draw(st.integers(1, 5))
     dtype_groups = [sorted(draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []]
@@ -31,17 +30,8 @@ def cases(draw: st.DrawFn) -> Case:
         cut = draw(st.integers(0, len(members)))
         backward = members[::-1]
         groups += [GatherGroup(tuple(part), dtype_group) for part in (backward[:cut], backward[cut:]) if part]
-    block, bucket = draw(st.integers(1, 5000)), draw(st.integers(1, 10000))
-    standalone_threshold = draw(st.sampled_from([float("inf"), 1, 1024]))
-    layout = plan_layout(
-        sizes,
-        groups,
-        shards=world_size,
-        block_size=block,
-        bucket_size=bucket,
-        standalone_threshold=standalone_threshold,
-    )
-    return Case(sizes, layout, block, bucket)
+    block = draw(st.integers(1, 5000))
+    return Case(sizes, plan_layout(sizes, groups, shards=world_size, block_size=block), block)
 
 
 @given(cases())
@@ -60,32 +50,48 @@ def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> No
 
 
 @given(cases())
-def test_buckets_hold_each_block_once_and_keep_to_their_size(case: Case) -> None:
+def test_each_block_is_one_bucket_in_launch_order(case: Case) -> None:
     layout = case.layout
-    blocks = sorted((b for bucket in layout.buckets for b in bucket.blocks), key=lambda b: b.start)
-    assert tuple(blocks) == layout.blocks
-    for index, bucket in enumerate(layout.buckets):
-        assert bucket.index == index
-        assert bucket.length <= case.bucket_size or len(bucket.blocks) == 1
+    assert sorted(layout.buckets, key=lambda b: b.start) == list(layout.blocks)
+    assert [bucket.index for bucket in layout.buckets] == list(range(len(layout.buckets)))
     last = [min(layout.parameters_in(b), default=0) for b in layout.buckets]
     assert last == sorted(last, reverse=True), "in the order in which backward completes them"
 
 
-def layout(world_size: int, bucket: int) -> Layout:
+@given(cases())
+def test_a_gradient_is_one_run_of_each_of_its_buckets_whatever_the_world(case: Case) -> None:
+    layout, copies = case.layout, 0
+    filled = {bucket.index: [0] * bucket.length for bucket in layout.buckets}
+    for index, size in enumerate(case.sizes):
+        at, portions = 0, list(layout.portions(index))
+        for p in portions:
+            assert p.source == at
+            filled[p.bucket][p.target : p.target + p.length] = [1] * p.length
+            at += p.length
+        assert at == size
+        copies += len(portions)
+    assert copies <= len(case.sizes) + len(layout.buckets)
+    for bucket in layout.buckets:
+        for start, stop in layout.gaps(bucket):
+            assert not any(filled[bucket.index][start:stop])
+            filled[bucket.index][start:stop] = [1] * (stop - start)
+        assert all(filled[bucket.index])
+
+
+def layout(world_size: int, block: int) -> Layout:
     return plan_layout(
         [700, 1, 256, 5000, 1300, 40],
         [GatherGroup((5, 4, 3)), GatherGroup((2, 1, 0), 1)],
         shards=world_size,
-        block_size=1800,
-        bucket_size=bucket,
+        block_size=block,
     )
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("bucket", [1, 3000, 10**9])
+@pytest.mark.parametrize("block", [1, 3000, 10**9])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.77, 1.0])
-def test_the_first_buckets_hold_the_share(world_size: int, bucket: int, share: float) -> None:
-    before = layout(world_size, bucket)
+def test_the_first_buckets_hold_the_share(world_size: int, block: int, share: float) -> None:
+    before = layout(world_size, block)
     after, offloaded = split_layout(before, share)
     alignment = world_size * 256
     assert (
@@ -100,7 +106,6 @@ def test_the_first_buckets_hold_the_share(world_size: int, bucket: int, share: f
     assert [b.index for b in after.buckets] == list(range(len(after.buckets)))
     assert len(after.buckets) - len(before.buckets) in (0, 1)
     assert {b.start for b in before.buckets} <= {b.start for b in after.buckets}
-    assert sorted((e for b in after.buckets for e in b.blocks), key=lambda e: e.start) == list(after.blocks)
     stops = [e.stop for e in after.blocks]
     assert [e.start for e in after.blocks] == [0, *stops[:-1]]
     assert all(e.length % alignment == 0 for e in after.blocks)

@@ -5,12 +5,11 @@ produces their gradients. Every parameter begins at a multiple of CHUNK elements
 
 The flat layout is cut into gather groups (parameters that are stored and gathered together), a group into
 *blocks*, and a block into as many equal parts as there are shards; part s belongs to the ranks that keep
-shard s. So a block is gathered in place, and a rank's parts of consecutive blocks are adjacent in its *local*
-index space. A *bucket* is a run of consecutive blocks that is reduced at once; its buffer holds all parts of
-shard 0 first, then those of shard 1, and so on.
+shard s. So a block is gathered and reduced in place, and a rank's parts of consecutive blocks are adjacent in
+its *local* index space. A *bucket* is one block that is reduced at once: a gradient is one run of it, however
+many shards there are.
 """
 
-import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -53,24 +52,11 @@ class GatherGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """Consecutive blocks of one dtype group that are reduced at once. `index` is the launch order."""
+class Bucket(Extent):
+    """A block of one dtype group that is reduced at once. `index` is the launch order."""
 
     index: int
     dtype_group: int
-    blocks: tuple[Extent, ...]
-
-    @property
-    def start(self) -> int:
-        return self.blocks[0].start
-
-    @property
-    def stop(self) -> int:
-        return self.blocks[-1].stop
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +79,12 @@ class Layout:
     spans: tuple[Extent, ...]
     groups: tuple[GatherGroup, ...]
     group_extents: tuple[Extent, ...]
-    blocks: tuple[Extent, ...]
     buckets: tuple[Bucket, ...]
+
+    @cached_property
+    def blocks(self) -> tuple[Extent, ...]:
+        """The blocks in flat order; each is a bucket."""
+        return tuple(sorted(self.buckets, key=lambda b: b.start))
 
     @cached_property
     def dtype_group_of(self) -> dict[int, int]:
@@ -114,21 +104,19 @@ class Layout:
         return Extent(extents[0].start, extents[-1].stop - extents[0].start)
 
     def portions(self, parameter: int) -> Iterator[Portion]:
-        """Yield where each run of this parameter's gradient goes, in the parameter's own order."""
+        """Yield where each run of this parameter's gradient goes: one run a bucket, in its own order."""
+        span = self.spans[parameter]
         for bucket in self._buckets_of.get(parameter, ()):
-            yield from _merge(self._portions_in(self.spans[parameter], bucket))
+            at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
+            yield Portion(bucket.index, at - span.start, at - bucket.start, stop - at)
 
     def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
         """Return the runs (start, stop) of a bucket buffer that no parameter fills."""
-        filled = sorted(
-            (p.target, p.target + p.length)
-            for i in self.parameters_in(bucket)
-            for p in self._portions_in(self.spans[i], bucket)
-        )
-        gaps, at = [], 0
-        for start, stop in [*filled, (bucket.length, bucket.length)]:
+        filled = sorted((self.spans[i].start, self.spans[i].stop) for i in self.parameters_in(bucket))
+        gaps, at = [], bucket.start
+        for start, stop in [*filled, (bucket.stop, bucket.stop)]:
             if start > at:
-                gaps.append((at, start))
+                gaps.append((at - bucket.start, start - bucket.start))
             at = stop
         return gaps
 
@@ -167,52 +155,20 @@ class Layout:
                 yield block, shard, within, at - span.start, length
                 at += length
 
-    def _portions_in(self, span: Extent, bucket: Bucket) -> Iterator[Portion]:
-        if len(bucket.blocks) == 1:  # the shards' parts follow one another: one run, however many there are
-            at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
-            if at < stop:
-                yield Portion(bucket.index, at - span.start, at - bucket.start, stop - at)
-            return
-        part = bucket.length // self.shards
-        for block, shard, within, source, length in self.runs(span, bucket.blocks):
-            target = shard * part + (block.start - bucket.start) // self.shards + within
-            yield Portion(bucket.index, source, target, length)
-
-
-def _merge(portions: Iterator[Portion]) -> Iterator[Portion]:
-    last: Portion | None = None
-    for p in portions:
-        if last and p.source == last.source + last.length and p.target == last.target + last.length:
-            last = Portion(last.bucket, last.source, last.target, last.length + p.length)
-            continue
-        if last:
-            yield last
-        last = p
-    if last:
-        yield last
-
 
 def plan_layout(
-    sizes: Sequence[int],
-    groups: Sequence[GatherGroup],
-    *,
-    shards: int,
-    block_size: int,
-    bucket_size: int,
-    standalone_threshold: float = math.inf,
+    sizes: Sequence[int], groups: Sequence[GatherGroup], *, shards: int, block_size: int
 ) -> Layout:
     """Lay out parameters of `sizes` elements (registration order) by gather group.
 
-    block_size and bucket_size are upper limits in elements, but a block holds at least CHUNK elements per
-    shard and a bucket at least one block. Groups of one dtype group must be consecutive.
-    standalone_threshold: blocks of at least so many elements are buckets of their own.
+    block_size: an upper limit in elements, but a block holds at least CHUNK elements per shard. Groups of one
+    dtype group must be consecutive.
     """
     alignment = shards * CHUNK
     limit = max(block_size // alignment, 1) * alignment
     spans = [Extent(0, 0)] * len(sizes)
     extents: list[Extent] = []
-    blocks: list[Extent] = []
-    owners: list[int] = []
+    blocks: list[Bucket] = []
     at = 0
     for group in groups:
         begin = at
@@ -221,33 +177,19 @@ def plan_layout(
             at = spans[index].padded_stop
         at = begin + round_up(at - begin, alignment)
         extents.append(Extent(begin, at - begin))
-        cuts = range(begin, at, limit)
-        blocks += [Extent(cut, min(limit, at - cut)) for cut in cuts]
-        owners += [group.dtype_group] * len(cuts)
-    layout = Layout(shards, tuple(spans), tuple(groups), tuple(extents), tuple(blocks), ())
-    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, standalone_threshold))
-    return replace(layout, buckets=buckets)
+        blocks += [Bucket(cut, min(limit, at - cut), 0, group.dtype_group) for cut in range(begin, at, limit)]
+    return _in_launch_order(Layout(shards, tuple(spans), tuple(groups), tuple(extents), tuple(blocks)))
 
 
-def _bucketed(
-    blocks: Sequence[Extent], dtype_groups: Sequence[int], bucket_size: int, standalone_threshold: float
-) -> list[Bucket]:
-    runs: list[tuple[int, list[Extent]]] = []
-    for block, dtype_group in zip(blocks, dtype_groups, strict=True):
-        joined = block.stop - runs[-1][1][0].start if runs else 0
-        small = block.length < standalone_threshold and joined - block.length < standalone_threshold
-        if runs and runs[-1][0] == dtype_group and small and joined <= bucket_size:
-            runs[-1][1].append(block)
-        else:
-            runs.append((dtype_group, [block]))
-    return [Bucket(k, dtype_group, tuple(run)) for k, (dtype_group, run) in enumerate(runs)]
-
-
-def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+def _in_launch_order(layout: Layout) -> Layout:
     """Number buckets by when backward completes them: it ends with what was registered first."""
-    last = {b.index: min(layout.parameters_in(b), default=0) for b in buckets}
-    ordered = sorted(buckets, key=lambda b: (-last[b.index], b.start))
-    return tuple(replace(b, index=k) for k, b in enumerate(ordered))
+    last = {b.start: min(layout.parameters_in(b), default=0) for b in layout.buckets}
+    ordered = sorted(layout.buckets, key=lambda b: (-last[b.start], b.start))
+    return replace(layout, buckets=_numbered(ordered))
+
+
+def _numbered(buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+    return tuple(replace(bucket, index=k) for k, bucket in enumerate(buckets))
 
 
 def split_layout(layout: Layout, offload_ratio: float) -> tuple[Layout, int]:
@@ -260,23 +202,13 @@ def split_layout(layout: Layout, offload_ratio: float) -> tuple[Layout, int]:
     alignment = layout.shards * CHUNK
     left = round(offload_ratio * layout.length / alignment) * alignment  # elements still to be offloaded
     buckets: list[Bucket] = []
-    blocks = list(layout.blocks)
     offloaded = 0
     for bucket in layout.buckets:
         offloaded += left > 0
         if 0 < left < bucket.length:
-            first, second = _cut(bucket.blocks, bucket.start + left)
-            buckets += [replace(bucket, blocks=first), replace(bucket, blocks=second)]
-            blocks = [b for b in blocks if not bucket.start <= b.start < bucket.start + bucket.length]
-            blocks = sorted([*blocks, *first, *second], key=lambda b: b.start)
+            first = replace(bucket, length=left)
+            buckets += [first, replace(bucket, start=first.stop, length=bucket.length - left)]
         else:
             buckets.append(bucket)
         left = max(0, left - bucket.length)
-    numbered = tuple(replace(bucket, index=k) for k, bucket in enumerate(buckets))
-    return replace(layout, blocks=tuple(blocks), buckets=numbered), offloaded
-
-
-def _cut(blocks: tuple[Extent, ...], line: int) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
-    before = [b if b.stop <= line else Extent(b.start, line - b.start) for b in blocks if b.start < line]
-    after = [b if b.start >= line else Extent(line, b.stop - line) for b in blocks if b.stop > line]
-    return tuple(before), tuple(after)
+    return replace(layout, buckets=_numbered(buckets)), offloaded

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zbench.engine.partition import Bucket, Extent, Layout
+from zbench.engine.partition import Extent, Layout
 
 T = TypeVar("T")
 
@@ -61,8 +61,6 @@ def packed(items: Iterable[T], size: int, length: Callable[[T], int]) -> list[li
 class ShardLayout(ABC):
     """What one rank keeps of the flat layout, in a local index space [length]."""
 
-    one_block_per_bucket = False
-
     def __init__(self, layout: Layout, rank: int, scale: int) -> None:
         self.layout, self.rank, self._scale = layout, rank, scale
         self.shard = rank % layout.shards
@@ -74,7 +72,7 @@ class ShardLayout(ABC):
         """Whether this rank keeps the whole flat layout."""
         return self.length == self.layout.length
 
-    def local(self, extent: Extent | Bucket) -> Extent:
+    def local(self, extent: Extent) -> Extent:
         """Return the run of the local index space for a run of whole blocks."""
         return Extent(extent.start // self._scale, extent.length // self._scale)
 
@@ -135,11 +133,7 @@ class ShardedLayout(ShardLayout):
 
 
 class WholeLayout(ShardLayout):
-    """Keeps everything, the same on every rank. Each bucket is one block, so that it can be gathered in
-    place.
-    """
-
-    one_block_per_bucket = True
+    """Keeps everything, the same on every rank."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
         super().__init__(layout, rank, 1)

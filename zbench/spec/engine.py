@@ -103,10 +103,10 @@ class EngineSpec(SpecModel):
         "auto", description="When gradients are reduced; auto: boundary at stages 0 and 1, else backward."
     )
     reduce_bucket_size: ElementCount | None = Field(
-        None, description="Elements in one gradient reduction. Missing: 5M, on a GPU 25M."
+        None, description="Most elements in one gradient reduction. Missing: 5M, on a GPU 25M."
     )
-    allgather_bucket_size: ElementCount = Field(
-        5_000_000, description="Elements in one parameter all-gather."
+    allgather_bucket_size: ElementCount | None = Field(
+        None, description="Elements in one parameter all-gather. Missing: those of a reduction."
     )
     sub_group_size: ElementCount | None = Field(
         None, description="Elements that one Adam call updates. Missing: 10M; all if all state is on the GPU."

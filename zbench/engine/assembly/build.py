@@ -40,6 +40,7 @@ from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative.schedule import StepAssumptions
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
 from zbench.engine.transport.collective_checks import BUILD, MODEL, all_or_none
+from zbench.spec.combinations import acts
 from zbench.spec.engine import EngineSpec
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
@@ -166,15 +167,10 @@ class _Builder:
 
     def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
         reduce = elements(self.spec, "reduce_bucket_size", self.device.type)
-        one_block = self.stage.optimizer_state.one_block_per_bucket
-        return plan_layout(
-            sizes,
-            groups,
-            shards=self.collectives.shards,
-            block_size=reduce if one_block else min(reduce, self.spec.allgather_bucket_size),
-            bucket_size=reduce,
-            standalone_threshold=1 if one_block else self._standalone_threshold,
-        )
+        gathers = acts(self.spec, ("engine", "allgather_bucket_size"))
+        gather = self.spec.allgather_bucket_size if gathers else None
+        block_size = min(reduce, gather or reduce)
+        return plan_layout(sizes, groups, shards=self.collectives.shards, block_size=block_size)
 
     def _reduction_config(
         self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]

@@ -191,7 +191,7 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
     def store(self, bucket: Bucket, target: Tensor) -> Work | None:
         assert super().store(bucket, target) is None, "a whole gradient is on the device"
         if self._gathered:
-            self._gather(bucket.blocks)
+            self._gather([bucket])
         return None
 
     def settle(self, *, discard: bool = False) -> None:
@@ -206,8 +206,7 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
         self._gathers += [self._collectives.all_gather(view, _SUMS) for view in views]
 
     def _place(self, bucket: Bucket) -> Tensor:
-        (block,) = bucket.blocks
-        part = self.shard.part(block)
+        part = self.shard.part(bucket)
         return self.sums.run(part.start, part.length)
 
 
