@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from zbench.launch.executor import Targets
-from zbench.launch.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor
 from zbench.launch.trial import OnNotice, TrialRunner
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
-from zbench.launch import local
-from zbench.launch.client import RankGroup, WarmServer
+from zbench.launch.process import local
+from zbench.launch.process.client import RankGroup, WarmServer
 from zbench.spec.trial import TrialSpec
 
 OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "ZBENCH_OUTPUT_DIR")

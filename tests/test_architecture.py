@@ -29,18 +29,18 @@ MAY_IMPORT = {  # package -> the packages below it
     "workloads": {"spec"},
     "measure": {"spec", "record", "engine"},
     "verify": {"spec", "record", "engine", "workloads"},
-    "worker": {"spec", "record", "engine", "peers", "workloads", "measure", "verify"},
+    "job": {"spec", "record"},
+    "worker": {"spec", "record", "job", "engine", "peers", "workloads", "measure", "verify"},
     "estimate": {"spec", "record", "engine", "peers", "workloads", "measure", "worker"},
-    "launch": {"spec", "record", "worker"},
+    "launch": {"spec", "record", "job"},
     "analysis": {"spec", "record"},
-    "tune": {"spec", "record", "launch", "analysis", "worker", "estimate"},
+    "tune": {"spec", "record", "job", "launch", "analysis", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
-    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "worker", "estimate"},
+    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "estimate"},
     "results": {"spec", "record", "analysis", "report", "cli"},  # the Python face
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
-WORKER_IN_LAUNCH = {f"zbench.worker.{name}" for name in ("job", "turns")}  # no torch
-TORCH_FREE = {"spec", "record", "analysis", "report"}
+TORCH_FREE = {"spec", "record", "job", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -136,12 +136,6 @@ def test_only_assembly_knows_the_specification() -> None:
         assert may or not imported, name_of(path)
 
 
-def test_launching_never_imports_the_worker_itself() -> None:
-    for path in files_of("launch", "tune"):
-        imported = {name for name in own(path) if name.startswith("zbench.worker")}
-        assert imported <= WORKER_IN_LAUNCH, name_of(path)
-
-
 def test_commands_import_neither_engine_nor_worker() -> None:
     not_ours = {"engine", "worker", "workloads", "verify", "measure", "peers", "tune"}
     for path in files_of("cli"):
@@ -223,7 +217,8 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "cli": 2668,
     "report": 2686,
     "analysis": 2186,
-    "worker": 1660,
+    "job": 320,
+    "worker": 1400,
     "tune": 1161,
     "estimate": 954,
     "verify": 1537,

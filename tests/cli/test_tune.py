@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import only_run
-from zbench.launch import client
+from zbench.launch.process import client
 from zbench.record.store import find_runs, load_environment, load_records
 
 SECRET = "hunter2"

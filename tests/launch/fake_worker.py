@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import DamagedReferenceError
-from zbench.worker.job import RankJob, ReferenceJob, write_error, write_json
+from zbench.job.failures import write_error
+from zbench.job.jobs import RankJob, ReferenceJob, write_json
 
 TIMING = {"step_seconds": [0.01, 0.01], "median_step_s": 0.01, "tokens_per_s": 1000.0, "samples_per_s": 10.0}
 MEMORY = {"peak_device_bytes": 1000, "peak_host_bytes": 0, "peak_rss_bytes": 5000}

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, Executor, ReferenceTask, RepeatTask, Task
 from zbench.record.record import Failure
-from zbench.worker.job import Watch
 
 from .fake_worker import result_of
 

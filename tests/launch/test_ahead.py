@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import OutOfTimeError
+from zbench.job.progress import Watch
 from zbench.launch import sweep as sweeps
 from zbench.launch.executor import Attempt, RepeatTask, Task
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion
-from zbench.worker.job import Watch
 
 from .conftest import make_trial
 from .mock_executor import MockExecutor

@@ -10,10 +10,10 @@ import pytest
 
 import zbench
 from tests.launch.conftest import FAKES
-from zbench.launch import foreign_env, server
-from zbench.launch.client import server_environment
 from zbench.launch.executor import RepeatTask
-from zbench.launch.local import LocalExecutor
+from zbench.launch.process import foreign_env, server
+from zbench.launch.process.client import server_environment
+from zbench.launch.process.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
 from zbench.spec.environments import WORKER_NEEDS

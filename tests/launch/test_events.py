@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zbench.worker.job import ProgressTail
+from zbench.job.progress import ProgressTail
 
 
 def line(step: int) -> dict[str, object]:

@@ -8,11 +8,12 @@ import pytest
 
 from tests.shared_processes import SharedProcesses
 from zbench.errors import UsageError
-from zbench.launch import executors, slurm
+from zbench.launch import executors
+from zbench.launch.cluster import slurm
+from zbench.launch.cluster.slurm import SlurmExecutor
+from zbench.launch.cluster.slurm_jobs import SlurmOptions
 from zbench.launch.executor import Executor
-from zbench.launch.local import LocalExecutor
-from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_jobs import SlurmOptions
+from zbench.launch.process.local import LocalExecutor
 
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite

@@ -15,6 +15,7 @@ from tests.making import make_record
 from tests.running import local_runner
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
+from zbench.job.progress import Watch
 from zbench.launch import room
 from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
@@ -25,7 +26,6 @@ from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import Watch
 
 from .conftest import make_trial
 from .fake_worker import TIMING

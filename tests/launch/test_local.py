@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zbench.errors import ZbenchError
-from zbench.launch import client
-from zbench.launch.client import WarmServer
-from zbench.launch.local import assign, usable_cores
+from zbench.launch.process import client
+from zbench.launch.process.client import WarmServer
+from zbench.launch.process.local import assign, usable_cores
 
 
 @given(st.integers(1, 70), st.integers(1, 64), st.integers(1, 2))

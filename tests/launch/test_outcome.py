@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from zbench.launch.client import GroupEnd
-from zbench.launch.outcome import classify
+from zbench.job.failures import write_error
+from zbench.launch.process.client import GroupEnd
+from zbench.launch.process.outcome import classify
 from zbench.record.record import Failure
-from zbench.worker.job import write_error
 
 
 def ended(*codes: int, timed_out: bool = False) -> GroupEnd:

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch import ray_cluster, ray_executor
+from zbench.launch.cluster import ray_cluster, ray_executor
+from zbench.launch.cluster.ray_cluster import Node, RayCluster
+from zbench.launch.cluster.ray_executor import RayExecutor
 from zbench.launch.executor import Executor, RepeatTask
-from zbench.launch.ray_cluster import Node, RayCluster
-from zbench.launch.ray_executor import RayExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from zbench.errors import TrialsFailedError
-from zbench.launch import ray_executor
+from zbench.launch.cluster import ray_executor
+from zbench.launch.cluster.ray_cluster import Node
+from zbench.launch.cluster.ray_executor import RayExecutor
 from zbench.launch.executor import Attempt, HeatTask, ReferenceTask, RepeatTask, Task
-from zbench.launch.ray_cluster import Node
-from zbench.launch.ray_executor import RayExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Failure, Placement
 from zbench.record.store import RunDirectory

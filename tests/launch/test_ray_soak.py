@@ -66,7 +66,7 @@ def at_work() -> list[psutil.Process]:
     servers = []
     for one in marked(os.environ[MARK]):
         with suppress(psutil.Error):  # it has just ended
-            servers += [one] if "zbench.launch.server" in one.cmdline() else []
+            servers += [one] if "zbench.launch.process.server" in one.cmdline() else []
     return servers
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch import slurm, slurm_jobs
+from zbench.launch.cluster import slurm, slurm_jobs
+from zbench.launch.cluster.slurm import SlurmExecutor
+from zbench.launch.cluster.slurm_jobs import GONE, Cluster, SlurmOptions
 from zbench.launch.executor import ReferenceTask, RepeatTask, repeat_name
 from zbench.launch.executors import require_room
-from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_jobs import GONE, Cluster, SlurmOptions
 from zbench.launch.trial import TrialRunner
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from zbench.launch import client
+from zbench.launch.process import client
 from zbench.launch.trial import TrialRunner, run_trial
 from zbench.record.store import RunDirectory
 

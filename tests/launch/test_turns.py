@@ -12,10 +12,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from zbench.job.turns import SHORTEST, Turns, turn_lengths
 from zbench.launch.turns import Contender, Seat, balanced_orders, run_heat
 from zbench.worker import loop
 from zbench.worker.loop import run_steps
-from zbench.worker.turns import SHORTEST, Turns, turn_lengths
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial
 from tests.launch.mock_executor import MockExecutor
 from tests.making import make_record
 from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.job.progress import Watch
 from zbench.launch.trial import Repeat
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.record.store import RunDirectory, find_runs, load_records
@@ -30,7 +31,6 @@ from zbench.tune.ledger import trial_at
 from zbench.tune.objective import Score
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
-from zbench.worker.job import Watch
 
 USUAL = {"micro_batch_size": 2, "reduce_bucket_size": 5_000_000}
 PARAMETERS = 3_000_000

@@ -4,11 +4,11 @@ import pytest
 
 from tests.making import make_trial
 from zbench.estimate.result import NotSimulated
+from zbench.job.progress import Watch
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
 from zbench.tune.forecast import pruner, too_large, work_per_step
 from zbench.tune.space import Space
-from zbench.worker.job import Watch
 
 from .fakes import estimated, small_sweep
 

@@ -16,12 +16,12 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from tests.launch.processes import until
+from zbench.job.progress import Watch
 from zbench.record.record import Record
 from zbench.record.store import find_runs, load_records
 from zbench.spec.trial import TrialSpec
 from zbench.tune.space import Space
 from zbench.tune.storage import StudyStorageError, relational_storage
-from zbench.worker.job import Watch
 
 from . import postgres
 from .fakes import SMALL_AXES, FakeRunner, searched, small_sweep

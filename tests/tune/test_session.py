@@ -12,13 +12,13 @@ from tests.making import make_trial
 from zbench.analysis.ranking import by_figure, rank
 from zbench.errors import UsageError
 from zbench.estimate.result import NotSimulated, SimulationOutcome
+from zbench.job.progress import Watch
 from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
 from zbench.record.record import Failure, Record
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
-from zbench.worker.job import Watch
 
 from .fakes import FakeRunner, Paced, Searched, estimated, searched, simulating, small_sweep
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy.exc
 
+from zbench.job.progress import Watch
 from zbench.launch.events import Notice, TrialFinished
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
@@ -15,7 +16,6 @@ from zbench.tune import session
 from zbench.tune.objective import History
 from zbench.tune.space import Point
 from zbench.tune.storage import StudyStorageError, relational_storage
-from zbench.worker.job import Watch
 
 from .fakes import FakeRunner, searched
 from .studies import POINTS, begun, ledger, result

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from tests.worker.conftest import trial
-from zbench.launch.client import server_environment
+from zbench.job.jobs import RankJob, ReferenceJob
+from zbench.launch.process.client import server_environment
 from zbench.worker import rank
 from zbench.worker.determinism import STEPS, steps_on
-from zbench.worker.job import RankJob, ReferenceJob
 from zbench.worker.rank import run_rank, run_reference
 
 USUAL, WARNS, RAISES = 0, 1, 2

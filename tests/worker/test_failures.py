@@ -8,8 +8,9 @@ import torch
 
 from tests.worker.conftest import RunTrial, trial
 from zbench.errors import UsageError
+from zbench.job.calling import call
+from zbench.job.failures import first_failure, kind_of, message_of, write_error
 from zbench.record.record import Failure
-from zbench.worker.job import call, first_failure, kind_of, message_of, write_error
 
 ENGINES, MODELS = "tests.worker.engines:", "tests.worker.models:"
 GREEDY: dict[str, Any] = {"model": MODELS + "Greedy", "sequence_length": 8}

@@ -10,7 +10,9 @@ import torch
 from tests.engine_keys import NEEDED, OTHER
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError
-from zbench.worker.job import call, error_path, first_failure, private_caches, reference_key, threads_per_rank
+from zbench.job.calling import call, private_caches
+from zbench.job.failures import error_path, first_failure
+from zbench.job.jobs import reference_key, threads_per_rank
 from zbench.worker.process import backend_for, device_of, set_threads
 
 SHAPES_NO_BIT = {

@@ -18,12 +18,13 @@ import torch
 from tests.launch.processes import gone, until
 from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
-from zbench.launch import client
+from zbench.job.jobs import ReferenceJob
+from zbench.job.progress import ProgressTail
+from zbench.launch.process import client
 from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
-from zbench.worker.job import ProgressTail, ReferenceJob
 from zbench.worker.script import NUDGING, run_base, run_once
 from zbench.worker.step_times import ConsoleTimes
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tests.making import make_trial
 from tests.worker.conftest import DEVICES
 from zbench import _native
-from zbench.worker.job import RankJob
+from zbench.job.jobs import RankJob
 from zbench.worker.yardstick import run_machine
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zbench.launch.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec

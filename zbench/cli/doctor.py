@@ -20,7 +20,7 @@ from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
 from zbench.launch.doctor import examine
-from zbench.launch.local import run_once
+from zbench.launch.process.local import run_once
 from zbench.launch.trial import run_trial
 from zbench.spec.document import dump_yaml
 from zbench.spec.machine import MachineSpec

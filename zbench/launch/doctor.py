@@ -11,8 +11,8 @@ from typing import Any, Literal
 import psutil
 
 from zbench.errors import ZbenchError
-from zbench.launch.client import THREAD_VARIABLES
-from zbench.launch.local import LocalExecutor, usable_cores
+from zbench.launch.process.client import THREAD_VARIABLES
+from zbench.launch.process.local import LocalExecutor, usable_cores
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments

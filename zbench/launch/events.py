@@ -40,7 +40,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """Rank 0 finished a step; `line` is its progress line (`zbench.worker.job.RankJob`)."""
+    """Rank 0 finished a step; `line` is its progress line (`zbench.job.jobs.RankJob`)."""
 
     trial: TrialSpec
     line: dict[str, Any]

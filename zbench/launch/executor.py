@@ -15,11 +15,12 @@ from typing import Any, Self
 
 import psutil
 
+from zbench.job.jobs import RankJob, ReferenceJob
+from zbench.job.progress import Watch
 from zbench.launch.disturbance import Disturbance
 from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob, Watch
 
 MODULES = ("zbench.measure.shim", "zbench.worker.rank")
 """What every trial server imports: the memory shim before torch, and all that every rank needs."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 
 from zbench.errors import UsageError
+from zbench.launch.cluster.ray_cluster import RayCluster
+from zbench.launch.cluster.ray_executor import RayExecutor
+from zbench.launch.cluster.slurm import SlurmExecutor
+from zbench.launch.cluster.slurm_jobs import SlurmOptions, require_slurm
 from zbench.launch.executor import Executor, Targets
-from zbench.launch.local import LocalExecutor
-from zbench.launch.ray_cluster import RayCluster
-from zbench.launch.ray_executor import RayExecutor
-from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_jobs import SlurmOptions, require_slurm
+from zbench.launch.process.local import LocalExecutor
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 

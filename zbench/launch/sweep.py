@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from zbench.errors import OutOfTimeError, UsageError
+from zbench.job.progress import Watch
+from zbench.job.turns import SHORTEST
 from zbench.launch.events import (
     Notice,
     OnEvent,
@@ -27,8 +29,6 @@ from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import Watch
-from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
+from zbench.job.jobs import reference_key
+from zbench.job.progress import Watch
 from zbench.launch import turns
 from zbench.launch.executor import (
     Attempt,
@@ -22,13 +24,12 @@ from zbench.launch.executor import (
     Task,
     targets_for,
 )
-from zbench.launch.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor
 from zbench.launch.yardsticks import Yardsticks
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import REFERENCES, StorageError
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import Watch, reference_key
 
 _LASTING_LOAD = 3
 """Disturbed repeats no longer run again after this many that were disturbed both times."""

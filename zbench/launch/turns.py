@@ -3,7 +3,7 @@
 A machine's speed changes within seconds. So configurations that are timed one after the other differ more
 than those that alternate several times a second. Every rank of a contender connects to a socket, its seat. It
 asks there for a turn before its first timed step and before each later turn, and reports the end of its timed
-steps. While it waits, it sleeps on that socket (`zbench.worker.turns`), and its process is stopped. Only one
+steps. While it waits, it sleeps on that socket (`zbench.job.turns`), and its process is stopped. Only one
 contender at a time starts, takes a turn or ends.
 
 Contenders are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`). Such
@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
-from zbench.worker.turns import ASK, GO, receive_request, short_path
+from zbench.job.turns import ASK, GO, receive_request, short_path
 
 _VARIABLE, _PROTOCOL = "ZBENCH_TURNS", "2:"
 

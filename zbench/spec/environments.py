@@ -1,9 +1,9 @@
 """Other Python environments that run an engine (`engine_python`): their packages and their names.
 
 Each environment is queried once, by a child process that imports no large package. zbench need not be
-installed there: `launch/foreign_env.py` adds this installation to its path. The sweep key `environments`
-names a directory of environments; each has the name of its folder. A trial's configuration has the path; its
-axes, and so the tables, have the name.
+installed there: `launch/process/foreign_env.py` adds this installation to its path. The sweep key
+`environments` names a directory of environments; each has the name of its folder. A trial's configuration has
+the path; its axes, and so the tables, have the name.
 """
 
 import contextlib

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.job.progress import Watch
 from zbench.spec.metrics import STEP_TIMES, Goal
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.units import format_bytes
-from zbench.worker.job import Watch
 
 Ask = Callable[[TrialSpec], SimulationOutcome]
 

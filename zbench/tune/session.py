@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from zbench.errors import UsageError
 from zbench.estimate.client import Simulator
+from zbench.job.progress import Watch
 from zbench.launch.events import (
     Notice,
     OnEvent,
@@ -58,7 +59,6 @@ from zbench.tune.storage import (
     reaching,
     relational_storage,
 )
-from zbench.worker.job import Watch
 
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200

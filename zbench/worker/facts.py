@@ -15,6 +15,7 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.choose import choose_collectives
+from zbench.job.jobs import RankJob, write_json
 from zbench.measure.ceilings import stream_bandwidth
 from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.counts import count_operators, instruction_problem
@@ -24,7 +25,6 @@ from zbench.spec.peers import PEERS, missing_package
 from zbench.spec.trial import TrialSpec
 from zbench.worker import process
 from zbench.worker.engines import GROUP, find_builder
-from zbench.worker.job import RankJob, write_json
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 

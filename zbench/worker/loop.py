@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
+from zbench.job.jobs import RankJob
+from zbench.job.turns import Turns, turn_lengths
 from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.counts import StepCounts
 from zbench.measure.memory import PeakMeter, StepMemory
@@ -24,8 +26,6 @@ from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.worker.engines import build
-from zbench.worker.job import RankJob
-from zbench.worker.turns import Turns, turn_lengths
 from zbench.workloads import Batch, Workload, seed_all, weighted
 
 

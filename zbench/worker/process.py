@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from zbench.errors import UsageError
+from zbench.job.jobs import RankJob, threads_per_rank
 from zbench.spec.run import RunSpec, shared_gpus
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, threads_per_rank
 
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
 _MOST_STARTED = 1 << 10

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
+from zbench.job.jobs import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.measure.ceilings import utilization
 from zbench.measure.clock import PHASES
 from zbench.measure.counts import count_operators
@@ -28,7 +29,6 @@ from zbench.verify.trajectory import digest, load_determinism, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
 from zbench.worker.determinism import Determinism, steps_on
-from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
 from zbench.worker.observer import Observer, from_all
 from zbench.worker.process import Progress

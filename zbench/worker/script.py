@@ -21,6 +21,8 @@ from typing import Any
 from torch import Tensor
 
 from zbench.errors import UsageError
+from zbench.job.failures import OUT_OF_MEMORY
+from zbench.job.jobs import RankJob, ReferenceJob
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
@@ -30,7 +32,6 @@ from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
-from zbench.worker.job import OUT_OF_MEMORY, RankJob, ReferenceJob
 from zbench.worker.process import Progress
 from zbench.worker.step_times import ConsoleTimes, seconds_in
 

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from zbench.engine.protocols import TrainingEngine
+from zbench.job.jobs import write_json
 from zbench.measure.ceilings import matrix_flops, stream_bandwidth
 from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.memory import ACTIVATIONS, PeakMeter
 from zbench.record.record import Timing
-from zbench.worker.job import write_json
 
 _PAUSE_SECONDS = 0.0002
 _HOST = "host_"

@@ -11,10 +11,10 @@ import torch
 
 from zbench import _native
 from zbench.engine.adam.cuda import cuda_library, launch
+from zbench.job.jobs import RankJob, threads_per_rank, write_json
+from zbench.job.turns import Turns, turn_lengths
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, threads_per_rank, write_json
 from zbench.worker.process import device_of
-from zbench.worker.turns import Turns, turn_lengths
 
 _ROUNDS, _ORDER = 2, ("compute", "memory", "compute", "meeting", "compute")
 """Each part is spread over a turn: what else runs on the machine takes it for some milliseconds at a time."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from tools.benchmarks.gpu.commands import deepspeed_python, judged, measured, sweep
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
+from zbench.job.turns import turn_lengths
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
-from zbench.worker.turns import turn_lengths
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEPS = ("quickstart", "stages", "accumulation", "peers", "superoffload", "compiled")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError
-from zbench.launch.node import ranks_per_node
+from zbench.launch.cluster.node import ranks_per_node
 from zbench.spec.trial import TrialSpec
 
 _KNOWN = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")

@@ -4,10 +4,10 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from zbench.launch.client import GroupEnd
+from zbench.job.failures import NO_ROOM_STATUS, first_failure
+from zbench.launch.process.client import GroupEnd
 from zbench.record.record import Failure, Outcome
 from zbench.units import format_bytes, format_seconds
-from zbench.worker.job import NO_ROOM_STATUS, first_failure
 
 _SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch.node import look, ranks_per_node, versions
+from zbench.launch.cluster.node import look, ranks_per_node, versions
 from zbench.spec.trial import TrialSpec
 
 _CONNECT_SECONDS = 10.0

@@ -1,11 +1,11 @@
 """The trial server: imports torch once, then forks the ranks of trials, of several trials at once if needed.
 
-`client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. The reaper
-only waits for its child, the server; the server forks a keeper for each group of ranks, and the keeper forks
-the ranks and talks to the launcher about them. All three are subreapers: a process that a trial starts, in
-whatever session, becomes its keeper's child when its parent ends, and the reaper's if server and keeper are
-killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes), and when
-the reaper does; the kernel kills keepers when the server ends, and ranks when their keeper does.
+`client.WarmServer` starts it as `python -m zbench.launch.process.server FD ...`, in a session of its own. The
+reaper only waits for its child, the server; the server forks a keeper for each group of ranks, and the keeper
+forks the ranks and talks to the launcher about them. All three are subreapers: a process that a trial starts,
+in whatever session, becomes its keeper's child when its parent ends, and the reaper's if server and keeper
+are killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes),
+and when the reaper does; the kernel kills keepers when the server ends, and ranks when their keeper does.
 
 Only imports happen in the server: fork is safe after imports, and not after any parallel region (the child
 would hang in OpenMP).
@@ -26,17 +26,9 @@ from collections.abc import Sequence
 from multiprocessing import connection, reduction
 from typing import NoReturn
 
-from zbench.launch.client import (
-    EndGroup,
-    Exited,
-    GroupGone,
-    RankStart,
-    Ready,
-    Started,
-    StartGroup,
-)
-from zbench.launch.reaper import become_subreaper, die_with_parent, end_children, reap
-from zbench.worker.job import call
+from zbench.job.calling import call
+from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
+from zbench.launch.process.reaper import become_subreaper, die_with_parent, end_children, reap
 
 _STACKS_SIGNAL = signal.SIGUSR1
 _STACKS_SECONDS = 0.3

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
+from zbench.launch.cluster.node import NodeWorker, references_of
 from zbench.launch.executor import Targets
-from zbench.launch.node import NodeWorker, references_of
 
 _MEETING_SECONDS = 300.0
 _IDLE_SECONDS = 600.0

@@ -19,8 +19,9 @@ import psutil
 
 import zbench
 from zbench.errors import ZbenchError
-from zbench.launch import foreign_env
-from zbench.launch.reaper import KILLED
+from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
+from zbench.launch.process import foreign_env
+from zbench.launch.process.reaper import KILLED
 from zbench.launch.turns import Seat
 from zbench.spec.environments import extensions_directory
 
@@ -30,7 +31,7 @@ PEER_GRACE_SECONDS = 2.0
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Prefixes of environment variables that ranks do not inherit: the trial sets thread counts."""
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(zbench.__file__).parents[1]
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _OF_ANOTHER_PYTHON = ("PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 _START_SECONDS = 300.0
@@ -38,71 +39,6 @@ _END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
 StopWhen = Callable[[], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class RankStart:
-    """How one process of a group starts.
-
-    job: the pickled argument of the target. log: the file that takes stdout and stderr. error: where an
-    escaped exception is written (`zbench.worker.job.write_error`), as (result path, rank). cpus: the cores
-    it may use, None for all.
-    """
-
-    job: bytes
-    log: str
-    error: tuple[str, int | str]
-    cpus: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StartGroup:
-    """Fork one process for each start, all in one process group, to call `target` (`module:function`)."""
-
-    target: str
-    ranks: tuple[RankStart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EndGroup:
-    """Kill the group's remaining processes. dump_stacks: they first write their stacks to their logs."""
-
-    dump_stacks: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The server has imported everything; `seconds` it took, `problems` are imports that failed."""
-
-    seconds: float
-    problems: tuple[str, ...]
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The group runs; pids in rank order, the first one is the process group."""
-
-    pids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """One rank ended. code: its exit status; -n for signal n."""
-
-    rank: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupGone:
-    """All processes of the group, and all that they started, have ended. cpu_seconds: of all of them.
-
-    peak_rss_bytes: the largest resident memory of one rank.
-    """
-
-    cpu_seconds: float
-    peak_rss_bytes: int
 
 
 @dataclass(slots=True)
@@ -364,7 +300,7 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
 def _command(python: Path | None) -> list[str]:
     """Return the command line of the trial server, without arguments."""
     if python is None:
-        return [sys.executable, "-P", "-m", "zbench.launch.server"]
+        return [sys.executable, "-P", "-m", "zbench.launch.process.server"]
     return [str(python), "-P", foreign_env.__file__, json.dumps(list(zbench.__path__))]
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import TrialsFailedError, ZbenchError
+from zbench.job.progress import Watch
 from zbench.launch import executor
+from zbench.launch.cluster.node import NodeWorker, joined, nodes_of, references_of, unpack
+from zbench.launch.cluster.ray_cluster import Node, RayCluster
 from zbench.launch.executor import Attempt, Executor, HeatTask, Targets, Task, names_of
-from zbench.launch.node import NodeWorker, joined, nodes_of, references_of, unpack
-from zbench.launch.ray_cluster import Node, RayCluster
 from zbench.record.record import Failure, Placement
-from zbench.worker.job import Watch
 
 _POLL_SECONDS = 0.05
 _LOOK_SECONDS = 1.0

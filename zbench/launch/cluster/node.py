@@ -14,13 +14,14 @@ from typing import Any
 import psutil
 
 from zbench.errors import UsageError
+from zbench.job.failures import kind_of
+from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, HeatTask, ReferenceTask, RepeatTask, Targets, Task
-from zbench.launch.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import Watch, kind_of
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (

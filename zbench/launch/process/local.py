@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
+from zbench.job.jobs import RankJob, ReferenceJob, threads_per_rank
+from zbench.job.messages import RankStart, Ready
+from zbench.job.progress import ProgressTail, Watch
+from zbench.job.turns import Turns
 from zbench.launch import executor, turns
-from zbench.launch.client import RankGroup, RankStart, Ready, ServerLostError, WarmServer
 from zbench.launch.disturbance import DisturbanceMeter
 from zbench.launch.executor import (
     MODULES,
@@ -30,15 +33,14 @@ from zbench.launch.executor import (
     collected,
     patience,
 )
-from zbench.launch.outcome import classify, kernel_oom_kills
+from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
+from zbench.launch.process.outcome import classify, kernel_oom_kills
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.record.secrets import mask_files
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import ProgressTail, RankJob, ReferenceJob, Watch, threads_per_rank
-from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 

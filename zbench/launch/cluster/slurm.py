@@ -17,14 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from zbench.job.progress import ProgressTail, Watch
 from zbench.launch import executor
+from zbench.launch.cluster.node import joined, unpack
+from zbench.launch.cluster.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
+from zbench.launch.cluster.slurm_node import all_there, last_start, serve, write
 from zbench.launch.executor import Attempt, Executor, ReferenceTask, Targets, Task, patience
-from zbench.launch.node import joined, unpack
-from zbench.launch.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
-from zbench.launch.slurm_node import all_there, last_start, serve, write
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
-from zbench.worker.job import ProgressTail, Watch
 
 _POLL_SECONDS = 1.0
 _SHARED_FILES_SECONDS = 15.0

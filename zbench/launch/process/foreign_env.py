@@ -56,7 +56,7 @@ class AbsentCore(importlib.abc.Loader):
 def main(arguments: list[str]) -> None:
     """Add zbench and be the server. The first argument says where zbench is."""
     sys.meta_path.insert(0, OwnZbench(json.loads(arguments[0])))
-    from zbench.launch.server import main as serve
+    from zbench.launch.process.server import main as serve
 
     serve(arguments[1:])
 
