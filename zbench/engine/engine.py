@@ -5,7 +5,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import FrameType
@@ -129,6 +129,11 @@ class Engine:
         was on every rank: `step` may be called again. An interrupt is raised when the step has been taken (a
         second one at once).
         """
+        optimizer: SchedulerOptimizer | None = vars(self).get("optimizer")  # made when it is first asked for
+        with nullcontext() if optimizer is None else optimizer.hooked():
+            return self._checked_step(grad_norm)
+
+    def _checked_step(self, grad_norm: bool) -> StepInfo:
         with uninterrupted(), self._reporting():
             self._integrity.check()
             self.policies.accumulation.check_discarded()

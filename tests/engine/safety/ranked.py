@@ -258,3 +258,44 @@ def drawn(group: dist.ProcessGroup, row: dict[str, Any]) -> bool:
     for _ in range(2):
         drops(torch.ones(2, WIDTH))
     return torch.equal(torch.get_rng_state(), after)
+
+
+class Everything(nn.Module):
+    """A layer, and frozen parameters and buffers of dtypes and layouts that backends do not send."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+        values = torch.randint(1, 9, (WIDTH,), generator=torch.Generator().manual_seed(seed))
+        names = ["float8_e4m3fn", "float8_e5m2", "int8", "int16", "uint16", "uint32", "uint64"]
+        for dtype in (getattr(torch, name) for name in names):
+            self.register_parameter(
+                f"parameter_{dtype}".replace(".", "_"), nn.Parameter(values.to(dtype), requires_grad=False)
+            )
+        for dtype in (torch.float8_e4m3fn, torch.int16, torch.uint32, torch.complex64):
+            self.register_buffer(f"buffer_{dtype}".replace(".", "_"), values.to(dtype))
+        self.register_buffer("point", values[0].to(torch.float8_e5m2))
+        rows = torch.diag(values.float())
+        self.register_buffer("coo", rows.to_sparse())
+        self.register_buffer("csr", rows.to_sparse_csr())
+        self.register_buffer("csc", rows.to_sparse_csc())
+        self.register_buffer("permuted", values.view(4, -1).t())
+
+
+def share_every_dtype(group: dist.ProcessGroup, stage: int) -> dict[str, list[float]]:
+    """Return what a rank's model holds after the build and a step: rank 0's values."""
+    engine = build(Everything(dist.get_rank(group)), {"zero_stage": stage}, group)
+    engine.backward(engine.model.layer(torch.ones(2, WIDTH)).square().mean())  # type: ignore[operator]
+    engine.step()
+    frozen = {name: p for name, p in engine.full_parameters().items() if name.startswith("parameter_")}
+    held = {**frozen, **dict(engine.model.named_buffers())}
+    values = {
+        name: value.to_dense().to(torch.complex64).real.flatten().tolist() for name, value in held.items()
+    }
+    expected = dict(Everything(0).named_buffers())
+    assert all(
+        values[name] == v.to_dense().to(torch.complex64).real.flatten().tolist()
+        for name, v in expected.items()
+    )
+    engine.close()
+    return values

@@ -16,6 +16,8 @@ from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
 
 def make_groups(
     model: nn.Module, defaults: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
@@ -88,7 +90,35 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
                 " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
                 " build the engine on a new model"
             )
-    return [f"{name!r} {list(t.shape)} {t.dtype}" for name, t in [*parameters.items(), *buffers.items()]]
+    named = [*parameters.items(), *buffers.items()]
+    return [f"{name!r} {list(t.shape)} {t.dtype}{_entries(name, t.detach())}" for name, t in named]
+
+
+def _entries(name: str, tensor: Tensor) -> str:
+    """Return how many entries a sparse tensor has; UsageError for a layout that no collective sends."""
+    if tensor.layout is torch.strided:
+        return ""
+    if tensor.layout not in (torch.sparse_coo, *_COMPRESSED):
+        raise UsageError(
+            f"expected a dense or sparse tensor for {name!r}, got the layout {tensor.layout}, which ranks"
+            " cannot share; keep its values in an ordinary buffer"
+        )
+    return f" {tensor._nnz()} entries"
+
+
+def _dense_parts(tensor: Tensor) -> list[Tensor]:
+    """Return the dense tensors that hold the values of a tensor: itself, or the parts of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [_distinct(tensor)]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    compressed = (
+        [tensor.crow_indices(), tensor.col_indices()]
+        if by_rows
+        else [tensor.ccol_indices(), tensor.row_indices()]
+    )
+    return [*compressed, tensor.values()]
 
 
 def check_memory(model: nn.Module) -> None:
@@ -156,7 +186,7 @@ def prepare(
     `dtypes`, and float32 buffers to the second. Ranks have compared what `described` says of them.
     """
     shared = [(name, p.data) for name, p in parameters.items() if not is_part(p)]
-    shared += [(name, _distinct(buffer.data)) for name, buffer in buffers.items()]
+    shared += [(name, part) for name, buffer in buffers.items() for part in _dense_parts(buffer.detach())]
     works = [_broadcast(tensor, collectives, Tag(f"values of {name}")) for name, tensor in shared]
     for work in works:
         work.wait()
@@ -173,14 +203,14 @@ def _distinct(tensor: Tensor) -> Tensor:
 
 
 def _broadcast(tensor: Tensor, collectives: Collectives, tag: Tag) -> Work:
-    """Start to copy rank 0's values; tensors with gaps are copied first, because backends send contiguous
-    memory.
+    """Start to copy rank 0's values, as bytes, because backends know few dtypes; tensors with gaps are copied
+    first, because backends send contiguous memory.
     """
-    if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
-        return collectives.broadcast(tensor, 0, tag)
+    if tensor.is_contiguous():
+        return collectives.broadcast(tensor.view(-1).view(torch.uint8), 0, tag)
     copy = tensor.contiguous()
 
     def back() -> None:
         tensor.copy_(copy)
 
-    return Then(collectives.broadcast(copy, 0, tag), back)
+    return Then(collectives.broadcast(copy.view(-1).view(torch.uint8), 0, tag), back)

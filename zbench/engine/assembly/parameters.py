@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 
 import torch
 from torch import nn
@@ -88,11 +88,15 @@ class ReplicatedBuilder(ParameterBuilder):
         return Frozen(members)
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
-        for t in frozen.members:
-            make_whole(t.parameter, self.dtype, self.collectives)
-        self._store.adopt()
-        access = Access(self.collectives, self._agreement, lambda _: nullcontext(), self._store.absorb)
-        return GradientHooks(self._store.param_infos, sink.accept, self.model), access
+        hooks = GradientHooks(self._store.param_infos, sink.accept, self.model)
+        with ExitStack() as undo:
+            undo.callback(hooks.remove)
+            hooks.attach()
+            for t in frozen.members:
+                make_whole(t.parameter, self.dtype, self.collectives)
+            self._store.adopt()
+            undo.pop_all()
+        return hooks, Access(self.collectives, self._agreement, lambda _: nullcontext(), self._store.absorb)
 
 
 class ShardedBuilder(ParameterBuilder):
@@ -127,13 +131,18 @@ class ShardedBuilder(ParameterBuilder):
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
         gatherer, param_infos = self._gatherer, self._store.param_infos
-        frozen.fill(lambda t: whole_values(t.parameter, self.collectives))
-        for store in gatherer.stores:
-            store.adopt()
         access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
         modules = find_leaves(self.model, self.spec.leaf_modules)
         leaves = LeafModules(modules, gatherer, param_infos, sink.absent)
-        return GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves), access
+        hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves)
+        with ExitStack() as undo:
+            undo.callback(hooks.remove)
+            hooks.attach()
+            frozen.fill(lambda t: whole_values(t.parameter, self.collectives))
+            for store in gatherer.stores:
+                store.adopt()
+            undo.pop_all()
+        return hooks, access
 
 
 PARAMETER_BUILDERS: dict[type[Parameters], type[ParameterBuilder]] = {

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from zbench.engine.checkpoint.files import Saves
 from zbench.engine.checkpoint.state import StateEntry
 
-_WHOLE = ("engine.", "group.", "step.", "buffer.")  # small: every rank has them
+_WHOLE = ("engine.", "group.", "group_of.", "step.", "buffer.")  # small: every rank has them
 
 
 class DistributedState:

@@ -3,7 +3,7 @@
 `param.NAME` float32 master weights and `exp_avg.NAME`, `exp_avg_sq.NAME`, `max_exp_avg_sq.NAME` in the
 moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64); `frozen.NAME`,
 `buffer.NAME` what is not trained; `engine.steps` (int64), `engine.loss_scale` (float64: scale, good steps)
-and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
+`group.N` (float64: lr, beta1, beta2, eps, weight decay) and `group_of.NAME` (int64: N of a trained one).
 """
 
 import itertools
@@ -135,6 +135,7 @@ class EngineState:
                 [self.scaling.scale, self.scaling.good_steps], dtype=torch.float64
             ),
             **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
+            **{f"group_of.{t.name}": torch.tensor(t.group) for t in self.param_infos},
             **{f"step.{t.name}": torch.tensor(o.count - o.skipped_steps[t.index]) for t in self.param_infos},
         }
 
@@ -168,13 +169,39 @@ class EngineState:
         ]
         scale, good = state["engine.loss_scale"].tolist()
         self.scaling.resume(scale, int(good))
-        for k, group in enumerate(o.groups):
-            if f"group.{k}" in state:
-                lr, beta1, beta2, eps, decay = state[f"group.{k}"].tolist()
-                group.update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+        for k, saved in self.saved_groups(state).items():
+            lr, beta1, beta2, eps, decay = state[f"group.{saved}"].tolist()
+            o.groups[k].update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
         for name, buffer in self.model.named_buffers():
             if f"buffer.{name}" in state:
                 buffer.copy_(state[f"buffer.{name}"])
+
+    def saved_groups(self, state: Mapping[str, Tensor]) -> dict[int, int]:
+        """Return which group of a state each optimizer group continues: the one that its parameters were in.
+
+        A group whose parameters were all frozen there continues none. UsageError if the state divides the
+        parameters in another way.
+        """
+        saved: dict[int, tuple[int, str]] = {}
+        for t in self.param_infos:
+            number = state.get(f"group_of.{t.name}")
+            if number is None or f"group.{int(number)}" not in state:
+                continue
+            there, first = saved.setdefault(t.group, (int(number), t.name))
+            if there != int(number):
+                raise UsageError(
+                    _other_groups(f"{first!r} and {t.name!r} are in one group here, and were in two there")
+                )
+        continued: dict[int, str] = {}
+        for there, name in saved.values():
+            if there in continued:
+                raise UsageError(
+                    _other_groups(
+                        f"{continued[there]!r} and {name!r} are in two groups here, and were in one there"
+                    )
+                )
+            continued[there] = name
+        return {k: there for k, (there, _) in saved.items()}
 
     def _check(self, state: Mapping[str, Tensor]) -> dict[str, str]:
         """Return the key that holds each parameter's values; UsageError if the state does not fit."""
@@ -200,7 +227,9 @@ class EngineState:
                 )
         moments = {f"{kind}.{t.name}": t.parameter for t in self.param_infos for kind in MOMENTS}
         buffers = {f"buffer.{name}": buffer for name, buffer in self.model.named_buffers()}
-        check_others(state, self._numbers(), {**moments, **buffers})
+        groups = {key: torch.zeros(5) for key in state if key.startswith("group.")}
+        check_others(state, {**self._numbers(), **groups}, {**moments, **buffers})
+        self.saved_groups(state)
         return key_of
 
     def _master(self, s: Segment) -> Tensor:
@@ -253,6 +282,13 @@ class EngineState:
         for out, shard, at in pieces:
             out.copy_(gathered[shard, at : at + len(out)])
         return values
+
+
+def _other_groups(difference: str) -> str:
+    return (
+        f"the state to load has other optimizer groups: {difference}; give the engine the param_groups that"
+        " the state was saved with (their order is free)"
+    )
 
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:

@@ -1,6 +1,7 @@
 """The engine's optimizer as torch's schedulers and training loops know one."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Never, Protocol
 
 import torch
@@ -19,6 +20,12 @@ _STATE_REFUSAL = (
 )
 
 
+class SavedGroups(Protocol):
+    """The part of an engine's state that knows which group of a state each optimizer group continues."""
+
+    def saved_groups(self, state: Mapping[str, Tensor]) -> dict[int, int]: ...
+
+
 class OptimizedEngine(Protocol):
     """What a torch optimizer does, done by an engine."""
 
@@ -28,6 +35,7 @@ class OptimizedEngine(Protocol):
     def zero_grad(self) -> None: ...
     def state_dict(self) -> dict[str, Tensor]: ...
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+    def checked_state(self) -> "SavedGroups": ...
 
 
 class SchedulerOptimizer(torch.optim.Optimizer):
@@ -40,7 +48,7 @@ class SchedulerOptimizer(torch.optim.Optimizer):
         defaults = {key: value for key, value in groups[0].items() if key != "params"}
         super().__init__([group for group in groups if group["params"]], defaults)
         self.param_groups, self.state = groups, _StateElsewhere()  # type: ignore[assignment]
-        self._engine = engine
+        self._engine, self._runs_hooks = engine, False
 
     def __setattr__(self, name: str, value: object) -> None:
         """Raise UsageError for other groups or another state: no step would read them."""
@@ -56,8 +64,24 @@ class SchedulerOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._engine.step()
+        self._runs_hooks = True  # torch has wrapped this method: it calls the hooks
+        try:
+            self._engine.step()
+        finally:
+            self._runs_hooks = False
         return loss
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Call the hooks on this optimizer's step before and after a step that the engine was asked for."""
+        if self._runs_hooks:
+            yield
+            return
+        for hook in tuple(self._optimizer_step_pre_hooks.values()):
+            hook(self, (), {})
+        yield
+        for hook in tuple(self._optimizer_step_post_hooks.values()):
+            hook(self, (), {})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the step that has begun."""
@@ -75,8 +99,9 @@ class SchedulerOptimizer(torch.optim.Optimizer):
                 " another optimizer; engine.load_state_dict takes such tensors by name (exp_avg.NAME, ...)"
             )
         self._engine.load_state_dict(state["state"])
-        for group, loaded in zip(self.param_groups, state["param_groups"], strict=True):
-            group.update(loaded)
+        for number, saved in self._engine.checked_state().saved_groups(state["state"]).items():
+            values = {key: value for key, value in state["param_groups"][saved].items() if key != "params"}
+            self.param_groups[number].update(values)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise UsageError: an engine trains what it was built with."""

@@ -9,8 +9,11 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.parameters.released import memory_of, show
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.transport.buffers import in_place, share_storage
+from zbench.errors import UsageError
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +51,34 @@ def write_segments(
         for s in segments[member.index]:
             part = flat[s.flat - start : s.flat - start + s.length]
             place(s)[: part.numel()].copy_(part)
+
+
+def put_back(info: ParamInfo, view: Tensor) -> bool:
+    """Give a parameter its memory in the engine again where it has other memory, with the values that it has.
+
+    `p.set_`, and the parametrizations of torch.nn.utils, which call it, give a parameter other memory. view:
+    its memory here, of its shape. Returns whether values were taken over. UsageError for another shape, and
+    for the same memory in another order (`p.t_()`): torch's optimizers disagree about the moments then.
+    """
+    values = memory_of(info.parameter)
+    if in_place(values, view):
+        return False
+    alike = values.shape == view.shape and values.dtype == view.dtype and values.device == view.device
+    if not alike or share_storage(values, view):
+        raise UsageError(
+            f"expected {info.name!r} as it was when the engine was built, {_described(view)}, found"
+            f" {_described(values)}; undo that and assign values of its shape (p.data = values), or change"
+            " the model before build_engine"
+        )
+    view.copy_(values)
+    show(info.parameter, view)
+    return True
+
+
+def _described(values: Tensor) -> str:
+    return (
+        f"{values.dtype} of shape {list(values.shape)} and strides {list(values.stride())} on {values.device}"
+    )
 
 
 class Parameters(ABC):

@@ -23,7 +23,7 @@ from zbench.errors import UsageError
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 F = TypeVar("F", bound=Callable[..., Any])
-_COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
+_RECOMPUTING = "torch.utils.checkpoint"  # the module of such hooks
 _CONTEXT = -1  # the caller of every context
 _LOW = 0.25  # of the window: gathers in bursts wake the ranks' threads less often
 _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that ends is longer
@@ -131,9 +131,10 @@ class Gatherer:
 
     @uncompiled
     def end_use(self, groups: Sequence[ShardedGroup]) -> None:
-        """What was begun has ended, well or not."""
+        """What was begun has ended, well or not. UsageError for a weight with other memory."""
         for group in groups:
             group.frames -= 1
+        for group in groups:
             self.release(group)
 
     @uncompiled
@@ -230,8 +231,10 @@ class Gatherer:
             explain_torch_func(error)
             raise
         finally:
-            self.end_use(groups)
-            self.leave()
+            try:
+                self.end_use(groups)
+            finally:
+                self.leave()
 
 
 class Packer:
@@ -270,8 +273,10 @@ def _top_hooks() -> Hooks | None:
 
 
 def _keeps_nothing(hooks: Hooks | None) -> bool:
-    """Return whether these hooks are torch's own that recompute or copy, and so keep no parameter."""
-    return hooks is not None and getattr(hooks[0], "__module__", "") in _COPYING
+    """Return whether these hooks are torch's own that recompute, and so keep no parameter. Those of
+    `save_on_cpu` do not count: of a model on the CPU they keep the tensor itself.
+    """
+    return hooks is not None and getattr(hooks[0], "__module__", "") == _RECOMPUTING
 
 
 class GatherOrder:

@@ -31,12 +31,20 @@ class GradientHooks:
         model: nn.Module,
         gatherer: Gatherer | None = None,
     ) -> None:
-        self._accept = accept
-        self._of_model = vars(model)
-        self._of_model[_READ_BY_DDP] = _NoDistributedDataParallel()
-        self._handles = [_hooked(t.parameter, partial(self._take, t.index)) for t in param_infos]
-        self._taking = [(t, handle.id) for t, handle in zip(param_infos, self._handles, strict=True)]
-        self._handles += _state_hooks(model.modules(), gatherer)
+        self._model, self._param_infos, self._accept = model, param_infos, accept
+        self._gatherer_of_states = gatherer
+        self._handles: list[Any] = []
+        self._taking: list[tuple[ParamInfo, int]] = []
+
+    def attach(self) -> None:
+        """Register every hook; what an error leaves registered, `remove` takes off."""
+        vars(self._model)[_READ_BY_DDP] = _NoDistributedDataParallel()
+        for t in self._param_infos:
+            handle = _hooked(t.parameter, partial(self._take, t.index))
+            self._handles.append(handle)
+            self._taking.append((t, handle.id))
+        for handle in _state_hooks(self._model.modules(), self._gatherer_of_states):
+            self._handles.append(handle)
 
     def begin(self, *, only: bool) -> None:
         """Begin a backward; `only`: it is the step's only one, as far as is known. Gradients are taken after
@@ -71,7 +79,7 @@ class GradientHooks:
 
     def remove(self) -> None:
         """Unregister every hook."""
-        self._of_model.pop(_READ_BY_DDP, None)
+        vars(self._model).pop(_READ_BY_DDP, None)
         for handle in self._handles:
             handle.remove()
 
@@ -119,8 +127,8 @@ class GatheredForward:
     def __init__(
         self, module: nn.Module, number: int, gatherer: Gatherer, leaf: LeafModules | None = None
     ) -> None:
-        self._inner = module.forward
         self._was_set = "forward" in vars(module)
+        self._set = module.forward
         self._module, self._number, self._gatherer = module, number, gatherer
         self._leaf = leaf
         own = module._parameters
@@ -128,9 +136,14 @@ class GatheredForward:
         self._groups = gatherer.groups_of(module.parameters() if leaf else module._parameters.values())
         self._whole = leaf is not None or not any(True for _ in module.children())
         self.closed = False
-        update_wrapper(self, self._inner)
+        update_wrapper(self, self._set)
         self.__code__ = type(self).__call__.__code__  # torch.export looks for it
         module.forward = self
+
+    @property
+    def _inner(self) -> Callable[..., Any]:
+        """The module's own forward: what was set on it, else what its class has now."""
+        return self._set if self._was_set else own_forward(self._module)
 
     @partial(uncompiled, calls=True)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,8 +164,10 @@ class GatheredForward:
             raise
         finally:
             self._own.held -= compiled
-            gatherer.end_use(groups)
-            gatherer.leave()
+            try:
+                gatherer.end_use(groups)
+            finally:
+                gatherer.leave()
         if watch:
             watch(outputs)
         return outputs
@@ -197,16 +212,21 @@ class GatherHooks(GradientHooks):
         leaves: LeafModules,
     ) -> None:
         super().__init__(param_infos, accept, model, gatherer)
-        self._gatherer = gatherer
-        modules = [(k, m) for k, m in enumerate(model.modules())]
-        self._owners = [m for _, m in modules if any(p is not None for p in m._parameters.values())]
-        for module in self._owners:
-            module._parameters = WatchedParameters(module._parameters, gatherer.touch)
-        self._forwards = [
-            GatheredForward(m, k, gatherer, leaves if m in leaves.modules else None)
-            for k, m in modules
-            if k == 0 or m in leaves.modules or gatherer.groups_of(m._parameters.values())
-        ]
+        self._gatherer, self._leaves = gatherer, leaves
+        self._owners: list[nn.Module] = []
+        self._forwards: list[GatheredForward] = []
+
+    def attach(self) -> None:
+        super().attach()
+        gatherer, leaves, modules = self._gatherer, self._leaves, list(enumerate(self._model.modules()))
+        for _, module in modules:
+            if any(p is not None for p in module._parameters.values()):
+                module._parameters = WatchedParameters(module._parameters, gatherer.touch)
+                self._owners.append(module)
+        for k, module in modules:
+            is_leaf = module in leaves.modules
+            if k == 0 or is_leaf or gatherer.groups_of(module._parameters.values()):
+                self._forwards.append(GatheredForward(module, k, gatherer, leaves if is_leaf else None))
 
     def after_backward(self) -> None:
         self._gatherer.release_all()

@@ -17,12 +17,18 @@ _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"
 
 
 def check_unused(model: nn.Module) -> None:
-    """Raise UsageError for a model that something else distributes, and for a parameter that another engine
-    trains, or that holds a gradient.
+    """Raise UsageError for a model that something else distributes, for a module that takes no hooks,
+    and for a parameter that another engine trains, or that holds a gradient.
     """
     for module in model.modules():
         if wrapper := _WRAPPERS.intersection(kind.__name__ for kind in type(module).__mro__):
             raise UsageError(f"{wrapper.pop()}: {NOT_DISTRIBUTED}")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(
+                f"expected modules of Python, but {name!r} is a TorchScript module, which takes no hooks;"
+                " build the engine on the module that was scripted (torch.compile works on it)"
+            )
     named = dict(model.named_parameters())
     for name, parameter in named.items():
         if owner_of(parameter) is not None:

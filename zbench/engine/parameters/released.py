@@ -132,7 +132,8 @@ class Whole(Trained):
                 f" {present.device}, as the engine keeps it, got {values.dtype} of shape"
                 f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
-        present.copy_(values)
+        shares = values.untyped_storage()._cdata == present.untyped_storage()._cdata  # p.data = p.data.t()
+        present.copy_(values.clone() if shares else values)
         data_is_read(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
@@ -263,6 +264,11 @@ def set_refusal(parameter: nn.Parameter, text: str) -> None:
 def set_values(parameter: nn.Parameter, kind: type[nn.Parameter], values: Tensor) -> None:
     """Give the parameter the class `kind`, and `values` as its memory."""
     parameter.__class__ = kind
+    show(parameter, values)
+
+
+def show(parameter: nn.Parameter, values: Tensor) -> None:
+    """Give a parameter whose values are here `values` as its memory."""
     _BASE.data.__set__(parameter, values)
 
 

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 
 from zbench.engine.memory.kinds import Memory
-from zbench.engine.parameters.base import Parameters, ParamInfo
+from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
 from zbench.engine.parameters.edits import Contents, watch_collectives
 from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
-from zbench.engine.transport.buffers import place
 from zbench.engine.transport.works import All
-from zbench.errors import UsageError
 
 _UPDATED = Tag("the weights after a step")
 
@@ -74,7 +72,8 @@ class ReplicatedParameters(Parameters):
         """Report the parameters that user code has changed since the last step."""
         edited = set()
         for t, version in zip(self.param_infos, self._versions, strict=True):
-            if data_was_read(t.parameter) or t.parameter._version != version or self._replaced(t):
+            other_memory = put_back(t, self._view(t))
+            if data_was_read(t.parameter) or t.parameter._version != version or other_memory:
                 edited.add(t.index)
         if edited or self._written:
             self._report(edited | self._hidden())
@@ -96,19 +95,6 @@ class ReplicatedParameters(Parameters):
         for s in self.shard.segments:
             if s.parameter in edited:
                 self.on_edit(s, self.owned(s))
-
-    def _replaced(self, t: ParamInfo) -> bool:
-        """Whether `p.data = values` gave an unwatched parameter other memory; its values are taken over."""
-        if self._watched or place(t.parameter) == place(self._view(t)):
-            return False
-        given, view = t.parameter.data, self._view(t)
-        if given.shape != view.shape:
-            raise UsageError(
-                f"p.data = values: expected shape {list(view.shape)} for {t.name!r}, got {list(given.shape)}"
-            )
-        view.copy_(given)
-        t.parameter.data = view
-        return True
 
     def leave(self) -> None:
         for t in self.param_infos:

@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
-from zbench.engine.parameters.base import Parameters, ParamInfo
+from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
 from zbench.engine.parameters.edits import watch_collectives
 from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.released import (
@@ -292,8 +292,15 @@ class ShardedParameters(Parameters):
 
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
+        assert group.full is not None
         for m in group.members:
-            if data_was_read(m.info.parameter) or m.info.parameter._version != m.version:
+            other_memory = put_back(m.info, group.full[m.start : m.stop].view(m.shape))
+            if data_was_read(m.info.parameter) or m.info.parameter._version != m.version or other_memory:
+                self._take_edit(group, m)
+
+    def absorb_hidden(self) -> None:
+        for group in self.groups:
+            for m in group.members if group.resident and group.is_whole else ():
                 self._take_edit(group, m)
 
     @_apart

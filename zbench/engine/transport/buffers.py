@@ -16,6 +16,17 @@ def place(tensor: Tensor) -> tuple[int, int]:
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.element_size()
 
 
+def in_place(tensor: Tensor, view: Tensor) -> bool:
+    """Whether a tensor has the memory, the shape and the strides of a view."""
+    if tensor.untyped_storage()._cdata != view.untyped_storage()._cdata:
+        return False
+    return (tensor.storage_offset(), tensor.shape, tensor.stride()) == (
+        view.storage_offset(),
+        view.shape,
+        view.stride(),
+    )
+
+
 def share_storage(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors may overlap."""
     return place(one)[0] == place(other)[0]
