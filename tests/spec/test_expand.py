@@ -242,3 +242,22 @@ def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> Non
     assert combinations(chosen, 2) == combinations(possible, 2)
     assert len(chosen) < 14
     assert expansion.invalid == []
+
+
+ENGINES = ["builtin", "ddp", "zero_redundancy", "fsdp2"]
+
+
+@pytest.mark.parametrize(
+    "sweep", [{"axes": {"engine": ENGINES}}, {"include": [{"engine": name} for name in ENGINES]}]
+)
+def test_an_engine_without_a_stage_takes_its_own(sweep: dict[str, Any]) -> None:
+    trials = expand(sweep_from_mapping(sweep)).trials
+    stages = {trial.engine.engine: trial.engine.zero_stage for trial in trials}
+    assert stages == {"builtin": 0, "ddp": 0, "zero_redundancy": 1, "fsdp2": 3}
+
+
+@pytest.mark.parametrize("sweep", [{"engine": {"zero_stage": 0}, "axes": {}}, {"axes": {"zero_stage": [0]}}])
+def test_a_stage_that_is_given_is_never_replaced(sweep: dict[str, Any]) -> None:
+    axes = {**sweep["axes"], "engine": ENGINES}
+    trials = expand(sweep_from_mapping({**sweep, "axes": axes})).trials
+    assert {trial.engine.engine for trial in trials} == {"builtin", "ddp"}

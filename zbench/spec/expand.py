@@ -21,12 +21,14 @@ from zbench.spec.ds_config import with_ds_config
 from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
-from zbench.spec.peers import peer_conflicts
+from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
+
+_STAGE = ("engine", "zero_stage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ class Points:
             config = with_environment(config, sweep.environments, sweep.place)
             key = "engine.ds_config"
             config = with_ds_config(config, values.keys(), sweep.place)
+            if _STAGE not in values and _STAGE[1] not in sweep.engine.model_fields_set:
+                config = with_own_stage(config)
             key = "workload.global_batch_size"
             config = with_accumulation(config)
         except ValueError as error:

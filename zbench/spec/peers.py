@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from zbench.errors import nearest
 from zbench.spec import environments
@@ -109,6 +110,17 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
             " or accumulation_mode: micro_steps",
         )
+
+
+def with_own_stage(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose file names no zero_stage with the stage that its engine has: DDP's is 0,
+    ZeroRedundancyOptimizer's 1, FSDP2's 3.
+    """
+    engine = config["engine"]
+    peer = PEERS.get(engine["engine"])
+    if peer is None or engine["zero_stage"] in peer.stages:
+        return config
+    return {**config, "engine": {**engine, "zero_stage": max(peer.stages)}}
 
 
 def begins_rounded(engine: EngineSpec) -> bool:
