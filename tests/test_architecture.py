@@ -36,12 +36,13 @@ MAY_IMPORT = {  # package -> the packages below it
     "analysis": {"spec", "record"},
     "tune": {"spec", "record", "job", "launch", "analysis", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
-    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "estimate"},
-    "results": {"spec", "record", "analysis", "report", "cli"},  # the Python face
+    "app": {"spec", "record", "launch", "analysis", "tune", "report", "estimate"},
+    "results": {"spec", "record", "analysis", "report", "app"},  # the Python face
+    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "estimate", "app"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
 TORCH_FREE = {"spec", "record", "job", "analysis", "report"}
-TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
+TORCH_FREE_ON_IMPORT = {"app", "cli", "launch", "tune"}
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 NOT_CODE = {
@@ -112,6 +113,10 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
 def files_of(*packages: str) -> list[Path]:
     return [path for path in FILES if package_of(path) in packages]
 
@@ -128,6 +133,12 @@ def test_imports_point_downward() -> None:
             assert packages <= MAY_IMPORT[here], f"{name_of(path)} imports upward"
 
 
+def test_no_files_import_one_another_in_a_circle() -> None:
+    """Not even where one of the imports is inside a function."""
+    graph = {module_name(path): {*own(path)} - {module_name(path)} for path in FILES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
 def test_only_assembly_knows_the_specification() -> None:
     for path in files_of("engine"):
         above = ("zbench.spec", "zbench.engine.assembly")
@@ -138,7 +149,7 @@ def test_only_assembly_knows_the_specification() -> None:
 
 def test_commands_import_neither_engine_nor_worker() -> None:
     not_ours = {"engine", "worker", "workloads", "verify", "measure", "peers", "tune"}
-    for path in files_of("cli"):
+    for path in files_of("app", "cli"):
         at_start = {name.split(".")[1] for name in own(path, lazy=False)}
         assert not at_start & not_ours, name_of(path)
         assert not outside(path, lazy=False) & {"torch", "optuna", "scipy", "numpy"}, name_of(path)
@@ -214,7 +225,8 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "engine": 7831,
     "spec": 3322,
     "launch": 3460,
-    "cli": 2668,
+    "app": 690,
+    "cli": 2130,
     "report": 2686,
     "analysis": 2186,
     "job": 320,

@@ -18,11 +18,11 @@ from zbench.analysis import settings
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank_run
 from zbench.analysis.rows import Row
-from zbench.cli import compare as compare_command
-from zbench.cli import console
-from zbench.cli import sweep as sweep_command
-from zbench.cli.conclusion import Request
-from zbench.cli.options import DEFAULT_OUTPUT_DIR
+from zbench.app import DEFAULT_OUTPUT_DIR
+from zbench.app.compare import compare_stored
+from zbench.app.request import Request, from_file
+from zbench.app.sweep import measured
+from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError
 from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -127,17 +127,15 @@ def sweep(
     source: a sweep file, the name of a shipped one, or the content of one as a mapping; paths in a mapping
     are relative to the working directory. set: key -> value. quiet: show no progress on stderr.
     """
-    console.reset()
-    console.state.quiet = quiet
     texts_of_set = [f"{key}={json.dumps(value)}" for key, value in (set or {}).items()]
     if isinstance(source, Mapping):
         asked = sweep_from_mapping(source, texts_of_set, inputs=True)
         request = Request(asked, Path.cwd(), Path(output_dir), settings=tuple(texts_of_set))
     else:
-        request = sweep_command.from_file(Path(source), Path(output_dir), texts_of_set)
+        request = from_file(Path(source), Path(output_dir), texts_of_set)
     if not request.sweep.search.is_listed:
         raise UsageError("this sweep is a search; run it by `zbench tune`, and load its results")
-    path, _, failure = sweep_command.measured(request)
+    path, _, failure = measured(request, Voice(quiet=quiet))
     if failure is not None:
         raise failure
     return Results.at(path)
@@ -157,7 +155,7 @@ def compare(
         settings.check_alpha(alpha), settings.parse_thresholds(list(thresholds), paired=False), across=across
     )
     first, second = (str(one.path if isinstance(one, Results) else one) for one in (base, head))
-    comparison = compare_command.compare_stored(first, second, asked, Path(output_dir))
+    comparison = compare_stored(first, second, asked, Path(output_dir), Voice())
     assert comparison is not None, "there are two sides"
     return Compared(comparison)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from analysis.synthetic import record
 
-from zbench.cli.conclusion import exit_code
+from zbench.app.runs import exit_code
 from zbench.errors import ExitCode
 
 

@@ -1,42 +1,21 @@
 """`zbench compare`: is HEAD slower, bigger or wrong against BASE? Answers with an exit code CI can trust."""
 
-import hashlib
-import math
-import re
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from zbench.analysis import settings as read
-from zbench.analysis import sources as stored
-from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
-from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
-from zbench.analysis.noise import noise_between_runs
-from zbench.analysis.paired import Side
+from zbench.analysis.compare import Comparison
 from zbench.analysis.settings import Settings
-from zbench.analysis.trials import Source
+from zbench.app.compare import compare_stored, measure, parse_blocks, samples_file
 from zbench.cli import console, options
 from zbench.errors import UsageError
-from zbench.launch.revisions import Version, git, version_of
-from zbench.launch.samples import KeptSamples
-from zbench.launch.sampling import Sampler
-from zbench.record.environment import fingerprint, machine_facts
-from zbench.record.record import Record
-from zbench.record.store import new_run_id
 from zbench.report import exports
 from zbench.report.exports import table
-from zbench.report.text import plural
-from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep
-from zbench.spec.sweep import dump_sweep
 
 Format = Literal["table", "markdown", "json", "csv", "junit"]
 _PAIRED = "Paired measurement (--paired)"
-_LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
 def _of_paired(metavar: str, help: str) -> Any:
@@ -119,6 +98,7 @@ def command(
         read.parse_fail_on(fail_on),
         across,
     )
+    voice = console.voice()
     if paired:
         if sweep is None:
             raise UsageError("--paired runs a sweep with both versions; name its file with --sweep FILE")
@@ -127,9 +107,9 @@ def command(
         if save_baseline is not None:
             raise UsageError("--save-baseline saves stored results and --paired stores none; leave one out")
         comparison: Comparison | None = measure(
-            (base, head), sweep, parse_blocks(blocks), settings,
+            (base, head), sweep, parse_blocks(blocks), settings, voice,
             overrides=overrides, seed=seed,
-            kept=_kept(output_dir, resume), max_seconds=options.seconds(max_time, "--max-time"),
+            kept=samples_file(output_dir, resume), max_seconds=options.seconds(max_time, "--max-time"),
         )  # fmt: skip
     else:
         of_paired: dict[str, object] = {
@@ -139,44 +119,12 @@ def command(
         for name, value in of_paired.items():
             if value is not None:
                 raise UsageError(f"--{name} needs --paired; add --paired, or leave --{name} out")
-        comparison = compare_stored(base, head, settings, output_dir, save_baseline)
+        comparison = compare_stored(base, head, settings, output_dir, voice, save_baseline)
     if comparison is not None:
         if all_formats is not None:
             exports.write(exports.files(comparison), all_formats)
         _print(comparison, "json" if console.state.json else output_format)
         raise typer.Exit(int(comparison.exit_code))
-
-
-def compare_stored(
-    base: str, head: str | None, settings: Settings, output_dir: Path, save_baseline: str | None = None
-) -> Comparison | None:
-    """Compare two stored results, and save the baseline; None if there is only one of them."""
-    base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
-    if head is None and save_baseline is None:
-        raise UsageError("expected BASE and HEAD, or BASE and --save-baseline NAME to save it; add one")
-    loaded = [stored.load_results(name, output_dir) for name in (base, head) if name is not None]
-    for results in loaded:
-        if results.source.path and stored.is_torn(Path(results.source.path)):
-            console.warn(f"{results.source.path} ends in the middle of a record, which is left out")
-    comparison = None
-    if len(loaded) == 2:
-        require_two_runs(loaded[0].source, loaded[1].source)
-        noise = noise_between_runs(loaded[0], loaded[1], output_dir) if settings.run_noise is None else None
-        comparison = compare_runs(loaded[0], loaded[1], settings, noise)
-    if save_baseline is not None:
-        place = stored.save_baseline(save_baseline, loaded[-1], output_dir)
-        console.note(f"baseline {save_baseline}: {place}; next: zbench compare {save_baseline} last")
-    return comparison
-
-
-def _branch(name: str | None) -> str | None:
-    """Return the baseline's name for `@BRANCH`, or for `@`, the branch that is checked out here."""
-    if name is None or not name.startswith("@"):
-        return name
-    branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
-    if not branch:
-        raise UsageError("`@` names the branch checked out here, but this is no git repository; use a name")
-    return stored.branch_baseline(branch)
 
 
 def _print(comparison: Comparison, output_format: str) -> None:
@@ -186,91 +134,3 @@ def _print(comparison: Comparison, output_format: str) -> None:
     render, _ = exports.FORMATS[output_format]
     console.state.document_printed = output_format == "json"
     console.data(render(comparison))
-
-
-def _kept(output_dir: Path, resume: str | None) -> Path:
-    """Return the file of a measurement's samples: a new one, or that of the measurement to continue."""
-    place = output_dir / "paired"
-    if resume is None:
-        return place / f"{new_run_id(output_dir)}.jsonl"
-    path = max(place.glob("*.jsonl"), default=place) if resume == "last" else Path(resume)
-    if not path.is_file():
-        raise UsageError(f"--resume {resume}: no such measurement; expected a file of {place}, or `last`")
-    return path
-
-
-def measure(
-    sides: tuple[str, str],
-    file: Path,
-    blocks: tuple[int, int],
-    settings: Settings,
-    *,
-    overrides: Sequence[str] = (),
-    seed: int | None = None,
-    question: Question | None = None,
-    kept: Path | None = None,
-    max_seconds: float = math.inf,
-) -> Comparison:
-    """Install or find both versions, take their samples in turn, and return the comparison.
-
-    sides: the revisions or interpreters of base and head. blocks: the least and the most. question: what the
-    blocks decide; None asks whether the change is within the margin. kept: the file of samples; None keeps
-    none.
-    """
-    plan = Plan(*blocks, seed or 0)
-    check_plan(plan, settings.alpha)
-    asked = load_sweep(file, list(overrides))
-    if not expand(asked).trials:
-        raise UsageError(f"{file} has no configuration that can run; `zbench plan {file}` prints why")
-    base, head = (version_of(side, console.note) for side in sides)
-    taker = _Taker(Sampler(file, tuple(overrides), console.note), {"base": base, "head": head})
-    about = {
-        "base": base.commit or str(base.python),
-        "head": head.commit or str(head.python),
-        "sweep": hashlib.sha256(dump_sweep(asked).encode()).hexdigest()[:16],
-        "blocks": blocks,
-        "seed": plan.seed,
-        "alpha": settings.alpha,
-        "machine": fingerprint(machine_facts()),
-    }
-    base_source, head_source = (
-        Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
-        for version in (base, head)
-    )
-    with closing(KeptSamples(taker, kept, about, max_seconds=max_seconds)) as samples:
-        try:
-            return PairedMeasurement(
-                base_source, head_source, plan, settings, samples, console.note, question
-            ).run()
-        finally:
-            if kept is not None:
-                count = plural(samples.taken, "sample")
-                console.note(f"{count} kept; the same command with --resume {kept} continues from there")
-
-
-@dataclass(frozen=True, slots=True)
-class _Taker:
-    """Takes samples of the two versions (`launch.samples.Taker`)."""
-
-    sampler: Sampler
-    versions: Mapping[Side, Version]
-
-    def take(self, side: Side) -> list[Record]:
-        return self.sampler.take(self.versions[side])
-
-    def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]] | None:
-        return self.sampler.take_in_turns(self.versions[first], self.versions[second])
-
-    def remember(self, side: Side, sample: Sequence[Record]) -> None:
-        self.sampler.remember(self.versions[side], sample)
-
-
-def parse_blocks(text: str | None) -> tuple[int, int]:
-    """Return the least and the most blocks of a text such as `8:24`, `12` (least and most) or `0` (none)."""
-    if text is None:
-        return _LEAST_BLOCKS, _MOST_BLOCKS
-    match = re.fullmatch("([0-9]+)(?::([0-9]+))?", text)
-    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 1)
-    if (least == 0) != (most == 0):
-        raise UsageError(f"--blocks: expected a number of blocks or MIN:MAX, such as 8:24, got {text!r}")
-    return least, most

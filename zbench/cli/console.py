@@ -1,21 +1,17 @@
 """How a command prints: results to stdout, everything else to stderr, in colour if the stream supports it."""
 
 import json
-import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zbench.app.voice import Voice
 from zbench.errors import UsageError
 from zbench.report.text import printable_lines
 
 if TYPE_CHECKING:
     from zbench.report.screen import Screen
-
-_PIPE_WIDTH = 10_000
-"""Columns of a pipe or file, where lines are not wrapped."""
 
 
 @dataclass(slots=True)
@@ -65,40 +61,26 @@ def write_new(path: Path, text: str) -> None:
         raise UsageError(f"{path} cannot be written ({error.strerror}); name another place") from None
 
 
+def voice() -> Voice:
+    """Return what says things on stderr, as loud as the flags say."""
+    return Voice(state.quiet, state.no_color)
+
+
 def note(text: str) -> None:
     """Print a notice on stderr, unless -q is set."""
-    if not state.quiet:
-        _say(text)
+    voice().note(text)
 
 
 def warn(text: str) -> None:
     """Print a warning on stderr; the command continues."""
-    _say(text, f"{_painted('warning:', '33')} ")
+    voice().warn(text)
 
 
 def error(text: str) -> None:
     """Print why the command ends, on stderr."""
-    _say(text, f"{_painted('error:', '1;31')} ")
+    voice().error(text)
 
 
-def colored(stream: Any) -> bool:
-    """Whether to write colour to this stream: a terminal, without NO_COLOR, --no-color and TERM=dumb."""
-    wanted = not state.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and bool(stream.isatty())
-
-
-def rich_console(*, stderr: bool = False) -> "Screen":
-    """Return a screen on stdout (or stderr) that honours the colour flags; wide when it is no terminal."""
-    from zbench.report.screen import Screen
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else shutil.get_terminal_size((_PIPE_WIDTH, 0)).columns
-    return Screen(stderr=stderr, no_color=not colored(stream), width=width)
-
-
-def _painted(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colored(sys.stderr) else text
-
-
-def _say(text: str, mark: str = "") -> None:
-    print(f"{mark}{printable_lines(text)}", file=sys.stderr, flush=True)
+def rich_console() -> "Screen":
+    """Return a screen on stdout."""
+    return voice().screen(stderr=False)

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from zbench.analysis.noise import NoiseReport, noise_report
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
+from zbench.app.compare import measure, parse_blocks
 from zbench.cli import console, options
-from zbench.cli.compare import measure, parse_blocks
 from zbench.errors import ExitCode, ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
@@ -102,7 +102,7 @@ def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> E
         if sweep is None:
             file.write_text(json.dumps(_NOISE_SWEEP))
         sides, settings = (sys.executable, sys.executable), Settings(thresholds=PAIRED_THRESHOLDS)
-        comparison = measure(sides, file, parse_blocks(blocks), settings, seed=seed)
+        comparison = measure(sides, file, parse_blocks(blocks), settings, console.voice(), seed=seed)
     noise = noise_report(comparison)
     code = ExitCode.REGRESSION if noise.alarms else ExitCode.PASS
     if console.state.json:

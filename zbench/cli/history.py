@@ -1,28 +1,20 @@
 """`zbench history`: every configuration over all runs, with the commits where its level changed."""
 
-import contextlib
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from zbench.analysis.history import Series, history
-from zbench.analysis.settings import check_alpha
-from zbench.analysis.sources import load_results
-from zbench.analysis.trials import RunResults
+from zbench.analysis.history import Series
+from zbench.app.history import series_in
 from zbench.cli import console, options
-from zbench.errors import UsageError
-from zbench.launch.revisions import extract
-from zbench.record.store import TRIALS, find_runs, load_tags
 from zbench.report.exports.texts import percent
 from zbench.report.html.timelines import commit_text
 from zbench.report.screen import Column, print_table
 from zbench.report.text import label, sparkline
-from zbench.spec.metrics import METRICS, metric_named
+from zbench.spec.metrics import METRICS
 
 _HEADINGS = ("configuration", "runs", "history", "first", "last")
 
@@ -38,61 +30,14 @@ def command(
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show each configuration over the runs of a directory, and name the commits where it changed."""
-    _check_metric(metric)
-    check_alpha(alpha)
-    place = directory or output_dir
-    with checked_out(place, branch) as root:
-        found = history(_readable(root), metric, alpha=alpha)
-        tags = {run.rpartition("/")[2]: tag for tag, run in load_tags(root).items()}
-    if not found:
-        raise UsageError(f"{place} has no finished run with a {metric}; run a sweep, or name another place")
-    every_series = [one for one in found if match in label(one.trial)]
-    if not every_series:
-        raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
+    every_series, tags = series_in(
+        directory or output_dir, console.voice(), branch=branch, metric=metric, match=match, alpha=alpha
+    )
     if console.state.json:
         rows = [_series(one) for one in every_series]
         console.document({"metric": metric, "series": rows, "tags": tags})
     else:
         _print(every_series, metric, tags)
-
-
-def _check_metric(name: str) -> None:
-    try:
-        unit = metric_named(name).unit
-    except ValueError as error:
-        raise UsageError(f"--metric: {error}") from None
-    if unit == "verdict":
-        raise UsageError("--metric: verdict is not a number; expected one such as mean_step_s")
-
-
-def _readable(root: Path) -> Iterator[RunResults]:
-    """Yield the runs in a directory, oldest first; warn of each run that cannot be read."""
-    for path in find_runs(root):
-        if (path / TRIALS).stat().st_size > 0:
-            try:
-                yield load_results(str(path), root)
-            except UsageError as error:
-                console.warn(f"left out: {error}")
-
-
-@contextlib.contextmanager
-def checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
-    """Give the directory, or a temporary copy of it from a git revision."""
-    if branch is None:
-        if not directory.is_dir():
-            raise UsageError(f"no such directory: {directory}; expected a directory of runs")
-        yield directory
-        return
-    if branch.startswith("-") or directory.is_absolute():
-        raise UsageError(
-            f"--branch: expected a git revision and a path inside it, got {branch!r} and {directory}"
-        )
-    with tempfile.TemporaryDirectory(prefix="zbench-history-") as scratch:
-        try:
-            extract(branch, Path(scratch), Path(), str(directory))
-        except UsageError as error:
-            raise UsageError(f"--branch {branch}: {error}") from None
-        yield Path(scratch) / directory
 
 
 def _series(series: Series) -> dict[str, Any]:
@@ -115,7 +60,7 @@ def _series(series: Series) -> dict[str, Any]:
     }
 
 
-def _print(every_series: list[Series], metric: str, tags: Mapping[str, str]) -> None:
+def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str]) -> None:
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
     sweeps, branches = {one.sweep for one in every_series}, {one.branch for one in every_series}

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from zbench.app import DEFAULT_OUTPUT_DIR as DEFAULT_OUTPUT_DIR
 from zbench.cli import console
 from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
@@ -88,7 +89,6 @@ Directory = Annotated[
     Path | None, typer.Argument(metavar="DIR", help="Directory of results. Default: that of --output-dir.")
 ]
 Branch = Annotated[str | None, typer.Option(metavar="REF", help="Read DIR from this git branch or commit.")]
-DEFAULT_OUTPUT_DIR = Path("results")
 
 
 def seconds(text: str | None, flag: str) -> float:

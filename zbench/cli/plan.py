@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from zbench.app.runs import warn_before
 from zbench.cli import console, options
-from zbench.cli.conclusion import warn_before
 from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
@@ -44,7 +44,7 @@ def print_plan(sweep: SweepSpec) -> None:
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
-        warn_before(sweep, expansion)
+        warn_before(sweep, expansion, console.voice())
     if console.state.json:
         console.document(_document(sweep, axes, expansion))
     elif expansion is None:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from zbench.app.request import single, tracked
 from zbench.cli import console, options
-from zbench.cli.conclusion import tracked
 from zbench.cli.plan import print_plan, starting_nothing
-from zbench.cli.sweep import perform, single
+from zbench.cli.sweep import perform
 from zbench.launch.executors import backend_of
 
 

@@ -7,8 +7,8 @@ import typer
 
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
+from zbench.app.runs import exit_code
 from zbench.cli import console, options
-from zbench.cli.conclusion import exit_code
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run

@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
+from zbench.app.runs import failure_code
+from zbench.app.tune import Study, search, to_join
 from zbench.cli import console, options
-from zbench.cli.tune import work
-from zbench.errors import UsageError
+from zbench.cli.conclusion import Conclusion
+from zbench.errors import ExitCode, UsageError
 from zbench.launch.executors import backend_of
+from zbench.report.text import plural
 
 
 def command(
@@ -31,5 +34,16 @@ def command(
         raise UsageError(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME; give those of `zbench tune`"
         )
-    here = base_dir or Path.cwd()
-    raise typer.Exit(work(storage, study, here, output_dir, backend_of(slurm, ray, console.warn)))
+    request = to_join(storage, study, base_dir or Path.cwd(), output_dir)
+    backend = backend_of(slurm, ray, console.warn)
+    done = search(request, console.voice(), Study(storage, study, is_worker=True), backend)
+    code = failure_code(done.failure) if done.failure is not None else ExitCode.PASS
+    if console.state.json:
+        conclusion = Conclusion(request, done.path, done.records, code, done.failure, "worker")
+        console.document(conclusion.document(None, search=None, study=study), code)
+    if done.failure is not None:
+        console.error(str(done.failure) or "interrupted")
+    elif done.outcome is not None:
+        records = plural(len(done.records), "record")
+        console.note(f"{done.outcome.stopped}; {records} of {study} in {done.path}")
+    raise typer.Exit(code)
