@@ -87,7 +87,7 @@ struct Avx2 {
 
 }  // namespace
 
-const Kernels avx2_kernels{"avx2", update<Pair<Avx2>>, square_sums<Avx2>, sum_parts<Avx2>, add_cast<Pair<Avx2>>,
+const Kernels avx2_kernels{"avx2", update<Pair<Avx2>>, square_sums<Avx2>, sum_parts<Pair<Avx2>>, add_cast<Pair<Avx2>>,
                               stream<Pair<Avx2>>, read<Pair<Avx2>>};
 
 }  // namespace zbench

@@ -91,7 +91,7 @@ struct Avx512 {
 
 }  // namespace
 
-const Kernels avx512_kernels{"avx512", update<Pair<Avx512>>, square_sums<Avx512>, sum_parts<Avx512>, add_cast<Pair<Avx512>>,
+const Kernels avx512_kernels{"avx512", update<Pair<Avx512>>, square_sums<Avx512>, sum_parts<Pair<Avx512>>, add_cast<Pair<Avx512>>,
                               stream<Pair<Avx512>>, read<Pair<Avx512>>};
 
 }  // namespace zbench

@@ -85,7 +85,7 @@ struct Neon {
 
 }  // namespace
 
-const Kernels neon_kernels{"neon", update<Pair<Neon>>, square_sums<Neon>, sum_parts<Neon>, add_cast<Pair<Neon>>,
+const Kernels neon_kernels{"neon", update<Pair<Neon>>, square_sums<Neon>, sum_parts<Pair<Neon>>, add_cast<Pair<Neon>>,
                               stream<Pair<Neon>>, read<Pair<Neon>>};
 
 }  // namespace zbench

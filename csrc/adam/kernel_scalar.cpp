@@ -8,13 +8,6 @@ std::int64_t update(const Task& task, const Scalars& scalars, std::int64_t begin
   return update_elements(task, scalars, begin, end);
 }
 
-void sum_parts(const SumTask& task, std::int64_t begin, std::int64_t end) {
-  sum_elements(task, begin, end);
-  if (task.squares)
-    square_sums_of({task.out, task.squares, task.numel, Dtype::float32}, begin / norm_chunk,
-                   (end + norm_chunk - 1) / norm_chunk);
-}
-
 // No bound worth the name: the benchmark's streams want vectors, which every processor that is measured has.
 void stream(const Task& task, std::int64_t begin, std::int64_t end) { update_elements(task, Scalars{}, begin, end); }
 
@@ -26,6 +19,6 @@ float read(const void* from, Dtype dtype, std::int64_t begin, std::int64_t end) 
 
 }  // namespace
 
-const Kernels scalar_kernels{"scalar", update, square_sums_of, sum_parts, add_elements, stream, read};
+const Kernels scalar_kernels{"scalar", update, square_sums_of, sum_elements, add_elements, stream, read};
 
 }  // namespace zbench

@@ -11,8 +11,8 @@ struct Kernels {
   // `stream`: write what is not read again (param_out, `into`) past the caches.
   std::int64_t (*update)(const Task& task, const Scalars& scalars, std::int64_t begin, std::int64_t end, bool stream);
 
-  // out[j] = sum of squares of chunk j, for chunks [first, last), in the order that the contract fixes.
-  void (*square_sums)(const NormTask& task, std::int64_t first, std::int64_t last);
+  // Adds the sums of squares of chunks [first, last), each in the order that the contract fixes.
+  void (*square_sums)(const NormTask& task, std::int64_t first, std::int64_t last, ExactSum& sum);
 
   // Elements [begin, end), which begin at a chunk; see SumTask and AddTask.
   void (*sum_parts)(const SumTask& task, std::int64_t begin, std::int64_t end);

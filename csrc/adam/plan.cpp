@@ -55,7 +55,9 @@ void Plan::set_steps(std::size_t begin, std::size_t end, std::int64_t step, cons
   }
 }
 
-void Plan::set_squares(std::size_t index, double* squares) { tasks_.at(index).squares = squares; }
+void Plan::set_squares(std::int64_t* squares) {
+  for (Task& task : tasks_) task.squares = squares;
+}
 
 void Plan::set_grad(std::size_t index, const void* grad) { tasks_.at(index).grad = grad; }
 

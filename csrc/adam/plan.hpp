@@ -23,8 +23,10 @@ class Plan {
 
   // These throw std::out_of_range for an index that was not added.
   void set_steps(std::size_t begin, std::size_t end, std::int64_t step, const Hyper& hyper);
-  void set_squares(std::size_t index, double* squares);
   void set_grad(std::size_t index, const void* grad);
+
+  // Of every task, whose square sums are added to one ExactSum's words; null: none are taken.
+  void set_squares(std::int64_t* squares);
 
   std::optional<Overlap> find_overlap() const;
   const std::vector<Task>& tasks() const { return tasks_; }

@@ -1,5 +1,6 @@
 // The definitions of the sums around the update.
 #pragma once
+#include "adam/exact_sum.hpp"
 #include "adam/kernels.hpp"
 #include "adam/rounding.hpp"
 
@@ -16,10 +17,10 @@ inline double square_sum(const NormTask& task, std::int64_t begin, std::int64_t 
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-inline void square_sums_of(const NormTask& task, std::int64_t first, std::int64_t last) {
+inline void square_sums_of(const NormTask& task, std::int64_t first, std::int64_t last, ExactSum& sum) {
   for (std::int64_t chunk = first; chunk < last; chunk++) {
     const std::int64_t begin = chunk * norm_chunk, end = begin + norm_chunk;
-    task.out[chunk] = square_sum(task, begin, end < task.numel ? end : task.numel);
+    add(sum, square_sum(task, begin, end < task.numel ? end : task.numel));
   }
 }
 

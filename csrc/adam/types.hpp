@@ -55,26 +55,24 @@ struct Task {
   std::uint64_t rounding_offset;
   std::int64_t step;
   Hyper hyper;
-  double* squares = nullptr;  // where wanted, receives the raw gradient's chunk sums of squares in the same visit
+  std::int64_t* squares = nullptr;  // ExactSum's words; where wanted, the raw gradient's square sums are added in the same visit
 };
 
-// One gradient whose chunks are squared and summed: out[j] receives chunk j.
+// One gradient whose chunks are squared and summed.
 struct NormTask {
   const void* grad;
-  double* out;
   std::int64_t numel;
   Dtype dtype;
 };
 
 // out[i] = parts[0][i] + parts[1][i] + ..., added in that order in float32; `accumulate`: out[i] + (that sum).
-// out may be one of the parts. squares, where wanted, receives the new out's chunk sums of squares.
+// out may be one of the parts.
 struct SumTask {
   float* out;
   const void* const* parts;
   int count;
   Dtype dtype;
   bool accumulate;
-  double* squares;
   std::int64_t numel;
 };
 
@@ -87,5 +85,12 @@ struct AddTask {
 };
 
 inline constexpr std::int64_t norm_chunk = 256;
+
+// A sum of non-negative doubles without rounding; see adam/exact_sum.hpp.
+inline constexpr int exact_limbs = 66;
+inline constexpr int exact_infinities = exact_limbs, exact_nans = exact_limbs + 1, exact_words = exact_limbs + 2;
+struct ExactSum {
+  std::uint64_t words[exact_words];
+};
 
 }  // namespace zbench

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "adam/dispatch.hpp"
+#include "adam/exact_sum.hpp"
 #include "adam/parallel.hpp"
 #include "adam/scalars.hpp"
 
@@ -31,6 +32,13 @@ std::int64_t last_level_cache_bytes() {
 bool worth_streaming(const std::vector<Task>& tasks, std::int64_t total) {
   if (tasks.empty()) return false;
   return total * (12 + bytes_of(tasks[0].grad_dtype)) > last_level_cache_bytes();
+}
+
+// Integers: in whatever order threads come, the words are the same.
+void add_to(std::int64_t* shared, const ExactSum& sum) {
+  for (int i = 0; i < exact_words; i++)
+    if (const std::uint64_t word = carried(sum.words, i))
+      __atomic_fetch_add(shared + i, static_cast<std::int64_t>(word), __ATOMIC_RELAXED);
 }
 
 template <class Tasks, class Visit>
@@ -77,13 +85,15 @@ std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, d
     // What goes to another half is not read again soon.
     const bool past_caches = stream || task.into.param != task.from.param;
     const std::int64_t size = task.squares ? norm_piece : end - begin;
+    ExactSum squares{};
     for (std::int64_t at = begin; at < end; at += size) {
       const std::int64_t stop = std::min(at + size, end);
       if (task.squares)
-        kernel.square_sums({task.grad, task.squares, task.numel, task.grad_dtype}, at / norm_chunk,
-                           (stop + norm_chunk - 1) / norm_chunk);
+        kernel.square_sums({task.grad, task.numel, task.grad_dtype}, at / norm_chunk,
+                           (stop + norm_chunk - 1) / norm_chunk, squares);
       nonfinite += kernel.update(task, scalars, at, stop, past_caches);
     }
+    if (task.squares) add_to(task.squares, squares);
   });
   return nonfinite;
 }
@@ -97,10 +107,12 @@ std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threa
   return nonfinite;
 }
 
-void square_sums(const std::vector<NormTask>& tasks, int threads) {
+void square_sums(const std::vector<NormTask>& tasks, std::int64_t* sums, int threads) {
   const Kernels& kernel = kernels();
   for_pieces(tasks, threads, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
-    kernel.square_sums(tasks[index], begin / norm_chunk, (end + norm_chunk - 1) / norm_chunk);
+    ExactSum sum{};
+    kernel.square_sums(tasks[index], begin / norm_chunk, (end + norm_chunk - 1) / norm_chunk, sum);
+    add_to(sums, sum);
   });
 }
 

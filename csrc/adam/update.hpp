@@ -47,7 +47,8 @@ std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threa
 // The share of one thread in such an update, for callers that bring their own threads.
 std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part, int parts);
 
-void square_sums(const std::vector<NormTask>& tasks, int threads);
+// Adds the chunks' sums of squares to an ExactSum's words, to which other threads may add meanwhile.
+void square_sums(const std::vector<NormTask>& tasks, std::int64_t* sums, int threads);
 void sum_parts(const SumTask& task, int threads);
 void add_cast(const AddTask& task, int threads);
 

@@ -8,7 +8,7 @@ namespace {
 
 // Four chunks at a time: the sum of one chunk is a chain of additions, and four chains hide their latency.
 template <class B, Dtype dtype>
-void sum_chunks(const NormTask& task, std::int64_t first, std::int64_t count) {
+void sum_chunks(const NormTask& task, std::int64_t first, std::int64_t count, ExactSum& sum) {
   constexpr std::int64_t together = 4;
   constexpr std::int64_t ahead = 8192 / bytes_of(dtype);  // the processor's own prefetchers stop at every 4 KiB page
   constexpr std::int64_t line = 64 / bytes_of(dtype);
@@ -23,25 +23,25 @@ void sum_chunks(const NormTask& task, std::int64_t first, std::int64_t count) {
       for (std::int64_t k = 0; k < together; k++)
         sums[k] = B::template add_squares<dtype>(sums[k], task.grad, (chunk + k) * norm_chunk + i);
     }
-    for (std::int64_t k = 0; k < together; k++) task.out[chunk + k] = B::sum8(sums[k]);
+    for (std::int64_t k = 0; k < together; k++) add(sum, B::sum8(sums[k]));
   }
   for (; chunk < first + count; chunk++) {
-    typename B::D8 sum = B::zero8();
+    typename B::D8 lanes = B::zero8();
     for (std::int64_t i = 0; i < norm_chunk; i += 8)
-      sum = B::template add_squares<dtype>(sum, task.grad, chunk * norm_chunk + i);
-    task.out[chunk] = B::sum8(sum);
+      lanes = B::template add_squares<dtype>(lanes, task.grad, chunk * norm_chunk + i);
+    add(sum, B::sum8(lanes));
   }
 }
 
 template <class B>
-void square_sums(const NormTask& task, std::int64_t first, std::int64_t last) {
+void square_sums(const NormTask& task, std::int64_t first, std::int64_t last, ExactSum& sum) {
   const std::int64_t whole = last * norm_chunk <= task.numel ? last : last - 1;
   switch (task.dtype) {
-    case Dtype::bfloat16: sum_chunks<B, Dtype::bfloat16>(task, first, whole - first); break;
-    case Dtype::float16: sum_chunks<B, Dtype::float16>(task, first, whole - first); break;
-    default: sum_chunks<B, Dtype::float32>(task, first, whole - first);
+    case Dtype::bfloat16: sum_chunks<B, Dtype::bfloat16>(task, first, whole - first, sum); break;
+    case Dtype::float16: sum_chunks<B, Dtype::float16>(task, first, whole - first, sum); break;
+    default: sum_chunks<B, Dtype::float32>(task, first, whole - first, sum);
   }
-  square_sums_of(task, whole, last);
+  square_sums_of(task, whole, last, sum);
 }
 
 template <class V, Dtype dtype>
@@ -55,7 +55,7 @@ void sum_vectors(const SumTask& task, std::int64_t begin, std::int64_t end) {
 }
 
 template <class V>
-void sum_run(const SumTask& task, std::int64_t begin, std::int64_t end) {
+void sum_parts(const SumTask& task, std::int64_t begin, std::int64_t end) {
   const std::int64_t whole = begin + (end - begin) / V::width * V::width;
   switch (task.dtype) {
     case Dtype::bfloat16: sum_vectors<V, Dtype::bfloat16>(task, begin, whole); break;
@@ -63,19 +63,6 @@ void sum_run(const SumTask& task, std::int64_t begin, std::int64_t end) {
     default: sum_vectors<V, Dtype::float32>(task, begin, whole);
   }
   sum_elements(task, whole, end);
-}
-
-// A few chunks at a time, whose squares are then taken while they are in the nearest cache.
-template <class B>
-void sum_parts(const SumTask& task, std::int64_t begin, std::int64_t end) {
-  if (!task.squares) return sum_run<Pair<B>>(task, begin, end);
-  constexpr std::int64_t block = 4 * norm_chunk;
-  const NormTask norm{task.out, task.squares, task.numel, Dtype::float32};
-  for (std::int64_t i = begin; i < end; i += block) {
-    const std::int64_t stop = i + block < end ? i + block : end;
-    sum_run<Pair<B>>(task, i, stop);
-    square_sums<B>(norm, i / norm_chunk, (stop + norm_chunk - 1) / norm_chunk);
-  }
 }
 
 template <class V, Dtype out_dtype, Dtype grad_dtype>

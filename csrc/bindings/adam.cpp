@@ -71,13 +71,13 @@ py::list device_rows(const Plan& plan, double grad_scale) {
   return launches;
 }
 
-using NormAddresses = std::vector<std::tuple<Address, Address, std::int64_t, int>>;
+using NormAddresses = std::vector<std::tuple<Address, std::int64_t, int>>;
 
 std::vector<NormTask> norm_tasks(const NormAddresses& grads) {
   std::vector<NormTask> tasks;
   tasks.reserve(grads.size());
-  for (const auto& [grad, out, numel, dtype] : grads)
-    tasks.push_back({pointer(grad), pointer<double>(out), numel, static_cast<Dtype>(dtype)});
+  for (const auto& [grad, numel, dtype] : grads)
+    tasks.push_back({pointer(grad), numel, static_cast<Dtype>(dtype)});
   return tasks;
 }
 
@@ -96,14 +96,14 @@ std::int64_t run(const Plan& plan, double grad_scale, int threads) {
   return update(tasks, grad_scale, threads);
 }
 
-void sum_squares(const NormAddresses& grads, int threads) {
+void sum_squares(const NormAddresses& grads, Address sums, int threads) {
   const std::vector<NormTask> tasks = norm_tasks(grads);
   const py::gil_scoped_release released;
-  square_sums(tasks, threads);
+  square_sums(tasks, pointer<std::int64_t>(sums), threads);
 }
 
 void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t numel, int dtype, bool accumulate,
-                  Address squares, int threads) {
+                  int threads) {
   if (parts.empty()) throw std::invalid_argument("parts: expected at least one");
   const std::vector<const void*> pointers = [&] {
     std::vector<const void*> all;
@@ -112,7 +112,7 @@ void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t n
   }();
   const py::gil_scoped_release released;
   sum_parts({pointer<float>(out), pointers.data(), static_cast<int>(pointers.size()), static_cast<Dtype>(dtype),
-             accumulate, pointer<double>(squares), numel},
+             accumulate, numel},
             threads);
 }
 
@@ -138,12 +138,11 @@ void bind_adam(py::module_& module) {
       .def("set_steps", &Plan::set_steps, py::arg("begin"), py::arg("end"), py::arg("step"), py::arg("hyper"))
       .def("set_grads", &set_grads, py::arg("grads"))
       .def("set_squares",
-           [](Plan& plan, std::size_t index, Address squares) { plan.set_squares(index, pointer<double>(squares)); },
-           py::arg("index"), py::arg("squares"))
+           [](Plan& plan, Address squares) { plan.set_squares(pointer<std::int64_t>(squares)); }, py::arg("squares"))
       .def("find_overlap", &find_overlap)
       .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
       .def("device_rows", &device_rows, py::arg("grad_scale"));
-  module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("threads"));
+  module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("sums"), py::arg("threads"));
   module.def(
       "stream",
       [](const Plan& plan, int threads) {
@@ -155,14 +154,15 @@ void bind_adam(py::module_& module) {
       "read",
       [](Address from, std::int64_t numel, int dtype, int threads) {
         const py::gil_scoped_release released;
-        return read({pointer(from), nullptr, numel, static_cast<Dtype>(dtype)}, threads);
+        return read({pointer(from), numel, static_cast<Dtype>(dtype)}, threads);
       },
       py::arg("from_"), py::arg("numel"), py::arg("dtype"), py::arg("threads"));
   module.def("sum_parts", &sum_in_order, py::arg("out"), py::arg("parts"), py::arg("numel"), py::arg("dtype"),
-             py::arg("accumulate"), py::arg("squares"), py::arg("threads"));
+             py::arg("accumulate"), py::arg("threads"));
   module.def("add_cast", &add_rounded, py::arg("out"), py::arg("grad"), py::arg("numel"), py::arg("dtypes"),
              py::arg("threads"));
   module.def("device_norm_rows", &device_norm_rows, py::arg("grads"));
+  module.attr("EXACT_LIMBS") = exact_limbs;
   module.def("available_isas", &available_isas);
   module.def("isa", [] { return std::string(kernels().name); });
   module.def("force_isa", &force_isa, py::arg("name"));

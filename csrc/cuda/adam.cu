@@ -12,6 +12,18 @@
 namespace zbench {
 namespace {
 
+template <Dtype grad, Dtype moment, Dtype out>
+__global__ void __launch_bounds__(device_block_threads)
+    update_kernel(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
+  update_block<grad, moment, out>(rows, count, nonfinite);
+}
+
+template <Dtype grad>
+__global__ void __launch_bounds__(device_norm_threads)
+    square_sums_kernel(const DeviceNormTask* rows, int count, std::uint64_t* sums) {
+  square_sums_block<grad>(rows, count, sums);
+}
+
 struct Update {
   const DeviceTask* rows;
   int count;
@@ -29,11 +41,12 @@ struct SquareSums {
   const DeviceNormTask* rows;
   int count;
   unsigned blocks;
+  std::uint64_t* sums;
   cudaStream_t stream;
 
   template <Dtype grad>
   void square_sums() const {
-    square_sums_kernel<grad><<<blocks, device_norm_threads, 0, stream>>>(rows, count);
+    square_sums_kernel<grad><<<blocks, device_norm_threads, 0, stream>>>(rows, count, sums);
   }
 };
 
@@ -60,12 +73,12 @@ ZBENCH_EXPORT int zbench_cuda_update(int device, const void* rows, int count, st
   return cudaGetLastError();
 }
 
-// rows [count] DeviceNormTask lie on the device.
+// rows [count] DeviceNormTask and sums, an ExactSum's words, lie on the device.
 ZBENCH_EXPORT int zbench_cuda_square_sums(int device, const void* rows, int count, std::int64_t blocks, int dtype,
-                                          void* stream) {
+                                          void* sums, void* stream) {
   if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
   const SquareSums run{static_cast<const DeviceNormTask*>(rows), count, static_cast<unsigned>(blocks),
-                       static_cast<cudaStream_t>(stream)};
+                       static_cast<std::uint64_t*>(sums), static_cast<cudaStream_t>(stream)};
   dispatch_square_sums(run, static_cast<Dtype>(dtype));
   return cudaGetLastError();
 }

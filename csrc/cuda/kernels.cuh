@@ -2,7 +2,8 @@
 // compiled with --fmad=false and IEEE division and square root, so the bits are the CPU's.
 #pragma once
 #include "adam/definition.hpp"
-#include "cuda/table.hpp"
+#include "adam/exact_sum.hpp"
+#include "cuda/rows.hpp"
 
 namespace zbench {
 namespace {
@@ -121,9 +122,9 @@ __device__ int update_one(const DeviceTask& task, std::int64_t i) {
   return !(fabsf(now.param) < nonfinite_limit(out_dtype));
 }
 
+// One block of the update. Every thread of it calls this.
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-__global__ void __launch_bounds__(device_block_threads)
-    update_kernel(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
+__device__ void update_block(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
   // A copy: a store might alias the row, which would then be read anew behind each.
   const DeviceTask task = row_of(rows, count, blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) * device_block_elements;
@@ -139,22 +140,19 @@ __global__ void __launch_bounds__(device_block_threads)
   if (found && nonfinite) atomicAdd(nonfinite, static_cast<unsigned long long>(found));
 }
 
-// Eight neighbouring threads sum a chunk, one lane of the definition each.
+// The sum of squares of the chunk at `begin`: eight neighbouring threads of a warp have one lane of the definition each.
 template <Dtype dtype>
-__global__ void __launch_bounds__(device_norm_threads) square_sums_kernel(const DeviceNormTask* rows, int count) {
-  const DeviceNormTask task = row_of(rows, count, blockIdx.x);
-  const std::int64_t chunk = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) *
-                                 (device_block_elements / norm_chunk) + threadIdx.x / 8;
-  const std::int64_t begin = chunk * norm_chunk + threadIdx.x % 8;
+__device__ double chunk_sum(const DeviceNormTask& task, std::int64_t begin) {
+  const std::int64_t mine = begin + threadIdx.x % 8;
   double lane = 0.0;
-  if (begin - threadIdx.x % 8 + norm_chunk <= task.numel) {
+  if (begin + norm_chunk <= task.numel) {
 #pragma unroll 8
     for (int i = 0; i < norm_chunk; i += 8) {
-      const double x = load(task.grad, dtype, begin + i);
+      const double x = load(task.grad, dtype, mine + i);
       lane += x * x;
     }
   } else {
-    for (std::int64_t i = begin; i < task.numel; i += 8) {
+    for (std::int64_t i = mine; i < task.numel; i += 8) {
       const double x = load(task.grad, dtype, i);
       lane += x * x;
     }
@@ -162,7 +160,30 @@ __global__ void __launch_bounds__(device_norm_threads) square_sums_kernel(const 
   lane += __shfl_xor_sync(0xffffffffu, lane, 4);
   lane += __shfl_xor_sync(0xffffffffu, lane, 2);
   lane += __shfl_xor_sync(0xffffffffu, lane, 1);
-  if (threadIdx.x % 8 == 0 && chunk * norm_chunk < task.numel) task.out[chunk] = lane;
+  return lane;
+}
+
+struct AddToWords {
+  std::uint64_t* words;
+  __device__ void operator()(int word, std::uint64_t value) const {
+    if (value) atomicAdd(reinterpret_cast<unsigned long long*>(words) + word, static_cast<unsigned long long>(value));
+  }
+};
+
+// One block of the norm: adds the square sums of its chunks to an ExactSum's words. Every thread of it calls this.
+template <Dtype dtype>
+__device__ void square_sums_block(const DeviceNormTask* rows, int count, std::uint64_t* sums) {
+  __shared__ std::uint64_t words[exact_words];
+  for (int i = threadIdx.x; i < exact_words; i += device_norm_threads) words[i] = 0;
+  __syncthreads();
+  const DeviceNormTask task = row_of(rows, count, blockIdx.x);
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) * device_norm_elements;
+  for (int i = threadIdx.x / 8 * norm_chunk; i < device_norm_elements; i += device_norm_threads / 8 * norm_chunk) {
+    const double sum = chunk_sum<dtype>(task, first + i);
+    if (threadIdx.x % 8 == 0 && first + i < task.numel) add_exactly(sum, AddToWords{words});
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < exact_words; i += device_norm_threads) AddToWords{sums}(i, carried(words, i));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace zbench {
 namespace {
 
-std::int64_t blocks_of(std::int64_t numel) { return (numel + device_block_elements - 1) / device_block_elements; }
+std::int64_t blocks_of(std::int64_t numel, std::int64_t size) { return (numel + size - 1) / size; }
 
 // Four elements are moved at once: 16 bytes of float32, 8 of the 16-bit types.
 bool aligned(const Task& task) {
@@ -44,7 +44,7 @@ std::vector<DeviceGroup> device_groups(const std::vector<Task>& tasks, double gr
     group.rows.push_back({task.from, task.into, task.grad, task.param_out, task.numel, group.blocks,
                           scalars_of(task.hyper, task.step, grad_scale), task.rounding_seed, task.rounding_offset,
                           task.step, task.stochastic, aligned(task)});
-    group.blocks += blocks_of(task.numel);
+    group.blocks += blocks_of(task.numel, device_block_elements);
   }
   return groups;
 }
@@ -55,8 +55,8 @@ std::vector<DeviceNormGroup> device_norm_groups(const std::vector<NormTask>& tas
     if (task.numel == 0) continue;
     DeviceNormGroup& group = group_where(groups, [&](const DeviceNormGroup& g) { return g.dtype == task.dtype; });
     group.dtype = task.dtype;
-    group.rows.push_back({task.grad, task.out, task.numel, group.blocks});
-    group.blocks += blocks_of(task.numel);
+    group.rows.push_back({task.grad, task.numel, group.blocks});
+    group.blocks += blocks_of(task.numel, device_norm_elements);
   }
   return groups;
 }

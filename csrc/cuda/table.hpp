@@ -1,34 +1,11 @@
-// What the CUDA kernels read: rows of plain data, made on the host, copied to the device by the caller.
+// The rows of each launch that a list of tasks needs.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "adam/types.hpp"
+#include "cuda/rows.hpp"
 
 namespace zbench {
-
-inline constexpr int device_block_elements = 4096;  // a multiple of norm_chunk: blocks never share a chunk
-inline constexpr int device_block_threads = 256;
-inline constexpr int device_norm_threads = device_block_elements / norm_chunk * 8;  // eight for each chunk
-
-// One task of a launch; blocks [first_block, next row's first_block) are its own.
-struct DeviceTask {
-  Slot from, into;
-  const void* grad;
-  void* param_out;
-  std::int64_t numel, first_block;
-  Scalars scalars;
-  std::uint64_t rounding_seed, rounding_offset;
-  std::int64_t step;
-  bool stochastic, aligned;
-};
-
-struct DeviceNormTask {
-  const void* grad;
-  double* out;
-  std::int64_t numel, first_block;
-};
 
 // Tasks that one launch can take: they have their dtypes in common.
 struct DeviceGroup {

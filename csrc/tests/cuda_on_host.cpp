@@ -1,5 +1,5 @@
-// The CUDA kernels' own code, compiled for the host: every thread of every block in turn, threads of a warp side by
-// side where they exchange values. It has the C interface of cuda/adam.cu; pointers are the host's.
+// The CUDA kernels' own code, compiled for the host: every thread of every block in turn, threads of a block side by
+// side where they exchange values. Pointers are the host's.
 #include <barrier>
 #include <cmath>
 #include <cstdint>
@@ -7,8 +7,7 @@
 #include <vector>
 
 #define __device__
-#define __global__
-#define __launch_bounds__(threads)
+#define __shared__ static
 
 namespace {
 
@@ -21,13 +20,13 @@ struct ushort4 {
 struct Index {
   unsigned x;
 };
-struct Warp {
-  std::barrier<> barrier{32};
-  double values[32];
+struct Block {
+  std::barrier<> barrier{256};
+  double values[256];
 };
 
 thread_local Index threadIdx, blockIdx;
-thread_local Warp* warp = nullptr;
+thread_local Block* block = nullptr;
 
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline ushort4 make_ushort4(std::uint16_t x, std::uint16_t y, std::uint16_t z, std::uint16_t w) { return {x, y, z, w}; }
@@ -35,18 +34,18 @@ inline void atomicAdd(unsigned long long* to, unsigned long long value) {
   __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
 inline double __shfl_xor_sync(unsigned, double value, int lane) {
-  const unsigned me = threadIdx.x % 32;
-  warp->values[me] = value;
-  warp->barrier.arrive_and_wait();
-  const double other = warp->values[me ^ lane];
-  warp->barrier.arrive_and_wait();
+  block->values[threadIdx.x] = value;
+  block->barrier.arrive_and_wait();
+  const double other = block->values[threadIdx.x ^ lane];
+  block->barrier.arrive_and_wait();
   return other;
 }
+inline void __syncthreads() { block->barrier.arrive_and_wait(); }
 
 }  // namespace
 
-#include "cuda/dispatch.hpp"
 #include "cuda/kernels.cuh"
+#include "cuda/dispatch.hpp"
 
 using namespace zbench;
 
@@ -62,7 +61,7 @@ struct Update {
   void update() const {
     for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
       for (threadIdx.x = 0; threadIdx.x < device_block_threads; threadIdx.x++)
-        update_kernel<grad, moment, out>(rows, count, nonfinite);
+        update_block<grad, moment, out>(rows, count, nonfinite);
   }
 };
 
@@ -70,22 +69,23 @@ struct SquareSums {
   const DeviceNormTask* rows;
   int count;
   unsigned blocks;
+  std::uint64_t* sums;
 
+  // Shared memory is a static variable here, so blocks run one after another.
   template <Dtype grad>
   void square_sums() const {
-    for (unsigned block = 0; block < blocks; block++)
-      for (unsigned first = 0; first < device_norm_threads; first += 32) {
-        Warp shared;
-        std::vector<std::thread> threads;
-        for (unsigned lane = 0; lane < 32; lane++)
-          threads.emplace_back([&, lane] {
-            blockIdx.x = block;
-            threadIdx.x = first + lane;
-            warp = &shared;
-            square_sums_kernel<grad>(rows, count);
-          });
-        for (std::thread& thread : threads) thread.join();
-      }
+    Block shared;
+    std::vector<std::thread> threads;
+    for (unsigned thread = 0; thread < device_norm_threads; thread++)
+      threads.emplace_back([&, thread] {
+        block = &shared;
+        threadIdx.x = thread;
+        for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++) {
+          square_sums_block<grad>(rows, count, sums);
+          __syncthreads();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
   }
 };
 
@@ -98,7 +98,8 @@ extern "C" void zbench_host_update(const void* rows, int count, std::int64_t blo
   dispatch_update(run, static_cast<Dtype>(grad), static_cast<Dtype>(moment), static_cast<Dtype>(out));
 }
 
-extern "C" void zbench_host_square_sums(const void* rows, int count, std::int64_t blocks, int dtype) {
-  const SquareSums run{static_cast<const DeviceNormTask*>(rows), count, static_cast<unsigned>(blocks)};
+extern "C" void zbench_host_square_sums(const void* rows, int count, std::int64_t blocks, int dtype, void* sums) {
+  const SquareSums run{static_cast<const DeviceNormTask*>(rows), count, static_cast<unsigned>(blocks),
+                       static_cast<std::uint64_t*>(sums)};
   dispatch_square_sums(run, static_cast<Dtype>(dtype));
 }

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ def padded(values: Tensor) -> Tensor:
 
 
 def chunk_sums(flat: Tensor) -> Tensor:
-    """Return canonical square sums of 256-element chunks of a padded float32 tensor."""
+    """Return square sums of 256-element chunks of a padded float32 tensor."""
     squares = flat.double().view(-1, 32, 8) ** 2
     lanes = torch.zeros(squares.shape[0], 8, dtype=torch.float64)
     for i in range(32):
@@ -123,7 +122,7 @@ class PlainTrainer:
         flats = {n: padded(total) for n, total in sums.items() if n in self.masters}
         squares = [chunk_sums(flats.get(n, torch.zeros_like(self.masters[n]))) for n in self.trained]
         divisor = self.world_size * self.plan.divisor * loss_scale
-        norm = math.sqrt(by_halves(torch.cat(squares).tolist())) * (1.0 / divisor) if squares else 0.0
+        norm = math.sqrt(math.fsum(torch.cat(squares).tolist())) * (1.0 / divisor) if squares else 0.0
         self.norms.append(norm)
         self.skipped.append(self.scales and not math.isfinite(norm))
         self._adapt()
@@ -196,11 +195,3 @@ class PlainTrainer:
         if name not in self.masters or not trained:
             return parameter.detach().float().cpu().clone()
         return self.masters[name].detach()[: shape.numel()].view(shape).clone()
-
-
-def by_halves(values: list[float]) -> float:
-    """Return the sum of values, the second half added to the first until one is left."""
-    while len(values) > 1:
-        half = -(-len(values) // 2)
-        values = [a + b for a, b in zip_longest(values[:half], values[half:], fillvalue=0.0)]
-    return sum(values)

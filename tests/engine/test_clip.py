@@ -1,19 +1,10 @@
-"""The canonical norm's arithmetic is fixed to the bit, and clipping is torch's."""
+"""Clipping is torch's."""
 
 import math
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.engine.plain import by_halves
-from zbench.engine.adam.contract import sum_by_halves
 from zbench.engine.policies import clip_coefficient
-
-
-@given(st.lists(st.floats(0, 1e300), max_size=200))
-def test_sums_are_added_by_halves(values: list[float]) -> None:
-    assert float(sum_by_halves(torch.tensor(values, dtype=torch.float64))) == by_halves(values)
 
 
 def test_clipping_follows_torch() -> None:

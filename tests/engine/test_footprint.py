@@ -77,4 +77,4 @@ def test_a_step_sends_each_gradient_and_each_parameter_once(
     for _, traffic in measure(ranks, world_size, zero_stage=stage):
         assert traffic["reduce_scatter"] == (1, 4 * length)
         assert traffic["all_gather"] == (1, 4 * length // world_size)
-        assert traffic["all_gather_small"][0] == 1
+        assert traffic["all_reduce"][0] == 1

@@ -25,6 +25,7 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting.reduce_scatter(torch.zeros(40), torch.zeros(10), TAG)
     counting.all_gather(torch.zeros(800), TAG)
     counting.all_gather_small(torch.zeros(3, dtype=torch.float64), TAG)
+    counting.add_up(torch.zeros(5, dtype=torch.int64), TAG)
     counting.broadcast(torch.zeros(7), 1, TAG)
     counting.broadcast(torch.zeros(7), 0, TAG)
     counting.barrier()
@@ -32,6 +33,7 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
         "reduce_scatter": Traffic(2, 800 + 160),
         "all_gather": Traffic(1, 1600),
         "all_gather_small": Traffic(1, 24),
+        "all_reduce": Traffic(1, 40),
         "broadcast": Traffic(2, 28),
         "barrier": Traffic(1, 0),
     }
@@ -50,7 +52,7 @@ def test_calls_and_results_pass_through_unchanged() -> None:
     inner.reduce_scatter.return_value.wait.assert_not_called()
     work.wait()
     inner.reduce_scatter.return_value.wait.assert_called_once_with()
-    for name in ("all_gather_small", "gather_shards"):
+    for name in ("all_gather_small", "gather_shards", "add_up"):
         assert getattr(counting, name)(values, TAG) is getattr(inner, name).return_value
     assert (counting.rank, counting.world_size) == (1, 2)
     assert counting.of_its_own is inner.of_its_own

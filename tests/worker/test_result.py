@@ -61,11 +61,10 @@ def test_times_are_of_the_timed_steps_and_rates_are_work_over_all_of_them(record
 def test_traffic_is_exact(record: Record) -> None:
     length = flat_length(2) * 4
     traffic = {kind: (t.calls, t.bytes) for kind, t in record.traffic.items()}
-    parameters = 6
-    norm_and_flags = (flat_length(2) // CHUNK // 2 + parameters + 4) * 8  # 4: what ranks compare
+    norm_and_flags = (68 + 1 + 13) * 8  # the exact sum, the flags of 6 parameters, and what ranks compare
     assert traffic == {
         "reduce_scatter": (1, length),
-        "all_gather_small": (1, norm_and_flags),
+        "all_reduce": (1, norm_and_flags),
         "all_gather": (1, length // 2),
     }
 

@@ -4,6 +4,7 @@ All contenders of a table update one set of tensors in turn, so no placement in 
 torch or DeepSpeed optimizer is given these tensors as its state before its first step.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import AdamBackend, AdamTask, CpuAdam, Hyper, NativeAdam, Slot, cuda_adam
+from zbench.engine.adam.exact_sum import exact_zero, rounded
 from zbench.engine.adam.native import DTYPE_CODES, build_plan
 
 HYPER = Hyper(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
@@ -113,12 +115,12 @@ def phase(shared: Buffers, place: AdamPlace, moments: torch.dtype = torch.float3
     grad = shared.wide.bfloat16()
     out = torch.zeros_like(grad)
     task = AdamTask(shared.slot(moments), grad, 5, HYPER, param_out=out)
-    sums = torch.zeros(-(-shared.numel // 256), dtype=torch.float64, device=place.device)
+    sums = exact_zero(place.device)
     backend = place.backend
 
     def ours() -> None:
-        backend.chunk_square_sums([grad], [sums])
-        backend.update([task], grad_scale=_clip(sums.sum().sqrt().item()))
+        backend.add_square_sums([grad], sums.zero_())
+        backend.update([task], grad_scale=_clip(math.sqrt(rounded(sums.tolist()))))
 
     bytes_each = 30 if moments is torch.float32 else 22
     contenders: Contenders = {"bound": _bound(task, place, bytes_each), "zbench": ours}

@@ -150,8 +150,14 @@ class Collectives(Protocol):
         """Return [N, *values.shape]: the values of each shard, where all_gather_small has its own."""
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
-        """Return [W, *values.shape], bookkeeping such as norm partials, where it was received: on the group's
+        """Return [W, *values.shape], bookkeeping such as checksums, where it was received: on the group's
         device, or in host memory.
+        """
+
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        """Return the sum over all ranks of `words` [n] int64, where all_gather_small has its result.
+
+        `words` may be written to.
         """
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:

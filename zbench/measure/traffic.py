@@ -37,8 +37,8 @@ class CountingCollectives:
 
     The bytes of a call are the payload that this rank passes in, not the bytes on the network: the whole
     `send` of a reduce_scatter, this rank's shard of an all_gather, the values of an all_gather_small or
-    gather_shards (counted as one kind), the tensor of a broadcast (on its source only), 0 for a barrier. With
-    one rank nothing is counted.
+    gather_shards (counted as one kind), the words of an add_up (an all_reduce), the tensor of a broadcast (on
+    its source only), 0 for a barrier. With one rank nothing is counted.
     """
 
     def __init__(self, inner: Collectives, meter: TrafficMeter) -> None:
@@ -73,6 +73,11 @@ class CountingCollectives:
         self._note("all_gather_small", values.nbytes)
         with self._clock.phase("reduce"):
             return self._inner.gather_shards(values, tag)
+
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        self._note("all_reduce", words.nbytes)
+        with self._clock.phase("reduce"):
+            return self._inner.add_up(words, tag)
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         self._note("broadcast", tensor.nbytes if source == self.rank else 0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from zbench.engine.adam.contract import NORM_CHUNK, plain_square_sums, sum_by_halves
+from zbench.engine.adam.contract import NORM_CHUNK, plain_square_sums
 from zbench.spec.engine import EngineSpec, OptimizerSpec, ParamGroupSpec
 
 Gradients = dict[str, Tensor | None]
@@ -77,14 +77,10 @@ def clipping_factor(norm: float, max_norm: float) -> float:
     return norm if math.isnan(norm) else min(1.0, max_norm / (norm + 1e-6))
 
 
-def canonical_square_sum(gradients: Gradients, sizes: Mapping[str, int]) -> float:
-    """Return the canonical float64 sum of squares: of all chunks, parameters in registration order.
-
-    sizes: elements of each parameter. One without a gradient counts as zeros: the order of additions follows
-    from the number of chunks.
-    """
-    flat = [torch.zeros(n) if (g := gradients[k]) is None else g.reshape(-1) for k, n in sizes.items() if n]
-    return float(sum_by_halves(torch.cat([plain_square_sums(g) for g in flat]))) if flat else 0.0
+def canonical_square_sum(gradients: Gradients) -> float:
+    """Return the float64 sums of squares of all chunks, added exactly and rounded once."""
+    flat = [g.reshape(-1) for g in gradients.values() if g is not None]
+    return math.fsum(total for g in flat for total in plain_square_sums(g).tolist())
 
 
 def square_sum(gradients: Gradients) -> float:

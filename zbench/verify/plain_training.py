@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -148,8 +147,7 @@ class _PlainRun:
         self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
         self._scaling = LossScale(task.spec, exact=self._exact)
         decides = task.spec.gradient_clipping > 0 or task.spec.dtype == "float16"
-        canonical = partial(canonical_square_sum, sizes={n: p.numel() for n, p in trained.items()})
-        self._norm = canonical if decides and not self._exact else square_sum
+        self._norm = canonical_square_sum if decides and not self._exact else square_sum
 
     def _cast(self, model: nn.Module) -> nn.Module:
         spec = self._task.spec

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import AdamTask
-from zbench.engine.adam.native import DTYPE_CODES, build_plan
+from zbench.engine.adam.native import build_plan, norm_rows
 
 SOURCES = Path(__file__).resolve().parents[3] / "csrc"
 COMPILER = shutil.which("c++")
@@ -34,7 +34,7 @@ def library() -> ctypes.CDLL:
     shutil.rmtree(folder)
     number, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     loaded.zbench_host_update.argtypes = [pointer, number, long, number, number, number, pointer]
-    loaded.zbench_host_square_sums.argtypes = [pointer, number, long, number]
+    loaded.zbench_host_square_sums.argtypes = [pointer, number, long, number, pointer]
     return loaded
 
 
@@ -49,13 +49,7 @@ class HostKernels:
         for dtypes, blocks, count, rows in build_plan(tasks).device_rows(grad_scale=grad_scale):
             library().zbench_host_update(rows, count, blocks, *dtypes, counter)
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums."""
-        launches = _native.device_norm_rows(
-            grads=[
-                (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
-                for grad, sums in zip(grads, out, strict=True)
-            ]
-        )
-        for (dtype,), blocks, count, rows in launches:
-            library().zbench_host_square_sums(rows, count, blocks, dtype)
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """See AdamBackend.add_square_sums."""
+        for (dtype,), blocks, count, rows in _native.device_norm_rows(grads=norm_rows(grads)):
+            library().zbench_host_square_sums(rows, count, blocks, dtype, sums.data_ptr())

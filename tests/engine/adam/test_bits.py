@@ -11,7 +11,6 @@ from tests.engine.adam.cases import FLOATS, Case, part, results
 from tests.engine.plain import bits
 from zbench import _native
 from zbench.engine.adam import Hyper, NativeAdam
-from zbench.engine.adam.contract import plain_square_sums
 
 BETAS = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.999]), st.floats(0.0, 0.9999))
 HYPERS = st.builds(
@@ -84,28 +83,6 @@ def test_any_partition_order_and_thread_count_is_one_call(
         adam.update([piece], grad_scale=0.37)
     for ours, theirs in zip(results(task), expected, strict=True):
         assert torch.equal(ours, theirs)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(SIZES, max_size=4), st.sampled_from(FLOATS), st.integers(0, 2**32))
-def test_chunk_sums_have_one_order(sizes: list[int], dtype: torch.dtype, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    grads = [(torch.randn(size, generator=generator) * 10).to(dtype) for size in sizes]
-    expected = [plain_square_sums(grad) for grad in grads]
-    for isa in _native.available_isas():
-        _native.force_isa(isa)
-        out = [torch.zeros_like(sums) for sums in expected]
-        NativeAdam(threads=3).chunk_square_sums(grads, out)
-        assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True)), isa
-    _native.force_isa("")
-
-
-def test_a_nonfinite_gradient_shows_in_its_chunk_alone(isa: str) -> None:
-    for bad in (torch.inf, torch.nan):
-        grad, sums = torch.ones(1024), torch.zeros(4, dtype=torch.float64)
-        grad[600] = bad
-        NativeAdam().chunk_square_sums([grad], [sums])
-        assert sums.isfinite().tolist() == [True, True, False, True]
 
 
 def test_nonfinite_counts_what_overflows_in_the_dtype_it_is_kept_in(isa: str) -> None:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from tests.engine.adam.cases import Case
 from zbench import _native
 from zbench.engine.adam import CpuAdam, Hyper, NativeAdam
+from zbench.engine.adam.exact_sum import exact_zero
 from zbench.engine.transport.sums import accumulate, sum_in_rank_order
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
@@ -37,7 +38,7 @@ def test_fake_tensors_pass_through_every_call() -> None:
     with FakeTensorMode():
         task = Case(64, 0, HYPER).task()
         NativeAdam().update([task])
-        NativeAdam().chunk_square_sums([task.grad], [torch.zeros(1, dtype=torch.float64)])
+        NativeAdam().add_square_sums([task.grad], exact_zero())
         sum_in_rank_order(torch.zeros(64), [torch.zeros(64)])
         accumulate(torch.zeros(64), torch.zeros(64).half())
         parameter = torch.nn.Parameter(torch.zeros(64))

@@ -39,8 +39,8 @@ class Probe:
         self.inner.update(tasks, grad_scale=grad_scale)
         del temporaries
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        self.inner.chunk_square_sums(grads, out)
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        self.inner.add_square_sums(grads, sums)
 
 
 def build(group: dist.ProcessGroup, model: nn.Module, **spec: Any) -> tuple[Engine, Probe]:

@@ -109,6 +109,13 @@ def all_gather_small(comm: Any, dtype: torch.dtype, length: int) -> bool:
     return torch.equal(found, torch.stack([sent_by(r, length, dtype) for r in range(comm.world_size)]))
 
 
+def add_up(comm: Any, dtype: torch.dtype, length: int) -> bool:
+    """The sum of all ranks' integers, whatever their size."""
+    words = torch.arange(length, dtype=torch.int64) * (comm.rank + 1) + 2**53 + 1
+    expected = sum(torch.arange(length) * (r + 1) + 2**53 + 1 for r in range(comm.world_size))
+    return torch.equal(comm.add_up(words, TAG), torch.as_tensor(expected))
+
+
 def broadcast(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The source's values on every rank."""
     source = comm.world_size - 1
@@ -134,6 +141,7 @@ OPERATIONS: dict[str, Callable[[Any, torch.dtype, int], bool]] = {
         all_gather,
         gather_shards,
         all_gather_small,
+        add_up,
         broadcast,
         scratch,
     )

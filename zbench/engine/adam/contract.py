@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from zbench.engine.adam.exact_sum import EXACT_WORDS
+
 NORM_CHUNK = 256
-"""Elements in a canonical chunk of the global norm. In flat layouts parameters begin at multiples of it."""
+"""Elements whose squares the norm adds in double. In flat layouts parameters begin at multiples of it."""
 GRAD_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOMENT_DTYPES = (torch.float32, torch.bfloat16)
 _GIVEN = {"tasks[0].": "", "slot.": "", "hyper.beta1": "betas[0]", "hyper.beta2": "betas[1]", "hyper.": ""}
@@ -95,18 +97,18 @@ class AdamBackend(Protocol):
         then nothing has been written.
         """
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """out[k][j] (float64) = canonical sum of squares of grads[k][256 j : 256 (j+1)], in double.
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """Add the sum of squares of grads[k][256 j : 256 (j+1)], in double, for each k and j.
 
-        The order within a chunk is fixed: lane i (0..7) adds elements i, i+8, i+16, ... in turn; then the
-        lanes are added as ((0+4)+(2+6))+((1+5)+(3+7)). A non-finite gradient makes its chunk's sum non-
-        finite, so the norm doubles as the overflow check. Lengths need not be multiples of 256: the last
-        chunk is padded with zeros.
+        sums: an exact sum (`exact_sum.py`), on the gradients' device. The order within a chunk is fixed: lane
+        i (0..7) adds elements i, i+8, i+16, ... in turn; then the lanes are added as
+        ((0+4)+(2+6))+((1+5)+(3+7)). A non-finite gradient makes the sum non-finite, so the norm doubles as
+        the overflow check. Lengths need not be multiples of 256: the last chunk is padded with zeros.
         """
 
 
 def plain_square_sums(grad: Tensor) -> Tensor:
-    """Return the canonical sums of one gradient's chunks, float64, in plain torch on any device."""
+    """Return the square sums of one gradient's chunks, float64, in plain torch on any device."""
     padded = torch.nn.functional.pad(grad.double(), (0, -grad.numel() % NORM_CHUNK))
     squares = padded.square().view(-1, NORM_CHUNK // 8, 8)
     lane = torch.zeros_like(squares[:, 0])
@@ -114,17 +116,6 @@ def plain_square_sums(grad: Tensor) -> Tensor:
         lane = lane + row
     pair = [lane[:, i] + lane[:, i + 4] for i in range(4)]
     return (pair[0] + pair[2]) + (pair[1] + pair[3])
-
-
-def sum_by_halves(values: Tensor) -> Tensor:
-    """Return the sum [] of `values` [n], which are lost: the second half is added to the first, element by
-    element, until one is left. Only sizes decide the order of additions, so every device has the same bits.
-    """
-    while (length := values.numel()) > 1:
-        half = -(-length // 2)
-        values[: length - half].add_(values[half:])
-        values = values[:half]
-    return values.sum()
 
 
 def as_given(message: str) -> str:
@@ -171,14 +162,11 @@ def check_nonfinite(nonfinite: Tensor | None, device_type: str) -> None:
         raise ValueError(f"nonfinite: expected a tensor on {device_type}, got one on {nonfinite.device}")
 
 
-def check_norm_tensors(grads: Sequence[Tensor], out: Sequence[Tensor], device_type: str) -> None:
-    """Raise ValueError unless out[k] is float64 with one element for each chunk of grads[k]."""
-    if len(grads) != len(out):
-        raise ValueError(f"out: expected {len(grads)} tensors, one for each gradient, got {len(out)}")
-    for index, (grad, sums) in enumerate(zip(grads, out, strict=True)):
+def check_norm_tensors(grads: Sequence[Tensor], sums: Tensor, device_type: str) -> None:
+    """Raise ValueError unless every gradient is flat, and `sums` has the words of an exact sum."""
+    for index, grad in enumerate(grads):
         check_flat(f"grads[{index}]", grad, grad.numel(), GRAD_DTYPES, device_type)
-        chunks = -(-grad.numel() // NORM_CHUNK)
-        check_flat(f"out[{index}]", sums, chunks, (torch.float64,), device_type)
+    check_flat("sums", sums, EXACT_WORDS, (torch.int64,), device_type)
 
 
 def check_flat(

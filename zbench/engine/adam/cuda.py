@@ -24,6 +24,7 @@ from zbench.engine.adam.contract import (
     check_tasks,
     plain_square_sums,
 )
+from zbench.engine.adam.exact_sum import add_exactly
 from zbench.engine.adam.native import (
     Flat,
     PlanCache,
@@ -52,7 +53,7 @@ def cuda_library() -> ctypes.CDLL:
         *(number, number, number),
         *(pointer, pointer),
     ]
-    library.zbench_cuda_square_sums.argtypes = [number, pointer, number, long, number, pointer]
+    library.zbench_cuda_square_sums.argtypes = [number, pointer, number, long, number, pointer, pointer]
     library.zbench_cuda_yardstick.argtypes = [number, pointer]
     library.zbench_cuda_product.argtypes = library.zbench_cuda_copy.argtypes = [number, pointer, number]
     count = ctypes.c_int()
@@ -131,18 +132,18 @@ class CudaAdam:
             arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)
             launch(self._library, self._library.zbench_cuda_update, device, *arguments)
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
-        check_norm_tensors(grads, out, "cuda")
-        device = _one_device([*grads, *out])
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """See AdamBackend.add_square_sums. Fake tensors are checked and left alone."""
+        check_norm_tensors(grads, sums, "cuda")
+        device = _one_device([*grads, sums])
         if device is not None:
-            call_native(partial(self._square_sums, grads, out, device), [*grads, *out])
+            call_native(partial(self._square_sums, grads, sums, device), [*grads, sums])
 
-    def _square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor], device: torch.device) -> None:
+    def _square_sums(self, grads: Sequence[Tensor], sums: Tensor, device: torch.device) -> None:
         stream = torch.cuda.current_stream(device).cuda_stream
-        for (dtype,), blocks, count, rows in _native.device_norm_rows(grads=norm_rows(grads, out)):
+        for (dtype,), blocks, count, rows in _native.device_norm_rows(grads=norm_rows(grads)):
             table = _on_device(rows, device)
-            arguments = (table.data_ptr(), count, blocks, dtype, stream)
+            arguments = (table.data_ptr(), count, blocks, dtype, sums.data_ptr(), stream)
             launch(self._library, self._library.zbench_cuda_square_sums, device, *arguments)
 
 
@@ -217,11 +218,11 @@ class TorchFusedAdam:
         if task.param_out is not None:
             task.param_out.copy_(slot.param)
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums."""
-        check_norm_tensors(grads, out, grads[0].device.type if grads else "")
-        for grad, sums in zip(grads, out, strict=True):
-            sums.copy_(plain_square_sums(grad))
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """See AdamBackend.add_square_sums."""
+        check_norm_tensors(grads, sums, sums.device.type)
+        for grad in grads:
+            add_exactly(sums, plain_square_sums(grad))
 
 
 class MixedAdam:
@@ -241,8 +242,6 @@ class MixedAdam:
                 if nonfinite is not None and count is not None:
                     nonfinite += count.to(nonfinite.device)
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums; each sum is taken where its gradient is."""
-        for kind, backend in self._backends.items():
-            if there := [k for k, grad in enumerate(grads) if grad.device.type == kind]:
-                backend.chunk_square_sums([grads[k] for k in there], [out[k] for k in there])
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """See AdamBackend.add_square_sums."""
+        self._backends[sums.device.type].add_square_sums(grads, sums)

@@ -163,12 +163,12 @@ class PlanCache:
         flat: Flat,
         tasks: Callable[[], Sequence[AdamTask]],
         steps: Iterable[tuple[int, Hyper]],
-        squares: Sequence[Tensor] = (),
+        squares: Tensor | None = None,
     ) -> "_native.Plan":
         """Return the plan of tasks on the tensors of `flat`, with the step and hyperparameters of each.
 
-        tasks: called where there is no such plan; ValueError as AdamBackend.update. squares: where each
-        task's chunk sums go, if anywhere: to the beginning.
+        tasks: called where there is no such plan; ValueError as AdamBackend.update. squares: the exact sum
+        to which an update adds the square sums of its gradients, if it is to.
         """
         tensors, grads, key = flat
         addresses = list(map(Tensor.data_ptr, tensors))
@@ -180,7 +180,7 @@ class PlanCache:
             list(map(_DEVICE, grads)),  # memory at an address that is compared stays on its device
             list(map(Tensor.is_contiguous, tensors)),
             key,
-            list(map(Tensor.data_ptr, squares)),
+            0 if squares is None else squares.data_ptr(),
         ]
         subgroup = get_ident(), others[0] if others else 0
         kept = self._kept.pop(subgroup, None)  # a plan that is refused is not kept
@@ -188,8 +188,8 @@ class PlanCache:
             checked = tasks()
             check_tasks(checked, self._device_type)
             kept = _Kept(build_plan(checked), description, grad_addresses)
-            for index, sums in enumerate(squares):
-                kept.plan.set_squares(index, sums.data_ptr())
+            if squares is not None:
+                kept.plan.set_squares(squares.data_ptr())
         elif kept.grads != grad_addresses:
             kept.plan.set_grads(grad_addresses)
             _check_overlap(kept.plan)
@@ -235,22 +235,19 @@ class NativeAdam:
 
         call_native(run, flat.tensors, partial(check_tasks, tasks, "cpu"))
 
-    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
-        check_norm_tensors(grads, out, "cpu")
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        """See AdamBackend.add_square_sums. Fake tensors are checked and left alone."""
+        check_norm_tensors(grads, sums, "cpu")
 
         def run() -> None:
-            _native.square_sums(grads=norm_rows(grads, out), threads=self.threads)
+            _native.square_sums(grads=norm_rows(grads), sums=sums.data_ptr(), threads=self.threads)
 
-        call_native(run, [*grads, *out])
+        call_native(run, [*grads, sums])
 
 
-def norm_rows(grads: Sequence[Tensor], out: Sequence[Tensor]) -> list[tuple[int, int, int, int]]:
-    """Return gradients and where their chunk sums go, as the native code takes them."""
-    return [
-        (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
-        for grad, sums in zip(grads, out, strict=True)
-    ]
+def norm_rows(grads: Sequence[Tensor]) -> list[tuple[int, int, int]]:
+    """Return gradients as the native code takes them."""
+    return [(grad.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype]) for grad in grads]
 
 
 def steps_of(tasks: Sequence[AdamTask]) -> Iterator[tuple[int, Hyper]]:

@@ -144,9 +144,8 @@ class _Builder:
             hooks, access = builder.attach(frozen, gradients)
             undo.pop_all()
         forget_parts(self.model)
-        summarizer = Summarizer(
-            layout, comm, self.transport.agreement, schedule.square_sums, always=self._needs_norm
-        )
+        agreement = self.transport.agreement
+        summarizer = Summarizer(comm, agreement, schedule.square_sums, always=self._needs_norm)
         state = EngineState(self.model, optimizer, parameters, comm, self.policies.scaling, frozen)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
         holders += [reduced, gradients, schedule, frozen, self.transport]

@@ -7,7 +7,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from zbench.engine.adam import NORM_CHUNK, AdamBackend
+from zbench.engine.adam import AdamBackend
+from zbench.engine.adam.exact_sum import exact_zero
 from zbench.engine.memory.buffers import FlatBuffer
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
 from zbench.engine.optimizer.threads import threads_for
@@ -45,7 +46,7 @@ def speculate(
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
     largest = LARGEST[device.type]
     subgroups = cut(shard, shard.layout.buckets, min(spec.sub_group_size or largest, largest))
-    squares = torch.zeros(shard.length // NORM_CHUNK, dtype=torch.float64) if assumptions.norm else None
+    squares = exact_zero() if assumptions.norm else None
     ahead = [g for of_bucket in subgroups[:offloaded] for g in of_bucket]
     if spec.rollback == "journal":
         ahead = _first(ahead, SHARE)

@@ -39,7 +39,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def square_sums(self) -> Tensor:
-        """Return the sums of squares of this rank's part of the gradient, per chunk, in local order."""
+        """Return the exact sum of squares of this rank's part of the gradient."""
 
     @abstractmethod
     def commit(self) -> None:

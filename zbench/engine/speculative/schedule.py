@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence, Set
 from ctypes import c_float
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from zbench._native import Gate
-from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.gradients.norm import chunk_square_sums
+from zbench.engine.adam import AdamBackend
+from zbench.engine.adam.exact_sum import exact_zero
+from zbench.engine.gradients.norm import add_square_sums
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.parameters.base import Parameters
@@ -105,17 +105,12 @@ class Speculative(Schedule):
                 self.ahead[subgroup.index] = self._submit(subgroup, segments, self._scale, gate)
 
     def square_sums(self) -> Tensor:
-        """Return the chunk sums of this rank's gradients, [shard.length / NORM_CHUNK] float64."""
+        """Return the exact sum of squares of this rank's gradients: what updates have added, and the rest."""
         self._collect()
-        gradients, sums = self.updates.optimizer.gradients, self.updates.squares
-        missing = [s for g in self._all for s in (g.segments if sums is None else self._left(g))]
-        if sums is None:  # updates take none: no step needs the norm, but this one asks for it
-            sums = torch.zeros(self.updates.optimizer.shard.length // NORM_CHUNK, dtype=torch.float64)
-        chunk_square_sums(
-            self.backend,
-            [gradients.run(s.local, s.length) for s in missing],
-            [sums[s.local // NORM_CHUNK : (s.local + s.length) // NORM_CHUNK] for s in missing],
-        )
+        gradients, taken = self.updates.optimizer.gradients, self.updates.squares
+        sums = exact_zero() if taken is None else taken.clone()  # it may be asked for again
+        missing = [s for g in self._all for s in (g.segments if taken is None else self._left(g))]
+        add_square_sums(self.backend, [gradients.run(s.local, s.length) for s in missing], sums)
         return sums
 
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
@@ -161,6 +156,8 @@ class Speculative(Schedule):
         dropped = bool(self.ahead)
         self.worker.drop()
         self.ahead.clear()
+        if self.updates.squares is not None:
+            self.updates.squares.zero_()
         return dropped
 
     def state_changed(self) -> None:

@@ -49,15 +49,14 @@ def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[S
 
 @dataclass(slots=True)
 class Update:
-    """Adam on `segments`, in one task for each of `runs`. squares: where each task's chunk sums go, if
-    anywhere. plan: the native update; there is none without memory.
+    """Adam on `segments`, in one task for each of `runs`. plan: the native update; there is none without
+    memory.
     """
 
     subgroup: int
     segments: tuple[Segment, ...]
     runs: Sequence[UpdateRun]
     tasks: Sequence[AdamTask]
-    squares: Sequence[Tensor]
     plan: "_native.Plan | None" = None
 
     @property
@@ -67,8 +66,8 @@ class Update:
 
 
 class Updates:
-    """Makes updates. squares [shard.length / NORM_CHUNK] float64, if given, receives the chunk sums of every
-    update.
+    """Makes updates. squares: the exact sum to which every update adds the square sums of its gradients, if
+    any.
     """
 
     def __init__(
@@ -135,18 +134,15 @@ class Updates:
 
     def _bound(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
         runs = self.optimizer.runs(segments)
-        squares = (
-            [] if self.squares is None else [self.squares[run.segment.local // NORM_CHUNK :] for run in runs]
-        )
         tasks = [self._task(run) for run in runs]
-        update = Update(subgroup.index, segments, runs, tasks, squares)
+        update = Update(subgroup.index, segments, runs, tasks)
         check = partial(check_tasks, tasks, "cpu")
         call_native(partial(self._take_plan, update), flatten(tasks).tensors, check)
         return update
 
     def _take_plan(self, update: Update) -> None:
         tasks = update.tasks
-        update.plan = self._plans.plan(flatten(tasks), lambda: tasks, steps_of(tasks), update.squares)
+        update.plan = self._plans.plan(flatten(tasks), lambda: tasks, steps_of(tasks), self.squares)
 
     def _task(self, run: UpdateRun) -> AdamTask:
         slot, other = run.slot, self.rollback.other

@@ -55,6 +55,9 @@ class GroupCollectives(ABC):
 
     gather_shards = all_gather_small
 
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        return self.all_gather_small(words, tag).sum(dim=0)
+
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         call = self.agreement.note(GATHERS, tag, tensor.nbytes)
         work = launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))

@@ -1,12 +1,11 @@
 """What all ranks do or none: it may fail on one of them, or they may have been given different things."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
@@ -82,23 +81,38 @@ class Terms:
     hyperparameters: tuple[object, ...]
     refusal: str | None
 
-    def numbers(self, agreement: Agreement) -> list[float]:
-        """Return what ranks compare."""
+    def words(self, agreement: Agreement) -> list[int]:
+        """Return what ranks add up to compare: whether this one refuses, then `comparable` numbers."""
         code = zlib.crc32(repr(self.hyperparameters).encode())
-        return [float(self.refusal is not None), float(code), *agreement.digest()]
+        return [int(self.refusal is not None), *comparable([code, *map(int, agreement.digest())])]
 
-    def check(self, gathered: Tensor, agreement: Agreement) -> None:
-        """Raise the same error on every rank unless all ranks' numbers [W, n] agree and none refuses."""
-        if gathered[:, 0].any():
+    def check(self, sums: Sequence[int], world_size: int, agreement: Agreement) -> None:
+        """Raise the same error on every rank unless all ranks' words, added up, agree and none refuses."""
+        if sums[0]:
             texts = agreement.meet(self.refusal or "")
             reasons = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
             raise UsageError(f"the step is refused, nothing has changed; {reasons}")
-        differ = (gathered != gathered[0]).any(dim=0).tolist()
-        if differ[1]:
+        code_differs, *calls_differ = differing(sums[1:], world_size)
+        if code_differs:
             texts = agreement.meet(str(self.hyperparameters))
             raise RanksDisagreeError(
                 "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
                 + "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
             )
-        if any(differ):
+        if any(calls_differ):
             raise agreement.differing()
+
+
+_HALF = (1 << 24) - 1  # its square, times 2^15 ranks, fits a word
+
+
+def comparable(numbers: Iterable[int]) -> list[int]:
+    """Return words whose sums over all ranks show whether numbers (48 bits) are the same on every rank."""
+    return [word for n in numbers for half in (n & _HALF, n >> 24) for word in (half, half * half)]
+
+
+def differing(sums: Sequence[int], world_size: int) -> list[bool]:
+    """Return of each number whether ranks differ in it: whether one of its halves has a variance."""
+    halves = zip(sums[::2], sums[1::2], strict=True)
+    varies = [world_size * of_squares != total * total for total, of_squares in halves]
+    return [low or high for low, high in zip(varies[::2], varies[1::2], strict=True)]

@@ -53,6 +53,9 @@ class HostStagedCollectives:
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.gather_shards(to_host(values), tag)
 
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        return self._inner.add_up(to_host(words), tag)
+
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         values = tensor.cpu()
         self._inner.broadcast(values, source, tag).wait()

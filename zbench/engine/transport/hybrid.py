@@ -42,6 +42,9 @@ class HybridCollectives:
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._world.all_gather_small(values, tag)
 
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        return self._world.add_up(words, tag)
+
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         return self._world.broadcast(tensor, source, tag)
 

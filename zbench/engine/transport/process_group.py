@@ -4,9 +4,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zbench.engine.protocols import Work
-from zbench.engine.transport.agreement import Call
+from zbench.engine.protocols import Tag, Work
+from zbench.engine.transport.agreement import GATHERS, Attended, Call
 from zbench.engine.transport.base import GroupCollectives, launched
+from zbench.engine.transport.buffers import to_device
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -46,6 +47,14 @@ class ProcessGroupCollectives(GroupCollectives):
             self.scratch.give(buffer)
 
         return Then(launched(work), finish)
+
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        """Integers: a backend's own reduction gives the sum, whatever its order."""
+        total = to_device(words, self.device)
+        call = self.agreement.note(GATHERS, tag, total.nbytes)
+        work = launched(dist.all_reduce(total, group=self._gathers, async_op=True))
+        Attended(work, call, self.agreement).wait()
+        return total
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         part = flat.chunk(self.world_size)[self.rank]

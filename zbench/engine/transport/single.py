@@ -30,6 +30,9 @@ class SingleProcessCollectives:
 
     gather_shards = all_gather_small
 
+    def add_up(self, words: Tensor, tag: Tag) -> Tensor:
+        return words
+
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         return Done()
 

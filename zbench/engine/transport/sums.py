@@ -50,7 +50,6 @@ def sum_memory(out: Tensor, parts: Sequence[Tensor], *, threads: int | None = No
         numel=out.numel(),
         dtype=DTYPE_CODES[parts[0].dtype],
         accumulate=False,
-        squares=0,
         threads=threads or torch.get_num_threads(),
     )
 
