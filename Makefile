@@ -73,7 +73,7 @@ nvcc:
 .PHONY: gpu gpu-wheels
 BEGUN := $(shell date +%s)
 GPU_PYTHON ?= 3.12
-GPU_NEEDS := pydantic "optuna>=5,<6" ruamel.yaml hypothesis cmake ninja "scikit-build-core>=0.10" "pybind11>=2.13"
+GPU_NEEDS := nvidia-ml-py pydantic "optuna>=5,<6" ruamel.yaml hypothesis cmake ninja "scikit-build-core>=0.10" "pybind11>=2.13"
 GPU_ENVIRONMENT := $(if $(WHEELS),build/gpu,$(VENV))
 gpu: $(if $(WHEELS),build/gpu/.installed,$(VENV)/.installed-test)
 	$(GPU_ENVIRONMENT)/bin/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)

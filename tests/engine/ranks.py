@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from tests.engine import wire
-from zbench.spec.run import gpu_models
+from zbench.gpus import all_gpus
 
 PRELOAD = [
     "zbench.measure.shim",  # before torch, so that cases can count allocated bytes
     "torch.distributed",
     "zbench.engine",
     # inductor asks a GPU for its properties when it is imported, and CUDA does not survive a fork
-    *([] if gpu_models() else ["torch._inductor.compile_fx", "zbench.engine.compiled.compile"]),
+    *([] if all_gpus() else ["torch._inductor.compile_fx", "zbench.engine.compiled.compile"]),
 ]
 
 

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from tests.making import make_record
+from tests.nvml import Device, install
 from tests.running import local_runner
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from zbench.job.progress import Watch
-from zbench.launch import room
 from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
 from zbench.launch.room import Room
 from zbench.launch.sweep import SweepPlan, SweepRun
@@ -168,8 +168,8 @@ def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
 
 def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten ranks on four GPUs: three on the fullest one, with a context each. Nothing is known before."""
-    monkeypatch.setattr(room, "visible_gpus", lambda: 4)
-    monkeypatch.setattr(room, "nvidia_smi", lambda _: ["81000 MiB", "30000 MiB", "[N/A]"])
+    free = (81_000, 30_000, 81_000, 81_000)
+    install(monkeypatch, *(Device(f"GPU-{number}", mebibytes << 20) for number, mebibytes in enumerate(free)))
     on_gpus = trials(3, device="cuda", world_size=10, yardstick=["machine"])
     rooms, free = Room(), 1e12
     assert rooms.share(on_gpus, lambda _: 1.0, free) == []
@@ -184,9 +184,8 @@ def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It holds the whole state, as stage 0 does; an engine of one's own may hold less whatever its stage."""
-    free = ["30120 MiB"]  # 80 % of it are four of 6,024 MiB
-    monkeypatch.setattr(room, "visible_gpus", lambda: 1)
-    monkeypatch.setattr(room, "nvidia_smi", lambda _: free)
+    gpu = Device("GPU-a", free=30_120 << 20)  # 80 % of it are four of 6,024 MiB
+    install(monkeypatch, gpu)
     run, rooms = {"device": "cuda", "world_size": 1, "steps": 8}, Room()
     whole, sharded, alike = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3, 2))
     own = mlp({"engine": "my.module:build"}, run=run)
@@ -200,7 +199,7 @@ def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
 
     assert yardsticks([whole, sharded, alike]) == [1, 1]
     assert yardsticks([own, sharded, alike]) == [1, 0]
-    free[:] = ["30119 MiB"]
+    gpu.free = 30_119 << 20
     assert yardsticks([whole, sharded, alike]) == [1, 0]
 
 

@@ -134,6 +134,34 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
         assert torch.equal(moments[name], module.optimizer.state[p]["exp_avg"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("rank", "given", "expected"),
+    [
+        (0, {}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
+        (3, {}, {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
+        (
+            2,
+            {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
+            {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
+        ),
+    ],
+)
+def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
+    rank: int, given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [("one", 11), ("one", 12), ("two", 11), ("two", 12)]
+    environ = dict(given)
+    monkeypatch.setattr(adapter.os, "environ", environ)
+    monkeypatch.setattr(adapter.dist, "get_rank", lambda: rank)
+    monkeypatch.setattr(adapter.dist, "get_world_size", lambda: 4)
+    gather = lambda found, own: found.__setitem__(slice(4), places)  # noqa: E731
+    monkeypatch.setattr(adapter.dist, "all_gather_object", gather)
+    adapter._describe_launch()
+    found = {name: environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")}
+    assert found == expected
+    assert (environ["RANK"], environ["MASTER_PORT"]) == (str(rank), "11")
+
+
 @pytest.mark.usefixtures("alone")
 def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -146,6 +174,7 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
         "DS_ACCELERATOR",
         "LOCAL_RANK",
         "LOCAL_SIZE",
+        "LOCAL_WORLD_SIZE",
     ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.nvml import Device, install
+from zbench.gpus import Gpu
 from zbench.record import environment
 
 
@@ -73,7 +75,7 @@ def test_a_machine_has_a_name_of_processor_cores_and_gpus(monkeypatch):
     monkeypatch.setattr(environment, "cpu_model", lambda: "Example 9000")
     monkeypatch.setattr(environment.psutil, "cpu_count", lambda logical=True: 99 if logical else 48)
     assert environment.machine_name() == "Example 9000, 48 cores"
-    monkeypatch.setattr(environment, "gpu_models", lambda: ["H100", "A100", "H100"])
+    monkeypatch.setattr(environment, "all_gpus", lambda: [Gpu(model) for model in ("H100", "A100", "H100")])
     assert environment.machine_name() == "Example 9000, 48 cores, 1 x A100, 2 x H100"
 
 
@@ -91,18 +93,12 @@ def test_a_machine_has_physical_cores_usable_threads_and_whole_gibibytes(monkeyp
 def test_a_gpu_is_noted_with_its_driver_power_and_variables(monkeypatch, tmp_path):
     (tmp_path / "version").write_text("NVRM version: NVIDIA 580.1\nGCC version: 12\n")
     monkeypatch.setattr(environment, "Path", lambda place: tmp_path / place.rpartition("/")[2])
-    monkeypatch.setattr(environment, "_output", lambda *command: "700.00 W\n700.00 W")
+    install(monkeypatch, Device("GPU-a"), Device("GPU-b"))
     monkeypatch.setattr(environment.os, "environ", {"NCCL_P2P_LEVEL": "NVL", "PATH": "/bin"})
     assert environment.device_settings() == {
         "driver": "NVRM version: NVIDIA 580.1",
         "power_limits": ["700.00 W", "700.00 W"],
         "variables": {"NCCL_P2P_LEVEL": "NVL"},
     }
-
-    def missing(*command):
-        raise FileNotFoundError("nvidia-smi")
-
-    monkeypatch.setattr(environment, "_output", missing)
     (tmp_path / "version").unlink()
-    assert environment.device_settings()["power_limits"] == []
     assert environment.device_settings()["driver"] is None

@@ -1,37 +1,84 @@
-"""`run.world_size: auto`, and ranks that are more than the machine's GPUs."""
-
-from pathlib import Path
+"""`run.world_size: auto`: ranks are counted where they run."""
 
 import pytest
 
-from zbench.spec import run
+from tests.nvml import Device, install
+from zbench.errors import UsageError
+from zbench.launch import executors
+from zbench.launch.cluster import ray_cluster
+from zbench.launch.cluster.slurm_jobs import SlurmOptions
+from zbench.spec.load import sweep_from_mapping
 from zbench.spec.run import RunSpec
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the driver list two devices."""
-    for place, model in (("1", "Example : H100"), ("0", "A100")):
-        (tmp_path / "proc/driver/nvidia/gpus" / place).mkdir(parents=True)
-        text = f"Model: \t\t {model}\nIRQ: \t\t 7\n"
-        (tmp_path / "proc/driver/nvidia/gpus" / place / "information").write_text(text)
-    monkeypatch.setattr(run, "Path", lambda place: tmp_path / place.lstrip("/"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.mark.usefixtures("gpus")
-def test_gpus_are_named_as_their_driver_names_them() -> None:
-    assert run.gpu_models() == ["A100", "Example : H100"]
-
-
-@pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
-    ("visible", "device", "ranks"),
-    [(None, "auto", 2), ("1", "auto", 1), ("0, 1,", "cuda", 2), ("", "auto", 2), ("1", "cpu", 2)],
+    ("visible", "run", "ranks"),
+    [
+        (None, {}, 2),
+        ("1", {}, 1),
+        ("0, 1,", {"device": "cuda"}, 2),
+        ("", {}, 2),
+        ("1", {"device": "cpu"}, 2),
+        ("1", {"nodes": 3}, 3),
+        (None, {"nodes": 3}, 6),
+        ("", {"nodes": 3}, 6),
+    ],
 )
 def test_auto_is_one_rank_for_each_gpu_that_may_be_used_and_two_on_a_cpu(
-    visible: str | None, device: str, ranks: int, monkeypatch: pytest.MonkeyPatch
+    visible: str | None, run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install(monkeypatch, Device("GPU-a"), Device("GPU-b"))
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert RunSpec.model_validate({"world_size": "auto", "device": device}).world_size == ranks
+    assert RunSpec.model_validate({"world_size": "auto"} | run).world_size == ranks
+
+
+def test_auto_with_nodes_that_are_none_is_refused_by_its_key() -> None:
+    with pytest.raises(UsageError, match=r"run\.nodes"):
+        sweep_from_mapping({"name": "x", "run": {"world_size": "auto", "nodes": "many"}}, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "run", "ranks"),
+    [
+        (["gpus_per_node=4"], {}, 4),
+        (["gpus_per_node=4"], {"nodes": 2}, 8),
+        (["gpus_per_node=4", "nodes=3"], {}, 12),  # trials that leave run.nodes at 1 take these
+        (["gres=gpu:h100:8"], {"nodes": 2}, 16),
+        (["gpus_per_node=4"], {"device": "cpu"}, 2),
+        (["partition=all"], {"nodes": 2}, 4),
+    ],
+)
+def test_auto_counts_the_gpus_of_a_jobs_nodes_and_not_of_a_login_node(
+    options: list[str], run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, Device("GPU-of-the-login-node"))
+    backend = executors.backend_of(options, None, print)
+    assert isinstance(backend, SlurmOptions)
+    try:
+        assert RunSpec.model_validate({"world_size": "auto"} | run).world_size == ranks
+    finally:
+        executors.backend_of([], None, print)
+    assert RunSpec.model_validate({"world_size": "auto"}).world_size == 1
+
+
+def test_auto_counts_the_gpus_of_rays_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def about(name: str, *, alive: bool = True, **has: int) -> dict[str, object]:
+        return {"NodeID": name, "NodeManagerAddress": name, "Alive": alive, "Resources": has}
+
+    class Ray:
+        @staticmethod
+        def nodes() -> list[dict[str, object]]:
+            return [
+                about("head"),
+                about("dead", alive=False, CPU=8, GPU=1),
+                *(about(n, CPU=8, GPU=4) for n in "ab"),
+            ]
+
+    monkeypatch.setattr(ray_cluster, "connect", lambda address: Ray)
+    executors.backend_of([], "head:6379", print)
+    try:
+        for run, ranks in (({}, 4), ({"nodes": 2}, 8), ({"nodes": 2, "device": "cpu"}, 4)):
+            assert RunSpec.model_validate({"world_size": "auto"} | run).world_size == ranks
+    finally:
+        executors.backend_of([], None, print)

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from tests.engine_keys import NEEDED, OTHER
+from tests.nvml import Device, install
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError
 from zbench.job.calling import call, private_caches
 from zbench.job.failures import error_path, first_failure
-from zbench.job.jobs import reference_key, threads_per_rank
-from zbench.worker.process import backend_for, device_of, set_threads
+from zbench.job.jobs import RankJob, reference_key, threads_per_rank
+from zbench.worker.process import backend_for, device_of, set_threads, variables_of
 
 SHAPES_NO_BIT = {
     "zero_stage", "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio",
@@ -84,6 +85,35 @@ def test_ranks_that_share_a_device_do_without_nccl(
     device: str, local_ranks: int, devices: int, backend: str
 ) -> None:
     assert backend_for(torch.device(device), local_ranks, devices) == backend
+
+
+@pytest.mark.parametrize(
+    ("meeting", "where"),
+    [
+        ("tcp://10.0.0.5:4711", {"MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "4711"}),
+        ("tcp://[fd00::5]:4711", {"MASTER_ADDR": "fd00::5", "MASTER_PORT": "4711"}),
+        ("file:///tmp/meeting", {"MASTER_ADDR": "127.0.0.1"}),
+    ],
+)
+def test_every_engine_finds_what_torchrun_would_set(meeting: str, where: dict[str, str]) -> None:
+    """The third of four ranks, on the second host of two."""
+    job = RankJob({}, 2, 4, meeting, "", "", "", local_rank=0, local_world_size=2)
+    about = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    assert variables_of(job) == about | where
+
+
+@pytest.mark.parametrize(("local_rank", "visible"), [(0, "MIG-a"), (1, "MIG-b"), (2, "MIG-a")])
+def test_a_rank_has_a_slice_of_a_gpu_of_its_own(
+    local_rank: int, visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA shows a process one slice only, so that both ranks would have shared the first."""
+    install(monkeypatch, Device("GPU-x", slices=[Device("MIG-a"), Device("MIG-b")]))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    assert device_of("auto", local_rank) == torch.device("cuda", 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
 def test_a_device_is_the_cpu_unless_cuda_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,10 @@ def command(
     Without FILE, it trains a small GPT on synthetic data.
     """
     settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    backend = backend_of([], ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         request = single(file, output_dir, settings)
         if dry_run:
             print_plan(request.sweep)
             return
-    backend = backend_of([], ray, console.warn)
     raise typer.Exit(perform(tracked(request, log), detailed=True, backend=backend, trace=trace))

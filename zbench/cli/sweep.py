@@ -38,6 +38,7 @@ def command(
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
     wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     most = options.seconds(max_time, "--max-time")
+    backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         if resume is not None:
             request = resumed(resume, output_dir, file, wanted)
@@ -49,7 +50,6 @@ def command(
             print_plan(request.sweep)
             return
     request = tracked(request, log)
-    backend = backend_of(slurm, ray, console.warn)
     if request.sweep.search.is_listed:
         raise typer.Exit(perform(request, backend=backend, max_seconds=most))
     if max_time is not None:

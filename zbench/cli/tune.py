@@ -63,12 +63,12 @@ def command(
     wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
     asked = _search_settings(objective=objective, budget=budget, memory=memory)
+    backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         request = to_search(file, resume, output_dir, [*wanted, *asked], method)
         if dry_run:
             print_plan(request.sweep)
             return
-    backend = backend_of(slurm, ray, console.warn)
     raise typer.Exit(perform_search(tracked(request, log), study=Study(storage, study), backend=backend))
 
 

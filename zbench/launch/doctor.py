@@ -12,12 +12,13 @@ import psutil
 
 from zbench.errors import ZbenchError
 from zbench.launch.process.client import THREAD_VARIABLES
-from zbench.launch.process.local import LocalExecutor, usable_cores
+from zbench.launch.process.local import LocalExecutor
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
 from zbench.spec.trial import TrialSpec
+from zbench.topology import this_host
 from zbench.units import format_bytes, format_seconds
 
 _RUN = {"world_size": 2, "device": "cpu", "warmup_steps": 0, "steps": 1}
@@ -71,7 +72,7 @@ def _machine() -> Iterator[Check]:
 
 
 def _threads() -> Iterator[Check]:
-    cores = usable_cores()
+    cores = this_host().cores
     cpus = sum(len(core) for core in cores)
     text = f"{len(cores)} usable cores ({cpus} threads)"
     if cpus == os.cpu_count():

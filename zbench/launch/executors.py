@@ -14,6 +14,7 @@ from zbench.launch.cluster.slurm import SlurmExecutor
 from zbench.launch.cluster.slurm_jobs import SlurmOptions, require_slurm
 from zbench.launch.executor import Executor, Targets
 from zbench.launch.process.local import LocalExecutor
+from zbench.spec.run import AUTO_RANKS, ranks_here
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
@@ -31,15 +32,16 @@ Backend = SlurmOptions | RayCluster | None
 
 
 def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None]) -> Backend:
-    """Return the backend that `--slurm` or `--ray` names; UsageError if both are given.
+    """Return the backend that `--slurm` or `--ray` names, whose nodes `run.world_size: auto` counts from now
+    on; UsageError if both are given.
 
     tell: called with a message about nodes that are not used.
     """
     if slurm and ray is not None:
         raise UsageError("--slurm and --ray exclude each other; leave one of them out")
-    if ray is not None:
-        return RayCluster(ray, tell)
-    return SlurmOptions.parse(slurm) if slurm else None
+    backend = RayCluster(ray, tell) if ray is not None else SlurmOptions.parse(slurm) if slurm else None
+    AUTO_RANKS.set(ranks_here if backend is None else backend.auto_ranks)
+    return backend
 
 
 def make_executor(

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from zbench.record.environment import nvidia_smi
+from zbench import gpus
 from zbench.record.record import Record
-from zbench.spec.run import visible_gpus
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
@@ -39,12 +38,6 @@ class Bytes(NamedTuple):
         return self.host <= free.host * SHARE and self.gpu <= free.gpu * SHARE
 
 
-def free_gpu_bytes() -> float:
-    """Return the free memory of the GPU that has the least."""
-    each = map(str.split, nvidia_smi("gpu=memory.free"))
-    return min((int(mebibytes) << 20 for mebibytes, *_ in each if mebibytes.isdigit()), default=0)
-
-
 def held_bytes(record: Record) -> Bytes | None:
     """Return what a trial held; of a GPU what torch's allocator reserved, and `CONTEXT_BYTES`."""
     memory = record.memory
@@ -52,7 +45,7 @@ def held_bytes(record: Record) -> Bytes | None:
         return None
     ranks, gpu = record.config.get("run", {}).get("world_size", 1), 0
     if memory.peak_reserved_bytes is not None:
-        gpu = (memory.peak_reserved_bytes + CONTEXT_BYTES) * -(-ranks // max(1, visible_gpus()))
+        gpu = (memory.peak_reserved_bytes + CONTEXT_BYTES) * -(-ranks // max(1, len(gpus.visible_gpus())))
     host = max(memory.peak_rss_bytes, memory.peak_host_bytes or 0)  # pinned pages may not count as resident
     return Bytes(host * ranks, gpu)
 
@@ -88,7 +81,7 @@ class Room:
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
         each = [(trial, self.needed(trial, most_bytes)) for trial in trials]
-        free = Bytes(free_bytes, free_gpu_bytes() if any(own.gpu for _, own in each) else 0)
+        free = Bytes(free_bytes, gpus.free_bytes() if any(own.gpu for _, own in each) else 0)
         needed, fitting = Bytes(0), list[TrialSpec]()
         for trial, own in each:
             both = Bytes(needed.host + own.host, needed.gpu + own.gpu)
@@ -103,4 +96,4 @@ class Room:
         """
         held = [(trial, self._held[trial.trial_id].gpu) for trial in heat if trial.trial_id in self._held]
         needed = sum(gpu * (1 + shows_need_of_alone(trial)) for trial, gpu in held)
-        return needed == 0 or needed <= free_gpu_bytes() * SHARE
+        return needed == 0 or needed <= gpus.free_bytes() * SHARE

@@ -12,9 +12,10 @@ from typing import Any
 
 import psutil
 
+from zbench import gpus
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
 from zbench.launch.revisions import Checkouts, Version, clean_environment
-from zbench.launch.room import Bytes, free_gpu_bytes, held_bytes
+from zbench.launch.room import Bytes, held_bytes
 from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
@@ -158,7 +159,7 @@ class Sampler:
             return "what they need is not known yet"
         each = [_most_held(self._last_samples[version]) for version in versions]
         needed = Bytes(*map(sum, zip(*each, strict=True)))
-        free = Bytes(psutil.virtual_memory().available, free_gpu_bytes() if needed.gpu else 0)
+        free = Bytes(psutil.virtual_memory().available, gpus.free_bytes() if needed.gpu else 0)
         return None if needed.fits_into(free) else f"both need {needed}, and {free} are free"
 
     def _sweep(self, version: Version, seat: Seat | None = None) -> _Sweep:

@@ -1,12 +1,11 @@
 """Measures the peak memory of a process tree from another process."""
 
-import shutil
 import threading
 from contextlib import suppress
 
 import psutil
 
-from zbench.record.environment import nvidia_smi
+from zbench.gpus import bytes_by_process
 from zbench.record.record import MemoryPeaks
 
 _PAUSE_SECONDS = 0.1
@@ -20,8 +19,8 @@ class TreeMemory:
     """
 
     def __init__(self, root: int, *, device: bool) -> None:
-        """device: also query nvidia-smi, if it is installed."""
-        self._root, self._asks_device = root, device and shutil.which("nvidia-smi") is not None
+        """device: also ask the driver, where NVML can be loaded."""
+        self._root, self._asks_device = root, device and bytes_by_process() is not None
         self._own = self._resident = self._tree = self._device = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -57,10 +56,5 @@ class TreeMemory:
 
 def _device_bytes(pids: set[int]) -> int:
     """Return the largest device memory of one of these processes, in bytes, as the driver reports it."""
-    held = [0]
-    for line in nvidia_smi("compute-apps=pid,used_memory"):
-        pid, _, size = line.partition(",")
-        mebibytes = size.removesuffix("MiB").strip()
-        if pid.strip().isdigit() and int(pid) in pids and mebibytes.isdigit():
-            held.append(int(mebibytes) << 20)
-    return max(held)
+    held = bytes_by_process() or {}
+    return max((size for pid, size in held.items() if pid in pids), default=0)

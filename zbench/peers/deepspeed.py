@@ -1,6 +1,7 @@
 """DeepSpeed's ZeRO with optimizer and parameter offload: `engine: deepspeed`, stages 0 to 3."""
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -146,17 +147,19 @@ def build_engine(
 
 def _describe_launch() -> None:
     """Set the variables of DeepSpeed's launcher. The process group exists, so address and port only name the
-    shared memory; rank 0's process ID as the port makes that name unique.
+    memory that ranks of one host share; rank 0's process ID as the port makes that name unique.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    rank, world = str(dist.get_rank()), str(dist.get_world_size())
-    os.environ.setdefault("LOCAL_RANK", rank)
-    os.environ.setdefault("LOCAL_SIZE", world)
-    meeting: list[int] = [os.getpid()]
-    dist.broadcast_object_list(meeting)
-    about = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting[0])}
-    os.environ.update(about)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    places = [("", 0)] * world
+    dist.all_gather_object(places, (socket.gethostname(), os.getpid()))
+    hosts = [host for host, _ in places]
+    os.environ.setdefault("LOCAL_RANK", str(hosts[:rank].count(hosts[rank])))
+    here = os.environ.get("LOCAL_WORLD_SIZE", str(hosts.count(hosts[rank])))
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1" if int(here) == world else hosts[0])
+    about = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_SIZE": here, "MASTER_PORT": places[0][1]}
+    os.environ.update({name: str(value) for name, value in about.items()})
 
 
 def _shared_memory() -> Path:

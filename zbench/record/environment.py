@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import psutil
 
 from zbench import __version__
-from zbench.spec.run import gpu_models
+from zbench.gpus import all_gpus, power_limits
 
 _ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 _PACKAGES = ("torch", "numpy", "optuna", "deepspeed", "transformers")
@@ -54,7 +53,7 @@ def machine_facts() -> dict[str, Any]:
         "usable_threads": len(os.sched_getaffinity(0)),
         "isa": [flag for flag in _ISA if flag in _cpu_flags()],
         "memory_gib": round(psutil.virtual_memory().total / _GIB),
-        "gpus": gpu_models(),
+        "gpus": [gpu.model for gpu in all_gpus()],
     }
 
 
@@ -63,24 +62,14 @@ def device_settings() -> dict[str, Any]:
     driver = Path("/proc/driver/nvidia/version")
     return {
         "driver": driver.read_text().partition("\n")[0] if driver.exists() else None,
-        "power_limits": nvidia_smi("gpu=power.limit"),
+        "power_limits": power_limits(),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_DEVICE_VARIABLES)},
     }
 
 
-def nvidia_smi(query: str) -> list[str]:
-    """Return the lines that nvidia-smi answers, numbers with their units; none where it fails.
-
-    query: such as `gpu=memory.free`.
-    """
-    with suppress(OSError, subprocess.SubprocessError):
-        return _output("nvidia-smi", f"--query-{query}", "--format=csv,noheader").splitlines()
-    return []
-
-
 def machine_name() -> str:
     """Return this machine's kind in words: processor, cores and GPUs, as a job scheduler may choose it."""
-    gpus = Counter(gpu_models())
+    gpus = Counter(gpu.model for gpu in all_gpus())
     parts = [cpu_model(), f"{psutil.cpu_count(logical=False) or os.cpu_count()} cores"]
     return ", ".join([*parts, *(f"{count} x {name}" for name, count in sorted(gpus.items()))])
 

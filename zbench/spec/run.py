@@ -1,11 +1,12 @@
 """RunSpec and VerifySpec: how a trial is run, timed and verified."""
 
-import os
-from pathlib import Path
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
+from zbench.gpus import visible_gpus
 from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
 MAX_SEED = 2**63 - 1
@@ -16,20 +17,19 @@ MAX_THREADS = 4096
 _RANKS = WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "auto"}]})
 
 
-def gpu_models() -> list[str]:
-    """Return the model name of each NVIDIA GPU in /proc, without loading CUDA."""
-    names = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        lines = file.read_text().splitlines()
-        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return names
+RANKS_ON_A_CPU = 2
+"""Ranks of `world_size: auto` on a node without a GPU that it may use."""
 
 
-def visible_gpus() -> int:
-    """Return how many NVIDIA GPUs this process may use (`CUDA_VISIBLE_DEVICES`)."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(gpu_models())
-    return count if visible is None else min(count, len(list(filter(str.strip, visible.split(",")))))
+def ranks_here(nodes: int, device: str) -> int:
+    """Return the ranks of `world_size: auto` where every node is as this machine."""
+    gpus = 0 if device == "cpu" else len(visible_gpus())
+    return (gpus or RANKS_ON_A_CPU) * nodes
+
+
+AUTO_RANKS: ContextVar[Callable[[int, str], int]] = ContextVar("auto_ranks", default=ranks_here)
+"""Returns the ranks of `world_size: auto` from `run.nodes` and `run.device`: nodes of a cluster may differ
+from the machine that reads the file."""
 
 
 def shared_gpus(ranks: int, gpus: int) -> str:
@@ -44,7 +44,8 @@ class RunSpec(SpecModel):
     """How a trial is run and timed."""
 
     world_size: Annotated[int, Field(ge=1), _RANKS] = Field(
-        1, description="Number of ranks (processes); `auto`: one for each GPU of this machine, 2 on a CPU."
+        1,
+        description="Number of ranks (processes); `auto`: one for each GPU of the nodes, or 2 a node.",
     )
     nodes: int = Field(
         1, ge=1, description="Machines, with equally many ranks each; 2 or more need `--slurm` or `--ray`."
@@ -92,8 +93,10 @@ class RunSpec(SpecModel):
     def _count_ranks(cls, values: Any) -> Any:
         if not isinstance(values, dict) or values.get("world_size") != "auto":
             return values
-        gpus = 0 if values.get("device") == "cpu" else visible_gpus()
-        return {**values, "world_size": gpus or 2}
+        nodes = values.get("nodes", 1)
+        if not isinstance(nodes, int) or nodes < 1:
+            return {**values, "world_size": 1}  # its own key is refused
+        return {**values, "world_size": AUTO_RANKS.get()(nodes, values.get("device", "auto"))}
 
 
 class VerifySpec(SpecModel):

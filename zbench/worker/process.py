@@ -10,11 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
 from zbench.errors import UsageError
+from zbench.gpus import visible_gpus
 from zbench.job.jobs import RankJob, threads_per_rank
 from zbench.spec.run import RunSpec, shared_gpus
 from zbench.spec.trial import TrialSpec
@@ -26,15 +28,32 @@ _MOST_STARTED = 1 << 10
 def start(job: RankJob, trial: TrialSpec) -> torch.device:
     """Start the process's threads, join the process group, and return the rank's device."""
     set_threads(threads_per_rank(trial, job.local_world_size))
+    os.environ.update(variables_of(job))
     device = device_of(trial.run.device, job.local_rank)
     if job.init_method.startswith(("file://", "tcp://127.")):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
     dist.init_process_group(
-        backend, init_method=job.init_method, rank=job.rank, world_size=job.world_size, timeout=timeout
+        backend,
+        init_method=job.init_method,
+        rank=job.rank,
+        world_size=job.world_size,
+        timeout=timeout,
+        device_id=device if "nccl" in backend else None,  # so communicators are made now, not in a backward
     )
     return device
+
+
+def variables_of(job: RankJob) -> dict[str, str]:
+    """Return what torchrun would set for a rank: an engine that is not zbench's may read it."""
+    about = {"RANK": job.rank, "WORLD_SIZE": job.world_size, "LOCAL_RANK": job.local_rank}
+    about["LOCAL_WORLD_SIZE"] = job.local_world_size or job.world_size
+    meeting = urlsplit(job.init_method)
+    has_port = meeting.scheme == "tcp" and meeting.port is not None
+    where = {"MASTER_ADDR": meeting.hostname or "127.0.0.1"}
+    where |= {"MASTER_PORT": str(meeting.port)} if has_port else {}
+    return {name: str(value) for name, value in about.items()} | where
 
 
 def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
@@ -76,6 +95,9 @@ def device_of(wanted: str, local_rank: int = 0) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UsageError("run.device: cuda is not available here (see `zbench doctor`); use cpu or auto")
+    slices = [gpu.uuid for gpu in visible_gpus() if gpu.is_slice]
+    if slices:  # CUDA shows a process one slice only
+        os.environ["CUDA_VISIBLE_DEVICES"] = slices[local_rank % len(slices)]
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

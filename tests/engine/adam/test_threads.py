@@ -6,10 +6,15 @@ from torch import nn
 from tests.engine.ranks import RankPool
 from zbench.engine import Instruments, build_engine
 from zbench.engine.adam import AdamBackend, NativeAdam
-from zbench.engine.optimizer.threads import MOST, Machine, choose, share, this_machine
+from zbench.engine.optimizer.threads import MOST, choose, share
 from zbench.spec.engine import EngineSpec
+from zbench.topology import Host, this_host
 
-SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
+SOCKETS = {0: tuple(range(8)), 1: tuple(range(8, 16))}
+
+
+def host(allowed: range, nodes: dict[int, tuple[int, ...]], online: int) -> Host:
+    return Host(tuple((processor,) for processor in allowed), nodes, online)
 
 
 @pytest.mark.parametrize(
@@ -35,15 +40,15 @@ def test_threads_leave_backward_its_processors(
     expected: tuple[int, tuple[int, ...]],
 ) -> None:
     online = 2 if len(allowed) == 2 else 16
-    nodes = (tuple(range(2)),) if online == 2 else SOCKETS
-    machine = Machine(tuple(allowed), nodes, online)
-    found = choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
+    nodes = {0: tuple(range(2))} if online == 2 else SOCKETS
+    machine = host(allowed, nodes, online)
+    found = choose(wanted, computing=computing, host=machine, near=near, alone=alone)
     assert (found.count, found.processors) == expected
 
 
 def test_no_more_threads_are_taken_than_help() -> None:
-    machine = Machine(tuple(range(128)), (tuple(range(128)),), 128)
-    assert choose(None, computing=4, machine=machine, near=0, alone=True).count == MOST
+    machine = host(range(128), {0: tuple(range(128))}, 128)
+    assert choose(None, computing=4, host=machine, near=0, alone=True).count == MOST
 
 
 @pytest.mark.parametrize(
@@ -60,11 +65,11 @@ def test_after_backward_a_rank_takes_its_share_of_the_processors_near_its_gpu(
     allowed: range, near: int, ranks: int, expected: int
 ) -> None:
     online = 8 if len(allowed) == 8 else 16
-    assert share(Machine(tuple(allowed), SOCKETS, online), near, ranks) == expected
+    assert share(host(allowed, SOCKETS, online), near, ranks) == expected
 
 
 def test_after_backward_no_more_threads_are_taken_than_help() -> None:
-    assert share(Machine(tuple(range(128)), (tuple(range(128)),), 128), 0, 2) == MOST
+    assert share(host(range(128), {0: tuple(range(128))}, 128), 0, 2) == MOST
 
 
 @pytest.mark.parametrize("schedule", ["after_backward", "speculative"])
@@ -79,18 +84,12 @@ def test_optimizer_threads_counts_for_every_schedule(schedule: str) -> None:
     assert adam.threads == 3
 
 
-def test_this_machine_has_processors_in_nodes() -> None:
-    machine = this_machine()
-    assert machine.allowed
-    assert set(machine.allowed) <= {p for node in machine.nodes for p in node}
-
-
-@pytest.mark.skipif(len(this_machine().allowed) < 2, reason="a thread is pinned where one can be spared")
+@pytest.mark.skipif(len(this_host().allowed) < 2, reason="a thread is pinned where one can be spared")
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
     ranks: RankPool, world_size: int
 ) -> None:
-    machine = this_machine()
+    machine = this_host()
     has_its_own = world_size == 1 or len(machine.allowed) < machine.online
     for pinned in ranks.run(world_size, "tests.engine.speculative.places:pinned_threads"):
         assert pinned == [1] * has_its_own

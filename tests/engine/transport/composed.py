@@ -1,5 +1,7 @@
 """What ranks do in the tests of composed collectives; every case returns plain values."""
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
@@ -44,4 +46,16 @@ def subgroup_where_ranks_belong_to_unlike_many(group: dist.ProcessGroup) -> str:
     if dist.get_rank(group) > 2:
         return "not in it"
     assert isinstance(three, dist.ProcessGroup)
-    return heard(lambda: subgroup(three, 1))
+    return heard(lambda: subgroup(three, 1, CPU))
+
+
+def timeouts_of_subgroups(group: dist.ProcessGroup) -> list[float]:
+    """Return the timeouts of shard groups of a group with one of two hours, for each kind of device."""
+    ranks = dist.get_process_group_ranks(group)
+    slow = dist.new_group(ranks, timeout=timedelta(hours=2))
+    assert isinstance(slow, dist.ProcessGroup)
+    found = []
+    for device in (CPU, torch.device("cuda", 0)):
+        half = subgroup(slow, len(ranks) // 2, device)
+        found.append(half._get_backend(device).options._timeout.total_seconds())
+    return found

@@ -30,3 +30,13 @@ def test_ranks_that_could_not_agree_on_a_groups_name_are_refused(ranks: RankPool
     *three, last = ranks.run(4, "tests.engine.transport.composed:subgroup_where_ranks_belong_to_unlike_many")
     assert last == "not in it"
     assert all("only where all belong to as many" in said for said in three), three
+
+
+def test_a_subgroup_keeps_the_timeout() -> None:
+    """torch's default is 30 minutes, and with NCCL 10."""
+    ranks = RankPool(2)  # new: all ranks of it must have made as many groups
+    try:
+        found = ranks.run(2, "tests.engine.transport.composed:timeouts_of_subgroups")
+    finally:
+        ranks.close()
+    assert found == [[7200.0] * 2] * 2

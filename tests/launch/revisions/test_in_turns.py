@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.engine.lattice import NO_CARD
-from zbench.launch import room, sampling
+from tests.nvml import Device, install
+from zbench.launch import sampling
 from zbench.launch.revisions import Version, version_of
 from zbench.launch.sampling import Sampler
 from zbench.launch.turns import Contender
@@ -140,7 +141,7 @@ def test_without_room_for_both_nothing_runs_at_once(
     sampler, version = Sampler(tmp_path / "sweep.yaml", [], said.append), program("python")
     for record in sampler.take(version):
         object.__setattr__(record.memory, "peak_reserved_bytes", reserved)
-    monkeypatch.setattr(room, "nvidia_smi", lambda query: [f"{7 << 10} MiB"])
+    install(monkeypatch, Device("GPU-a", free=7 << 30))
     monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     assert sampler.take_in_turns(version, version) is None
     assert said[-1].endswith(says)

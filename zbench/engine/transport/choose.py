@@ -58,7 +58,7 @@ def grouped(
         return make(group, device, None)
     if size == 1:
         return HybridCollectives(make(group, device, size), SingleProcessCollectives())
-    return HybridCollectives(make(group, device, size), make(shard_group(group, size), device, None))
+    return HybridCollectives(make(group, device, size), make(shard_group(group, size, device), device, None))
 
 
 def host_collectives(

@@ -8,6 +8,7 @@ The price of that order: a rank receives its shard from every rank, W / N times 
 
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -77,15 +78,18 @@ def check_shard_group_size(size: int, world_size: int) -> None:
         )
 
 
-_SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]] = WeakKeyDictionary()
+_SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, torch.device], dist.ProcessGroup]] = (
+    WeakKeyDictionary()
+)
 
 
-def shard_group(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
-    """Return the process group of this rank's shard group; every rank of `group` calls it.
+def shard_group(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.ProcessGroup:
+    """Return the process group of this rank's shard group, for tensors of `device`; every rank of `group`
+    calls it.
 
     It is made once and ends with `group`.
     """
     groups = _SHARD_GROUPS.setdefault(group, {})
-    if size not in groups:
-        groups[size] = subgroup(group, size)
-    return groups[size]
+    if (size, device) not in groups:
+        groups[size, device] = subgroup(group, size, device)
+    return groups[size, device]

@@ -1,5 +1,7 @@
 """The collectives of NCCL and of other backends that need no composition, and groups of some of the ranks."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -65,23 +67,31 @@ def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.Proc
     """Return another group of the same ranks; every one of them calls this. On CUDA it is a communicator of
     its own: what one communicator is given runs in order, and a weight would wait behind all reductions.
     """
-    return subgroup(group, dist.get_world_size(group)) if device.type == "cuda" else None
+    return subgroup(group, dist.get_world_size(group), device) if device.type == "cuda" else None
 
 
-def subgroup(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
-    """Return a new process group of `size` consecutive ranks of `group`, this rank among them.
+def subgroup(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.ProcessGroup:
+    """Return a new process group of `size` consecutive ranks of `group`, this rank among them: for tensors of
+    `device` only, with the backend and the timeout that `group` has for them.
 
     Every rank of `group` calls it, and `size` divides their number. UsageError where they could not agree on
     a name.
     """
+    backend = group._get_backend(device)
+    make = partial(
+        dist.new_group,
+        timeout=backend.options._timeout,
+        backend=backend.name(),
+        device_id=device if device.type == "cuda" else None,
+    )
     ranks = dist.get_process_group_ranks(group)
     groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
     own = dist.get_rank(group) // size
     if len(ranks) == dist.get_world_size():
-        own_group = [dist.new_group(members) for members in groups][own]
+        own_group = [make(members) for members in groups][own]
     else:
         _check_names_agree(group)
-        own_group = dist.new_group(groups[own], use_local_synchronization=True)
+        own_group = make(groups[own], use_local_synchronization=True)
     assert isinstance(own_group, dist.ProcessGroup), "this rank belongs to its own group"
     return own_group
 

@@ -1,11 +1,13 @@
 """The code that runs on the nodes of a cluster: a check of the node, and the worker that runs trials."""
 
+import ipaddress
 import os
 import shutil
 import socket
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -63,6 +65,44 @@ def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
     return each
 
 
+def address_of_node(name: str, others: Sequence[str]) -> str:
+    """Return the address at which the `others`, by their names, reach this node, which has this `name`.
+
+    It is the one that packets to them leave from. A name may resolve to 127.0.1.1 on its own node (Debian),
+    or not at all: then it is the first address of an interface that is up. Without a network: 127.0.0.1.
+    """
+    reached = (_route_to(address) for other in others for address in _addresses(other))
+    for candidate in (*filter(None, reached), *_addresses(name), *_interfaces()):
+        if not ipaddress.ip_address(candidate).is_loopback:
+            return candidate
+    return "127.0.0.1"
+
+
+def _addresses(name: str) -> list[str]:
+    """Return what a name resolves to, addresses of version 4 first."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+    except OSError:
+        return []
+    return [str(place[0]) for family, *_, place in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+
+
+def _route_to(address: str) -> str | None:
+    """Return this machine's address on the way to another; nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))
+        return str(probe.getsockname()[0])
+    return None
+
+
+def _interfaces() -> list[str]:
+    """Return the addresses of version 4 of the interfaces that are up."""
+    up = {name for name, facts in psutil.net_if_stats().items() if facts.isup}
+    each = ((name, one) for name, addresses in psutil.net_if_addrs().items() for one in addresses)
+    return [one.address for name, one in each if name in up and one.family == socket.AF_INET]
+
+
 def nodes_of(task: Task | HeatTask) -> int:
     """Return how many nodes a task needs: a reference and a heat need one."""
     return task.trial.run.nodes if isinstance(task, RepeatTask) else 1
@@ -79,8 +119,8 @@ class NodeWorker:
     """Runs tasks on its node, with a trial server that stays: an actor of Ray, or a process of a job."""
 
     def __init__(self, base_dir: str, targets: Targets, address: str = "", cpus: int = 0) -> None:
-        """address, cpus: of the node, as Ray reports them. If the node has no `base_dir`, relative paths
-        start from the job's own directory.
+        """address: where other nodes reach this one. cpus: of the node, as Ray reports them. If the node has
+        no `base_dir`, relative paths start from the job's own directory.
         """
         self._address = address
         for interface, addresses in psutil.net_if_addrs().items():
@@ -94,8 +134,10 @@ class NodeWorker:
 
     def meeting_point(self) -> str:
         """Return the rendezvous address of a trial whose first node is this one."""
-        with socket.create_server((self._address, 0)) as probe:
-            return f"tcp://{self._address}:{probe.getsockname()[1]}"
+        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        with socket.create_server((self._address, 0), family=family) as probe:
+            host = f"[{self._address}]" if ":" in self._address else self._address
+            return f"tcp://{host}:{probe.getsockname()[1]}"
 
     def run(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch.cluster.node import look, ranks_per_node, versions
+from zbench.spec.run import RANKS_ON_A_CPU
 from zbench.spec.trial import TrialSpec
 
 _CONNECT_SECONDS = 10.0
@@ -69,6 +70,13 @@ class RayCluster:
             self._require_room(trial)
         if self.unlike():
             self._tell(f"left alone{self.unlike()}")
+
+    def auto_ranks(self, nodes: int, device: str) -> int:
+        """Return the ranks of `world_size: auto`: one for each GPU of the nodes that most are like."""
+        there = [_node(about) for about in connect(self._address).nodes() if about["Alive"]]
+        counts = Counter(node.gpus for node in there if node.cpus > 0)
+        gpus = 0 if device == "cpu" else max(counts, key=lambda count: counts[count], default=0)
+        return (gpus or RANKS_ON_A_CPU) * nodes
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the chosen kind that are there now; one that has come since is looked at."""

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from zbench.errors import UsageError
 from zbench.launch.cluster.node import ranks_per_node
+from zbench.spec.run import RANKS_ON_A_CPU
 from zbench.spec.trial import TrialSpec
 
 _KNOWN = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
@@ -67,6 +68,13 @@ class SlurmOptions:
         if known["slurm_exclusive"] is False:
             del known["slurm_exclusive"]
         return cls(nodes, cluster, known, reuse)
+
+    def auto_ranks(self, nodes: int, device: str) -> int:
+        """Return the ranks of `world_size: auto`: one for each GPU that a node of a job is given."""
+        gpus = self.parameters.get("gpus_per_node") or self.parameters.get("slurm_gres", 0)
+        count = str(gpus).rpartition(":")[2]
+        each = int(count) if device != "cpu" and count.isdecimal() else 0
+        return (each or RANKS_ON_A_CPU) * (nodes if nodes > 1 else self.nodes)
 
     def nodes_for(self, trial: TrialSpec) -> tuple[int, int]:
         """Return nodes and ranks per node of a trial; UsageError where it cannot be a job.

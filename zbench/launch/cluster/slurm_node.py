@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import pickle
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch.cluster.node import NodeWorker, references_of
+from zbench.launch.cluster.node import NodeWorker, address_of_node, references_of
 from zbench.launch.executor import Targets
 
 _MEETING_SECONDS = 300.0
@@ -31,14 +30,14 @@ def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> Non
     place = importlib.import_module("submitit").JobEnvironment()
     home = inbox / f"{place.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     home.mkdir(exist_ok=True)
-    worker, number, since = NodeWorker(base_dir, targets), 0, time.monotonic()
+    worker, number, since = NodeWorker(base_dir, targets, own_address(place)), 0, time.monotonic()
     while number != most and time.monotonic() - since < _IDLE_SECONDS:
         if not all_there([inbox / f"task-{number}"]):
             time.sleep(_POLL_SECONDS)
             continue
         task, nodes = pickle.loads((inbox / f"task-{number}").read_bytes())
         if place.global_rank < nodes:
-            point, began = _meeting_point(home / f"meeting-{number}", place, nodes), time.monotonic()
+            point, began = _meeting_point(home / f"meeting-{number}", place, nodes, worker), time.monotonic()
             watch = partial(_show, home, number) if place.global_rank == 0 else None
             (attempt,), files = worker.run(task, place.global_rank, nodes, point, references_of(task), watch)
             attempt = replace(attempt, seconds=time.monotonic() - began)
@@ -74,7 +73,7 @@ def all_there(files: Sequence[Path]) -> bool:
     return all(file.exists() for file in files)
 
 
-def _meeting_point(file: Path, place: Any, nodes: int) -> str | None:
+def _meeting_point(file: Path, place: Any, nodes: int, worker: NodeWorker) -> str | None:
     """Return the rendezvous address of several nodes: the first node writes its free port to `file`.
 
     None for one node. ZbenchError if the file does not appear.
@@ -82,9 +81,7 @@ def _meeting_point(file: Path, place: Any, nodes: int) -> str | None:
     if nodes == 1:
         return None
     if place.global_rank == 0:
-        with socket.create_server(("", 0)) as probe:
-            port = probe.getsockname()[1]
-        write(file, f"tcp://{_address(place.hostnames[0])}:{port}".encode())
+        write(file, worker.meeting_point().encode())
     deadline = time.monotonic() + _MEETING_SECONDS
     while not all_there([file]):
         if time.monotonic() > deadline:
@@ -96,16 +93,7 @@ def _meeting_point(file: Path, place: Any, nodes: int) -> str | None:
     return file.read_text()
 
 
-def _address(node: str) -> str:
-    """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
-    candidates = [node, os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]  # submitit launches from this node
-    for candidate in filter(None, candidates):
-        try:
-            socket.getaddrinfo(candidate, None)
-        except OSError:
-            continue
-        return candidate
-    raise ZbenchError(
-        f"the name of the job's first node, {node}, does not resolve, and SLURM has no address for it;"
-        " enter it in DNS or /etc/hosts"
-    )
+def own_address(place: Any) -> str:
+    """Return the address at which the job's other nodes reach this one."""
+    names, number = list(place.hostnames), place.global_rank
+    return address_of_node(names[number], [*names[:number], *names[number + 1 :]])

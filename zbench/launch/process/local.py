@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
+from zbench.gpus import visible_gpus
 from zbench.job.jobs import RankJob, ReferenceJob, threads_per_rank
 from zbench.job.messages import RankStart, Ready
 from zbench.job.progress import ProgressTail, Watch
@@ -35,14 +36,14 @@ from zbench.launch.executor import (
 )
 from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
 from zbench.launch.process.outcome import classify, kernel_oom_kills
+from zbench.launch.room import uses_cpu
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.record.secrets import mask_files
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
-
-_TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+from zbench.topology import Host, node_of_device, this_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         job = RankJob(
             trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
         )
-        starts = process_starts(job, files.logs, usable_cores())
+        starts = process_starts(job, files.logs, this_host())
         plan = ProcessPlan(target, starts, files, log_name="logs", deadline=patience)
         with Processes(self, plan) as processes:
             processes.advance()
@@ -209,7 +210,7 @@ class LocalExecutor(Executor):
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
         self._cpus = cpus
         self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, partial(resolved, cpus=cpus))
-        self._cores = [] if 0 < cpus < len(os.sched_getaffinity(0)) else usable_cores()
+        self._host = None if 0 < cpus < len(os.sched_getaffinity(0)) else this_host()
         self.share: Share | None = None
 
     def wait_until_ready(self) -> tuple[str, ...]:
@@ -266,7 +267,7 @@ class LocalExecutor(Executor):
             job = replace(job, trial=values, rank=number * each, local_world_size=each)
         plan = ProcessPlan(
             self._jobs.target(task),
-            process_starts(job, files.logs, self._cores),
+            process_starts(job, files.logs, self._host),
             files,
             log_name=log_name,
             deadline=patience(task),
@@ -335,20 +336,21 @@ def resolved(trial: TrialSpec, cpus: int = 0, here: int | None = None) -> dict[s
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
 
 
-def process_starts(
-    job: RankJob | ReferenceJob, logs: Path, cores: Sequence[Sequence[int]]
-) -> list[RankStart]:
+def process_starts(job: RankJob | ReferenceJob, logs: Path, host: Host | None) -> list[RankStart]:
     """Return how each process of a job starts; `job` is the first rank's here. A reference may use all cores.
 
-    cores: the logical CPUs of each usable core.
+    host: None where no rank is pinned.
     """
     if isinstance(job, ReferenceJob):
         return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.result_path, "reference"))]
     # a command starts its ranks by its own launcher
     has_command = job.trial.get("workload", {}).get("command") is not None
     starts = []
-    here = job.local_world_size or job.world_size
-    for number, cpus in enumerate([None] if has_command else assign(here, cores)):
+    ranks = 1 if has_command else job.local_world_size or job.world_size
+    shares: list[tuple[int, ...] | None] = [None] * ranks
+    if host is not None and not has_command:
+        shares = host.share_out(nodes_of_ranks(job.trial.get("run", {}).get("device", "auto"), ranks))
+    for number, cpus in enumerate(shares):
         rank = job.rank + number
         own = replace(job, rank=rank, local_rank=number)
         log, error = str(logs / f"rank{rank}.log"), (job.result_path, rank)
@@ -356,26 +358,11 @@ def process_starts(
     return starts
 
 
-def assign(world_size: int, cores: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
-    """Return each rank's logical CPUs: equal runs of whole cores; None (all CPUs) where cores are short.
+def nodes_of_ranks(device: str, ranks: int) -> list[int | None]:
+    """Return the NUMA node of each local rank's GPU; None for a rank on the CPU, or where it is not known.
 
-    cores: the logical CPUs of each physical core. Every rank gets the same number of cores, so that none is
-    faster.
+    device: as `run.device`.
     """
-    share = len(cores) // world_size
-    if share == 0:
-        return [None] * world_size
-    return [
-        tuple(cpu for core in cores[rank * share : (rank + 1) * share] for cpu in core)
-        for rank in range(world_size)
-    ]
-
-
-def usable_cores() -> list[tuple[int, ...]]:
-    """Return the logical CPUs this process may use, grouped by physical core, in the machine's order."""
-    groups: dict[str, list[int]] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        file = Path(_TOPOLOGY.format(cpu=cpu))
-        key = file.read_text().strip() if file.exists() else str(cpu)
-        groups.setdefault(key, []).append(cpu)
-    return [tuple(cpus) for cpus in groups.values()]
+    gpus = [] if uses_cpu(device) else visible_gpus()
+    nodes = [node_of_device(gpu.address) if gpu.address else None for gpu in gpus] or [None]
+    return [nodes[rank % len(nodes)] for rank in range(ranks)]
