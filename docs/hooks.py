@@ -15,6 +15,7 @@ _NAV = {
         "quickstart.md",
         "own-model.md",
         "own-script.md",
+        "other-files.md",
         "engines.md",
         "verdicts.md",
         "regressions.md",

@@ -72,7 +72,7 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
         ("missing.json", None, "no such file; expected ds_config.json, accelerate.yaml"),
         ("list.json", "[1]", "expected a mapping of keys"),
         ("twice.json", '{"bf16": {}, "bf16": {}}', "twice.json: bf16: this key is given twice"),
-        ("commented.json", '{"bf16": {"enabled": true}, // yes\n}', "not JSON"),
+        ("commented.json", '{"bf16": {"enabled": true}, // yes\n', "neither JSON nor Hjson"),
         ("other.json", '{"name": "x"}', "no DeepSpeed configuration"),
         ("hf:no-such-model", None, "nothing is downloaded"),
         ("nothere:make", None, "--from workload.model: cannot load 'nothere:make'"),

@@ -18,7 +18,7 @@ from zbench.launch.executor import Attempt
 from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.summary import summarize
-from zbench.spec.deepspeed import from_deepspeed
+from zbench.spec.foreign.deepspeed import from_deepspeed
 from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
 
 from .conftest import make_trial

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.deepspeed import Translated, from_deepspeed, to_deepspeed
+from zbench.spec.deepspeed import Translated, to_deepspeed
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
+from zbench.spec.foreign.deepspeed import from_deepspeed
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
@@ -61,10 +62,10 @@ def test_whatever_does_not_map_is_named() -> None:
         "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}},
     }
     notes = from_deepspeed(config).notes
-    named = {note.split(": ")[0] for note in notes}
-    assert named == {"train_batch_size", "scheduler.type", "zero_optimization.offload_param.device"}
+    named = {str(note).split(": ")[0] for note in notes}
+    assert named == {"scheduler.type", "zero_optimization.offload_param.device"}
     assert "gradient_clipping" in {
-        note.split(": ")[0] for note in from_deepspeed({"bf16": {"enabled": True}}).notes
+        str(note).split(": ")[0] for note in from_deepspeed({"bf16": {"enabled": True}}).notes
     }
 
 
@@ -86,9 +87,9 @@ MICRO = {"train_micro_batch_size_per_gpu": 2}
 @pytest.mark.parametrize(
     ("batch", "world_size"),
     [
-        (MICRO | {"train_batch_size": 16}, 8),
+        (MICRO | {"train_batch_size": 16, "gradient_accumulation_steps": 1}, 8),
         (MICRO | {"train_batch_size": 8, "gradient_accumulation_steps": 2}, 2),
-        (MICRO | {"train_batch_size": 15}, None),
+        (MICRO | {"train_batch_size": 16}, None),
         (MICRO | {"train_batch_size": "auto"}, None),
         ({"train_batch_size": 16}, None),
     ],
@@ -96,7 +97,10 @@ MICRO = {"train_micro_batch_size_per_gpu": 2}
 def test_the_world_size_is_read_off_a_batch_whose_other_factors_are_known(
     batch: dict[str, Any], world_size: int | None
 ) -> None:
-    assert from_deepspeed(batch).document.get("run", {}).get("world_size") == world_size
+    document = from_deepspeed(batch).document
+    assert document.get("run", {}).get("world_size") == world_size
+    is_total = world_size is None and batch["train_batch_size"] != "auto"
+    assert document["workload"].get("global_batch_size") == (16 if is_total else None)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [("float16", 1000.0), ("float16", 1024.0), ("bfloat16", 1000.0)])

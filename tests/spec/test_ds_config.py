@@ -135,7 +135,7 @@ def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"gradient_clipping": 1.0, // off\n "train_batch_size": 4}', ":1: not JSON, which has no comments"),
+        ('{"gradient_clipping": 1.0, // off\n "train_batch_size": ]}', ":2: neither JSON nor Hjson"),
         ('{"a": 1.0,\n "a": 2.0}', ": a: this key is given twice"),
         ("[1]", "expected a mapping of DeepSpeed's keys"),
         ('{"x": {"y": [0, Infinity]}}', "ds_config: x.y[1]: expected a finite number, got inf; correct it"),
@@ -146,8 +146,8 @@ def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp
     with pytest.raises(SpecError) as error:
         expanded(str(tmp_path / "ds.json"))
     assert message in str(error.value)
-    if "not JSON" in message:
-        assert (error.value.file, error.value.line) == (str(tmp_path / "ds.json"), 1)
+    if "Hjson" in message:
+        assert (error.value.file, error.value.line) == (str(tmp_path / "ds.json"), 2)
 
 
 def test_a_broken_file_among_others_is_an_invalid_trial(tmp_path: Path) -> None:

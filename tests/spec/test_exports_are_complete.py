@@ -9,10 +9,12 @@ from ruamel.yaml import YAML
 
 from tests.engine_keys import NEEDED, OTHER
 from zbench.spec.combinations import acts
-from zbench.spec.deepspeed import Translated, from_deepspeed
 from zbench.spec.engine import EngineSpec, OptimizerSpec
 from zbench.spec.expand import conflict
-from zbench.spec.starting import from_accelerate, from_training_args
+from zbench.spec.foreign.accelerate import from_accelerate
+from zbench.spec.foreign.deepspeed import from_deepspeed
+from zbench.spec.foreign.reading import Imported
+from zbench.spec.foreign.trainer import from_training_args
 from zbench.spec.targets import TARGETS
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
@@ -88,7 +90,7 @@ def imported(target: str, text: str) -> EngineSpec:
     return EngineSpec.model_validate(translated.document["engine"])
 
 
-def of_trainer(arguments: dict[str, Any]) -> Translated:
+def of_trainer(arguments: dict[str, Any]) -> Imported:
     return from_training_args(arguments, Path())
 
 

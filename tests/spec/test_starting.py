@@ -10,8 +10,10 @@ import pytest
 from zbench.errors import UsageError
 from zbench.spec import shapes
 from zbench.spec.expand import expand
+from zbench.spec.foreign.accelerate import from_accelerate
+from zbench.spec.foreign.trainer import from_training_args
 from zbench.spec.load import sweep_file, sweep_from_mapping
-from zbench.spec.starting import from_accelerate, from_training_args, starting_sweep
+from zbench.spec.starting import starting_sweep
 
 
 def around(tmp_path: Path, data: Any) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def test_a_model_of_transformers_has_two_layers_at_first(
     assert (workload["model"], workload["options"]) == (source, options)
     assert (started.document["name"], started.document["run"]["repeats"]) == ("mine", 5)
     (note,) = started.notes
-    assert re.search(r"cuts the model to 2 of its (\d+ )?layers", note)
+    assert re.search(r"cuts the model to 2 of its (\d+ )?layers", note.text)
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])
@@ -104,9 +106,10 @@ def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() 
         "zero_stage": 2, "offload_optimizer": "cpu",
         "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
     }  # fmt: skip
-    assert translated.notes == [
-        "deepspeed_config.offload_param_device: 'auto' has no counterpart; left out",
-        "deepspeed_config.hpz: 8 has no counterpart; left out",
+    assert [str(note) for note in translated.notes] == [
+        "deepspeed_config.offload_param_device: auto; zbench's default is kept",
+        "deepspeed_config.zero3_init_flag",
+        "deepspeed_config.hpz: no key of accelerate, which refuses it",
     ]
 
 
@@ -120,15 +123,18 @@ def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) ->
 
 
 def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
-    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "fsdp_config": {"x": 1}, "fp8": None}
+    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "fsdp_config": {"qqq": 1}, "fp8": None}
     translated = from_accelerate(config, Path())
     assert translated.document["run"] == {"device": "cpu", "world_size": 4}
-    assert translated.notes == ["fsdp_config: {'x': 1} has no counterpart; left out"]
+    assert [str(note) for note in translated.notes if note.effect == "training"] == [
+        "fsdp_config.fsdp_qqq: no key of accelerate, which refuses it"
+    ]
     assert from_accelerate({"num_processes": 1}, Path()).document["run"] == {"world_size": 1}
     assert from_accelerate({"num_processes": 0}, Path()).document["run"] == {}
 
 
 def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
+    rest = {"eps": 1e-8, "betas": [0.9, 0.999]}
     assert from_training_args({}, Path()).document == {
         "name": "trainer",
         "workload": {"micro_batch_size": 8},
@@ -136,7 +142,7 @@ def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
         "engine": {
             "gradient_accumulation_steps": 1,
             "gradient_clipping": 1.0,
-            "optimizer": {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0, "betas": [0.9, 0.999]},
+            "optimizer": {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0} | rest,
         },
     }
 
@@ -173,12 +179,14 @@ def test_of_deepspeeds_optimizer_what_is_written_counts_and_auto_is_the_trainers
     config = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam", "params": params}}
     given = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
     adam = from_training_args(given, Path()).document["engine"]["optimizer"]
-    assert adam == {"name": "adamw", "lr": 0.5, "weight_decay": 0.25, "betas": [0.8, 0.9], "amsgrad": True}
+    expected = {"lr": 0.5, "weight_decay": 0.25, "eps": 1e-8, "betas": [0.8, 0.9], "amsgrad": True}
+    assert adam == {"name": "adamw"} | expected
 
 
 def test_what_does_not_map_is_told() -> None:
     translated = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
-    assert translated.notes == [
-        "optim: 'sgd' has no counterpart; AdamW stands in for it",
-        "left out, because zbench has no counterpart: num_train_epochs, report_to",
+    assert [(note.effect, note.text) for note in translated.notes] == [
+        ("training", "optim: sgd: zbench has Adam and AdamW; AdamW stands in for it"),
+        ("rest", "report_to"),
+        ("rest", "num_train_epochs"),
     ]

@@ -9,9 +9,8 @@ from zbench.errors import UsageError
 from zbench.record.secrets import MASK, masked
 from zbench.record.store import load_environment, resolve_run
 from zbench.report.trackers import tracker_factory
-from zbench.spec.document import read_sweep_file
 from zbench.spec.keys import leaves
-from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.load import load_sweep, read_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
 from zbench.spec.trial import NOT_IDENTITY
 
@@ -110,7 +109,7 @@ def to_search(
     if resume is not None:
         return resumed(resume, output_dir, file, settings)
     assert file is not None
-    known = read_sweep_file(sweep_file(file)).data
+    known = read_sweep(sweep_file(file)).data
     default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
     search = known.get("search")
     named = search.get("method") if isinstance(search, dict) else None

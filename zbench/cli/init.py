@@ -1,7 +1,7 @@
 """`zbench init`: a first sweep file, from a configuration or model of the user."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +13,10 @@ from zbench.estimate.client import Simulator
 from zbench.estimate.result import NotSimulated
 from zbench.spec import shapes
 from zbench.spec.expand import expand
-from zbench.spec.load import sweep_from_mapping
-from zbench.spec.starting import FORMS, commented, starting_sweep
+from zbench.spec.foreign.reading import Note
+from zbench.spec.foreign.recognition import FORMS
+from zbench.spec.load import sweep_file, sweep_from_mapping
+from zbench.spec.starting import commented, starting_sweep
 from zbench.spec.workload import MODULE_CALLABLE
 
 
@@ -28,14 +30,32 @@ def command(
     base_dir = file.absolute().parent
     started = starting_sweep(source, base_dir, re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", file.stem)[:60])
     problem = _problem_of_own_model(started.document, base_dir)
-    notes = [*started.notes, *([problem] if problem else [])]
-    for note in notes:
-        console.warn(note)
-    console.write_new(file, commented(started.document, source))
+    if problem:
+        started.note("training", problem)
+    console.write_new(file, commented(started.document, source, _schema()))
     if console.state.json:
+        notes = [{"changes": note.effect, "note": note.text} for note in started.notes]
         console.document({"file": str(file), "sweep": started.document, "notes": notes})
     else:
+        _show(started.notes)
         console.result(f"wrote {file}: `zbench plan {file}` lists its trials, `zbench sweep {file}` runs it")
+
+
+def _show(notes: Sequence[Note]) -> None:
+    """Print the notes: what changes the training, what memory or speed, and one line for the rest."""
+    for effect, heading in (("training", "changes the training"), ("speed", "changes memory or speed")):
+        texts = dict.fromkeys(note.text for note in notes if note.effect == effect)
+        if texts:
+            console.warn("\n  ".join([f"{heading}:", *texts]))
+    rest = dict.fromkeys(note.text for note in notes if note.effect == "rest")
+    if rest:
+        console.note(f"left out, as it changes neither: {', '.join(rest)}")
+
+
+def _schema() -> str | None:
+    """Return the path of the JSON Schema that is installed beside the shipped sweeps."""
+    schema = sweep_file(Path("quickstart")).parent / "schema.json"
+    return str(schema.resolve()) if schema.is_file() else None
 
 
 def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | None:

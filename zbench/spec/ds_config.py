@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
-from zbench.spec.document import read_document
+from zbench.spec.deepspeed import put, to_deepspeed
 from zbench.spec.engine import EngineSpec
+from zbench.spec.foreign.deepspeed import PLAIN, from_deepspeed
+from zbench.spec.foreign.hjson import read_foreign
 from zbench.spec.keys import Key, assign, leaves, value_at
 from zbench.spec.problems import key_text, shown, unwritable
 from zbench.spec.trial import TrialSpec
@@ -52,7 +53,7 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
         file = place / Path(given).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
-        given = read_document(file).data
+        given = read_foreign(file)
     elif given is None or isinstance(given, str):
         return config
     if not isinstance(given, Mapping):
@@ -97,7 +98,11 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
     deciding = {_OURS[key]: key for key in decided if key in _OURS}
     left = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
     agreed = copy.deepcopy(config)
-    meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | decided)).document
+    theirs = {key: value for key, value in decided.items() if key != "train_batch_size"}
+    meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | theirs)).document
+    for ours, values in meant.get("axes", {}).items():
+        key = deciding.get(ours, ours)
+        raise ValueError(f"ds_config: {key}: expected one value, got {shown(values)}; make {ours} an axis")
     for ours, value in leaves(meant):
         path = tuple(ours.split("."))
         if path[0] not in ("engine", "workload") or ours in left:

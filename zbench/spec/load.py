@@ -21,6 +21,7 @@ from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
 from zbench.spec.expand import all_points, expand
+from zbench.spec.foreign.recognition import converting
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
 from zbench.spec.machine import described
@@ -55,10 +56,28 @@ def load_sweep(
     with file, line, key and remedy of every mistake.
     """
     path = sweep_file(Path(path))
-    document = read_sweep_file(path)
+    document = read_sweep(path)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
     place = path.parent if inputs else None
     return _parse({"name": name, **document.data}, document, overrides, environ, place, inputs)
+
+
+def read_sweep(path: Path) -> Document:
+    """Read a sweep file as plain data. SpecError for another tool's file, with how to convert it."""
+    try:
+        document = read_sweep_file(path)
+    except SpecError as error:
+        raise _converted(path) or error from None
+    other = None if document.data.keys() & SweepSpec.model_fields.keys() else _converted(path)
+    if other is not None:
+        raise other
+    return document
+
+
+def _converted(path: Path) -> SpecError | None:
+    """Return the error for a file of another tool, with the command that converts it; None for others."""
+    message = converting(path) if path.is_file() else None
+    return None if message is None else SpecError(message, file=str(path))
 
 
 def recorded_objective(path: Path) -> ObjectiveSpec:
