@@ -10,7 +10,7 @@ import torch
 from tests.engine.knobs import LAYERS, WIDTH, Seen
 from tests.engine.ranks import RankPool
 from zbench.engine.assembly import optimizer
-from zbench.engine.assembly.settings import elements
+from zbench.engine.assembly.settings import sizes_on
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
@@ -100,11 +100,11 @@ def billion(device: str) -> ShardedLayout:
     """Return the layout of 24 blocks of 1e9 parameters together, in buckets of the size that is not given."""
     sizes = [n for _ in range(24) for n in (12_582_912, 4_194_304, 12_582_912, 12_582_912, 2048)]
     group = GatherGroup(tuple(reversed(range(len(sizes)))))
-    size = elements(EngineSpec(), "reduce_bucket_size", device)
-    return ShardedLayout(plan_layout(sizes, [group], shards=1, block_size=5_000_000, bucket_size=size), 0)
+    size = sizes_on(EngineSpec(), device).reduction
+    return ShardedLayout(plan_layout(sizes, [group], shards=1, block_size=size), 0)
 
 
-@pytest.mark.parametrize(("device", "buckets", "subgroups"), [("cpu", 202, 2060), ("cuda", 41, 368)])
+@pytest.mark.parametrize(("device", "buckets", "subgroups"), [("cpu", 202, 2060), ("cuda", 41, 289)])
 def test_a_billion_parameters_are_fewer_buckets_and_subgroups_on_a_gpu(
     device: str, buckets: int, subgroups: int
 ) -> None:
@@ -120,7 +120,7 @@ def test_one_call_updates_all_where_the_kernels_of_a_gpu_do(
     """Torch's take memory of the size."""
     monkeypatch.setattr(optimizer, "cuda_unavailable_reason", lambda: missing)
     shard, near = billion(device), DeviceMemory(torch.device(device))
-    size = optimizer._sub_group_size(MemoryLayout.of([(near, [Extent(0, 1)])]), shard)
+    size = optimizer._sub_group_size(MemoryLayout.of([(near, [Extent(0, 1)])]), shard, device)
     assert size == (shard.length if device == "cuda" and not missing else 10_000_000)
 
 

@@ -16,15 +16,16 @@ from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
-from zbench.spec.machine import described
+from zbench.spec.machine import described, is_card
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, samples_per_step
 from zbench.units import parse_count
 
 _ASSUMED = (
-    "all ranks are on one host and read one another's memory; over sockets or NCCL each running collective"
-    " also needs a receive buffer of up to one bucket"
+    "all ranks are on one host and read one another's memory; over sockets each running collective also needs"
+    " a receive buffer of up to one bucket; for a GPU's sizes and receive buffers set run.device=cuda"
 )
+_ASSUMED_OF_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"
 
 
 def command(
@@ -91,7 +92,7 @@ def command(
     else:
         print_rows(rows, expansion.invalid)
         if any(row.trial.run.world_size > 1 for row in rows):
-            console.note(f"assumed: {_ASSUMED}")
+            console.note(f"assumed: {_assumed(rows)}")
         if any(row.time is not None for row in rows):
             console.note(f"assumed: {ASSUMED}")
     raise typer.Exit(code)
@@ -107,6 +108,8 @@ def _rows(
 ) -> list[EstimateRow]:
     """Simulate every configuration."""
     machine = described(sweep.machine, sweep.place)
+    if is_card(machine):
+        trials = [_on_card(trial) for trial in trials]
     rows = []
     with Simulator(base_dir, jobs=jobs) as simulator:
         for trial, outcome in zip(trials, list(simulator.each(trials)), strict=True):
@@ -117,6 +120,17 @@ def _rows(
                 row = replace(row, time=step_time(row.estimate, trial, machine))
             rows.append(row)
     return rows
+
+
+def _on_card(trial: TrialSpec) -> TrialSpec:
+    """Return the trial on a GPU, unless it asks for a device."""
+    if trial.run.device != "auto":
+        return trial
+    return trial.model_copy(update={"run": trial.run.model_copy(update={"device": "cuda"})})
+
+
+def _assumed(rows: Sequence[EstimateRow]) -> str:
+    return _ASSUMED_OF_CARDS if all(row.trial.run.device == "cuda" for row in rows) else _ASSUMED
 
 
 def _training(row: EstimateRow, tokens: int) -> tuple[float, float] | str:
@@ -136,7 +150,7 @@ def _document(
     return {
         "name": sweep.name,
         "device_memory": memory,
-        "assumed": _ASSUMED,
+        "assumed": _assumed(rows),
         "time_assumed": ASSUMED if any(row.time is not None for row in rows) else None,
         "trials": [row.to_json() for row in rows],
         "invalid": [trial.document() for trial in invalid],

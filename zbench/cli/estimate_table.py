@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from zbench.cli import console
-from zbench.estimate.result import Estimate
+from zbench.estimate.result import Estimate, StepLaunches
 from zbench.estimate.roofline import moved
 from zbench.estimate.row import EstimateRow
 from zbench.report.screen import Column, print_table
@@ -25,6 +25,24 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:
         _print_peak(rows[0].trial, rows[0].estimate)
+    for row in rows if console.state.verbose else ():
+        if row.estimate is not None:
+            _print_counts(row.label, row.estimate.counts)
+
+
+def _print_counts(label: str, counts: StepLaunches) -> None:
+    console.result(f"\nOne step of one rank, {label}:")
+    for name, count in counts.collectives.items():
+        console.result(f"  {name:18}  {count['calls']:>7,} calls  {format_bytes(count['bytes']):>9}")
+    for name, value in (
+        ("operators launched", f"{counts.launches:,}"),
+        ("gradient copies", f"{counts.gradient_copies:,}"),
+        ("gathers for use", f"{counts.gathers['calls']:,}, {counts.gathers['exposed']:,} of them exposed"),
+        ("leaves a node", format_bytes(counts.inter_node_bytes)),
+        ("sent for the norm", format_bytes(counts.norm_bytes)),
+        ("waits of the host", f"{counts.host_waits:,}"),
+    ):
+        console.result(f"  {name:18}  {value:>7}")
 
 
 def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:

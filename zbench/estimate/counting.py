@@ -35,7 +35,7 @@ class WorkCounter:
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one operator."""
-        moves = _moves_bytes(func)
+        moves = moves_bytes(func)
         self._operators += moves is not None
         if not moves:
             return
@@ -80,7 +80,7 @@ class WorkCounter:
 
 
 @cache
-def _moves_bytes(func: Any) -> bool | None:
+def moves_bytes(func: Any) -> bool | None:
     """Return whether an operator reads or writes memory; None for a collective (see TrafficMeter)."""
     if func.namespace == "c10d":
         return None

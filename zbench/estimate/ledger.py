@@ -103,6 +103,11 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = self._held.get(tensor.untyped_storage()._cdata)
         return held is not None and held[1].host
 
+    def held_as(self, tensor: Tensor) -> str:
+        """Return the category of a tensor's memory; MODEL if it was not allocated here."""
+        held = self._held.get(tensor.untyped_storage()._cdata)
+        return MODEL if held is None else held[1].category
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Count allocations in the body, also those by calls that are not operators."""

@@ -47,6 +47,7 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
         flops=step.flops,
         work=step.work,
+        counts=step.counts,
     )
 
 

@@ -44,6 +44,7 @@ class EstimateRow:
         if estimate is None:
             return {**row, "not_simulated": getattr(self.outcome, "reason", "")}
         row["estimate"] = estimate.to_json()
+        row |= row["estimate"].pop("counts")
         row["sent_bytes"], row["received_bytes"] = moved(estimate.traffic, self.trial)
         if self.memory is not None:
             spare = self.memory - estimate.peak_device_bytes
@@ -57,6 +58,12 @@ class EstimateRow:
             row["largest_micro_batch"] = self.limits.largest_micro_batch
             row["undecided"] = self.limits.undecided
         return row
+
+    @property
+    def label(self) -> str:
+        """Return the configuration in words."""
+        axes = ", ".join(f"{key} {value}" for key, value in self.trial.axes.items())
+        return axes or f"trial {self.trial.trial_id}"
 
     def cells(self) -> dict[str, str]:
         """Return the configuration's row of the table as column -> text."""

@@ -18,16 +18,18 @@ from torch.utils._pytree import tree_iter, tree_map
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
-from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
+from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.protocols import Memory, Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.buffers import share_storage
 from zbench.engine.transport.choose import Transport, grouped
 from zbench.engine.transport.works import Done, Then
+from zbench.estimate.card import CardHostMemory, HostMemory, card_transport, on_card
 from zbench.estimate.counting import WorkCounter
+from zbench.estimate.launches import StepCounter, WatchedCollectives
 from zbench.estimate.ledger import AllocationLedger
-from zbench.estimate.result import StepWork
+from zbench.estimate.result import StepLaunches, StepWork
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
@@ -50,6 +52,7 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.work: WorkCounter | None = None
+        self.counter: StepCounter | None = None
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -63,8 +66,9 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
             with self:
                 return deliver(*args)
         out = self._answer(func, args, kwargs)
-        if self.work is not None:
+        if self.work is not None and self.counter is not None:
             self.work.note(func, args, kwargs, out)
+            self.counter.note(func, args, kwargs, out)
         return out
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -101,22 +105,6 @@ class LedgerClock(PhaseClock):
             yield
 
 
-class LedgerHostMemory(PinnedHostMemory):
-    """Pinned host memory whose allocations the ledger counts as offloaded host memory."""
-
-    def __init__(self, device: torch.device, ledger: AllocationLedger) -> None:
-        super().__init__(device)
-        self._ledger = ledger
-
-    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
-        with self._ledger.on_host():
-            return super().zeros(numel, dtype)
-
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        with self._ledger.on_host():
-            return super().empty(numel, dtype)
-
-
 @dataclass(slots=True)
 class Step:
     """The ledger, one step of it (moments `begin` to `end`), and the peak while the engine was built."""
@@ -129,23 +117,26 @@ class Step:
     traffic: dict[str, Traffic]
     flops: float | None
     work: StepWork
+    counts: StepLaunches
 
 
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
-    """Build one rank of `trial` on fake tensors, train WARMUP steps and one more; return the last step."""
+    """Build one rank of `trial` on fake tensors, train WARMUP steps and one more; return the last step.
+
+    With `run.device: cuda` the engine takes its way on a card.
+    """
     run = trial.run
     if trial.engine.compile != "off":
         torch._dynamo.reset()  # Dynamo stops compiling after a few models of one class
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
     ledger = SimulatedLedger()
     traffic = TrafficMeter(clock := LedgerClock(ledger))
-    instruments = Instruments(
-        wrap_collectives=traffic.count,
-        memories=lambda device: Memories(DeviceMemory(device), LedgerHostMemory(device, ledger)),
-        transport=simulated_transport,
-    )
+    is_card = run.device == "cuda"
+    counter = StepCounter(ledger, run.world_size // run.nodes, is_card=is_card)
+    instruments = _instruments(ledger, traffic, counter, is_card=is_card)
     cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
-    with world(rank, run.world_size), as_real_to_transformers(), fake, ledger.watching():
+    way = on_card(counter) if is_card else nullcontext()
+    with world(rank, run.world_size), as_real_to_transformers(), way, fake, ledger.watching():
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
@@ -154,12 +145,14 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
                 real = trainer.batches(step)
             batches = [(seed, weight, tuple(map(_fake, batch))) for seed, weight, batch in real]
             traffic.take()
+            counter.restart()
             ledger.restart_peak()
             if step == WARMUP:
-                ledger.work = work
+                ledger.work, ledger.counter = work, counter
             begin = ledger.moment
             trainer.step(batches)
             del batches
+        ledger.work = ledger.counter = None
         sent = traffic.take()
         with _disable_current_modes():
             flops = workload.flops_per_micro_batch
@@ -172,9 +165,26 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
             sent,
             None if flops is None else flops * trainer.backwards,
             work.take(),
+            counter.take(sent),
         )
         trainer.engine.close()
         return watched
+
+
+def _instruments(
+    ledger: AllocationLedger, traffic: TrafficMeter, counter: StepCounter, *, is_card: bool
+) -> Instruments:
+    """Return instruments that count, and the memories and the transport of a CPU or of a card."""
+
+    def host(device: torch.device) -> HostMemory:
+        return CardHostMemory(device, ledger, counter) if is_card else HostMemory(device, ledger)
+
+    return Instruments(
+        wrap_collectives=lambda inner: WatchedCollectives(inner, traffic, counter),
+        memories=lambda device: Memories(DeviceMemory(device), host(device)),
+        transport=card_transport if is_card else simulated_transport,
+        device_type="cuda" if is_card else None,
+    )
 
 
 def as_real_to_transformers() -> AbstractContextManager[Any]:

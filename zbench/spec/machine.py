@@ -77,6 +77,11 @@ Machine = Annotated[
 """The type of `machine:` in a sweep file."""
 
 
+def is_card(machine: MachineSpec | None) -> bool:
+    """Return whether these are the rates of a known GPU."""
+    return any(machine == MachineSpec.model_validate(rates) for rates in CARDS.values())
+
+
 def described(written: MachineSpec | str | None, place: Path | None) -> MachineSpec | None:
     """Return the rates of `machine:`. ProblemsError at that key if it names no GPU and no valid file.
 

@@ -15,7 +15,7 @@ from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import discovery, settings
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder
-from zbench.engine.assembly.settings import DTYPES, elements
+from zbench.engine.assembly.settings import DTYPES, sizes_on
 from zbench.engine.assembly.speculation import speculate
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
@@ -43,17 +43,19 @@ from zbench.engine.transport.collective_checks import BUILD, MODEL, all_or_none
 from zbench.spec.combinations import acts
 from zbench.spec.engine import EngineSpec
 
-STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
-
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """Wrappers around what the engine calls, so that it can be measured or simulated from outside."""
+    """Wrappers around what the engine calls, so that it can be measured or simulated from outside.
+
+    device_type: of the device whose default sizes are taken; None: that of the model's own.
+    """
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
     memories: Callable[[torch.device], Memories] = Memories.of
     transport: ChooseTransport = choose_collectives
+    device_type: str | None = None
 
 
 def build_engine(
@@ -109,7 +111,8 @@ class _Builder:
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.stage, self.collectives = stage_of(spec), policies.collectives
         self.memories, self.device = memories, memories.local.device
-        self._standalone_threshold = STANDALONE_THRESHOLD if self.device.type == "cpu" else math.inf
+        self._device_type = instruments.device_type or self.device.type
+        self._sizes = sizes_on(spec, self._device_type)
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:
@@ -130,7 +133,9 @@ class _Builder:
                 frozen = builder.frozen(members)
                 config = self._reduction_config(shard, memory_layout, plan.dtypes)
                 reduced, gradients = self._gradients(param_infos, config)
-                optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, self.groups)
+                optimizer = make_optimizer(
+                    self.spec, memory_layout, parameters, reduced, self.groups, self._device_type
+                )
                 adam = make_adam(self.device, offload_ratio, self.spec.optimizer_threads)
                 adam = self.instruments.wrap_adam(adam)
                 schedule = self._schedule(optimizer, adam, parameters, gradients, offloaded)
@@ -161,11 +166,11 @@ class _Builder:
             self.collectives,
             self.transport.agreement,
             self._layout,
-            self._standalone_threshold,
+            self._sizes,
         )
 
     def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
-        reduce = elements(self.spec, "reduce_bucket_size", self.device.type)
+        reduce = self._sizes.reduction
         gathers = acts(self.spec, ("engine", "allgather_bucket_size"))
         gather = self.spec.allgather_bucket_size if gathers else None
         block_size = min(reduce, gather or reduce)
@@ -175,8 +180,7 @@ class _Builder:
         self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]
     ) -> ReductionConfig:
         spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
-        bucket_size = elements(spec, "reduce_bucket_size", self.device.type)
-        in_flight = (bucket_size + 1) // 2 if spec.overlap_comm and several else 0
+        in_flight = (self._sizes.reduction + 1) // 2 if spec.overlap_comm and several else 0
         if spec.leaf_modules:  # a rank may not wait for one that gathers first
             in_flight = sys.maxsize
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None
@@ -228,7 +232,16 @@ class _Builder:
             self._needs_norm,
         )
         alone = self.collectives.world_size == 1
-        return speculate(spec, optimizer, adam, parameters, assumptions, offloaded=offloaded, alone=alone)
+        return speculate(
+            spec,
+            optimizer,
+            adam,
+            parameters,
+            assumptions,
+            device_type=self._device_type,
+            offloaded=offloaded,
+            alone=alone,
+        )
 
 
 def _take_edit(schedule: Schedule, optimizer: ShardOptimizer, segment: Segment, values: Tensor) -> None:

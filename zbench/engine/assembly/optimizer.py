@@ -34,8 +34,12 @@ def make_optimizer(
     parameters: Parameters,
     reduced_gradients: ReducedGradientBuffer,
     groups: Sequence[ParamGroup],
+    device_type: str,
 ) -> ShardOptimizer:
-    """Return the optimizer of what this rank keeps, its state in the memories of `memory_layout`."""
+    """Return the optimizer of what this rank keeps, its state in the memories of `memory_layout`.
+
+    device_type: of the device whose default sizes are taken.
+    """
     moments = Moments(
         memory_layout,
         DTYPES[spec.optimizer.moments_dtype],
@@ -49,15 +53,15 @@ def make_optimizer(
         reduced_gradients.sums,
         groups,
         [t.group for t in parameters.param_infos],
-        sub_group_size=spec.sub_group_size or _sub_group_size(memory_layout, parameters.shard),
+        sub_group_size=spec.sub_group_size or _sub_group_size(memory_layout, parameters.shard, device_type),
     )
 
 
-def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout) -> int:
+def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout, device_type: str) -> int:
     """Return the elements of one Adam call where none are given: all on a device that keeps all, since no
     gather begins behind the first ones there, and the kernels take no memory (torch's do).
     """
-    there = all(memory.device.type == "cuda" for memory, _ in memory_layout.parts)
+    there = device_type == "cuda" and not any(memory.prefix for memory, _ in memory_layout.parts)
     at_once = there and shard.keeps_all and cuda_unavailable_reason() is None
     return shard.length if at_once else SIZES["sub_group_size"]
 

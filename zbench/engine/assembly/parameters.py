@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zbench.engine.adam import NORM_CHUNK
-from zbench.engine.assembly.settings import DTYPES, elements
+from zbench.engine.assembly.settings import DTYPES, Sizes
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
@@ -30,10 +30,7 @@ Plan = Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
 
 
 class ParameterBuilder(ABC):
-    """Builds the parameters of one model, in the order of its methods; only `attach` changes the model.
-
-    standalone_threshold: elements from which a replicated parameter has a group of its own.
-    """
+    """Builds the parameters of one model, in the order of its methods; only `attach` changes the model."""
 
     def __init__(
         self,
@@ -43,11 +40,11 @@ class ParameterBuilder(ABC):
         collectives: Collectives,
         agreement: Agreement,
         plan_layout: Plan,
-        standalone_threshold: float,
+        sizes: Sizes,
     ) -> None:
         self.model, self.spec, self.memories = model, spec, memories
         self.dtype, self.collectives, self._agreement = DTYPES[spec.dtype], collectives, agreement
-        self._plan_layout, self._standalone_threshold = plan_layout, standalone_threshold
+        self._plan_layout, self._sizes = plan_layout, sizes
 
     @abstractmethod
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
@@ -73,7 +70,7 @@ class ReplicatedBuilder(ParameterBuilder):
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
         alignment = self.collectives.shards * NORM_CHUNK
-        return replicated_groups(param_infos, self.dtype, alignment, self._standalone_threshold)
+        return replicated_groups(param_infos, self.dtype, alignment, self._sizes.standalone)
 
     def store(
         self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
@@ -125,7 +122,7 @@ class ShardedBuilder(ParameterBuilder):
         plan = self.groups(members)
         layout = self._plan_layout([t.parameter.numel() for t in members], plan.groups)
         store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan, None)
-        window = elements(self.spec, "prefetch_bucket_size", self.memories.local.device.type)
+        window = self._sizes.prefetch
         self._gatherer = Gatherer((self._store, store), window=window if self.spec.overlap_comm else 0)
         return FrozenShards(store, self._gatherer)
 

@@ -1,5 +1,7 @@
 """EngineSpec keys that need no layout, each as the object that implements it."""
 
+import math
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +20,7 @@ from zbench.errors import UsageError
 from zbench.spec.combinations import engine_conflicts
 from zbench.spec.engine import GPU_SIZES, SIZES, EngineSpec
 
+STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -69,9 +72,27 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
-def elements(spec: EngineSpec, key: str, device: str) -> int:
-    """Return the elements that a key of `SIZES` asks for, or its default on a device of this type."""
-    return getattr(spec, key) or (GPU_SIZES if device == "cuda" else SIZES)[key]
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Elements, as `spec` says or by default on a device of one type.
+
+    reduction: of one bucket. prefetch: that are gathered ahead. standalone: from which a replicated parameter
+    has a group of its own.
+    """
+
+    reduction: int
+    prefetch: int
+    standalone: float
+
+
+def sizes_on(spec: EngineSpec, device_type: str) -> Sizes:
+    """Return the sizes of an engine on a device of this type."""
+    defaults = GPU_SIZES if device_type == "cuda" else SIZES
+    return Sizes(
+        reduction=spec.reduce_bucket_size or defaults["reduce_bucket_size"],
+        prefetch=spec.prefetch_bucket_size or defaults["prefetch_bucket_size"],
+        standalone=STANDALONE_THRESHOLD if device_type == "cpu" else math.inf,
+    )
 
 
 def offload_ratio(spec: EngineSpec) -> float:

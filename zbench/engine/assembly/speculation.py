@@ -34,17 +34,18 @@ def speculate(
     parameters: Parameters,
     assumptions: StepAssumptions,
     *,
+    device_type: str,
     offloaded: int,
     alone: bool,
 ) -> Speculative:
     """Return the speculative schedule of an optimizer whose state is in CPU memory, or some of it.
 
-    offloaded: of so many buckets, the first to be reduced. alone: the world is one rank. Its worker threads
-    run until `close`.
+    device_type: of the device whose largest subgroup is taken. offloaded: of so many buckets, the first to be
+    reduced. alone: the world is one rank. Its worker threads run until `close`.
     """
     shard, param_infos = optimizer.shard, parameters.param_infos
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
-    largest = LARGEST[device.type]
+    largest = LARGEST[device_type]
     subgroups = cut(shard, shard.layout.buckets, min(spec.sub_group_size or largest, largest))
     squares = exact_zero() if assumptions.norm else None
     ahead = [g for of_bucket in subgroups[:offloaded] for g in of_bucket]

@@ -17,7 +17,7 @@ from zbench.engine.transport.agreement import Agreement
 from zbench.engine.transport.buffers import to_device, to_host
 from zbench.engine.transport.collective_checks import Terms
 
-_SUMMARY = Tag("the step's norm and flags")
+SUMMARY = Tag("the step's norm and flags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Summarizer:
         if wanted:  # each shard once: the first shard group has them all
             sums = self._square_sums() if comm.rank < comm.shards else exact_zero()
             flags = torch.cat([to_device(flags, sums.device), sums])
-        words: list[int] = to_host(comm.add_up(flags, _SUMMARY)).tolist()
+        words: list[int] = to_host(comm.add_up(flags, SUMMARY)).tolist()
         terms.check(words[: len(own_terms)], comm.world_size, self.agreement)
         place = len(own_terms) + len(missing)
         missing_on = unpacked(words[len(own_terms) : place], len(contributed), comm.world_size)

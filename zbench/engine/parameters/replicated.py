@@ -16,7 +16,7 @@ from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
 
-_UPDATED = Tag("the weights after a step")
+_UPDATED = Tag("the updated weights")
 
 
 class ReplicatedParameters(Parameters):

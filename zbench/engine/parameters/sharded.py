@@ -36,6 +36,8 @@ from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
 
 P = ParamSpec("P")
+WEIGHTS = "the weights "
+"""What every gather of a group is for, before the names."""
 
 _REFUSAL = (
     "the values of {name!r} are not on this rank now: zero_stage 3 keeps them sharded while no module uses"
@@ -184,7 +186,7 @@ class ShardedParameters(Parameters):
                 t, at = param_infos[i], layout.spans[i].start - group.extent.start
                 shape, kinds = t.parameter.shape, kinds_of(t.parameter)
                 group.members.append(Member(t, at, shape, nowhere.expand(shape), kinds))
-            group.tag = Tag("the weights " + ", ".join(m.info.name for m in group.members))
+            group.tag = Tag(WEIGHTS + ", ".join(m.info.name for m in group.members))
             group.members.sort(key=lambda m: (m.start, m.stop))
             group.starts = [m.start for m in group.members]
 

@@ -1,0 +1,134 @@
+"""What a step launches, sends and waits for is counted as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from zbench.engine.parameters.sharded import WEIGHTS
+from zbench.engine.protocols import Tag
+from zbench.engine.transport.works import Done
+from zbench.estimate.counting import WorkCounter
+from zbench.estimate.launches import StepCounter, WatchedCollectives, leaving_a_node
+from zbench.estimate.result import StepLaunches
+from zbench.estimate.simulate import SimulatedLedger, simulate
+from zbench.measure.clock import PhaseClock
+from zbench.measure.traffic import TrafficMeter
+from zbench.spec.trial import TrialSpec
+
+EIGHT = list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "expected"),
+    [
+        ("all_to_all", EIGHT, 4 * 800 * 4 / 8),
+        ("all_gather", EIGHT, 800 * 7 / 8),
+        ("reduce_scatter", EIGHT, 800 * 7 / 8),
+        ("all_reduce", EIGHT, 2 * 800 * 7 / 8),
+        ("broadcast", EIGHT, 800),
+        ("all_gather", [0, 1, 2, 3], 0),
+        ("all_reduce", [1, 5], 4 * 2 * 800 / 2),
+        ("all_to_all", [0, 4], 4 * 800 / 2),
+    ],
+)
+def test_bytes_that_leave_a_node_are_those_of_all_its_ranks(
+    name: str, ranks: list[int], expected: float
+) -> None:
+    """Two nodes of four ranks; groups across nodes exist once for each rank of a node."""
+    assert leaving_a_node(name, 800, ranks, 4) == expected
+
+
+def test_one_node_sends_nothing_out() -> None:
+    assert leaving_a_node("all_to_all", 800, EIGHT, 8) == 0
+
+
+class Gathers:
+    """Collectives that are over at once."""
+
+    rank, world_size, shard, shards = 0, 2, 0, 2
+
+    def all_gather(self, flat: Tensor, tag: Tag) -> Done:
+        return Done()
+
+
+def noted(step: Callable[[StepCounter], None]) -> StepLaunches:
+    """Return the counts of `step` on fake tensors."""
+    ledger = SimulatedLedger()
+    counter = ledger.counter = StepCounter(ledger, 8, is_card=True)
+    ledger.work = WorkCounter(ledger.is_offloaded)
+    with FakeTensorMode(), ledger.watching(), ledger.during("backward"):
+        step(counter)
+    return counter.take({})
+
+
+def test_a_gather_is_exposed_if_nothing_was_computed_before_it_was_waited_for() -> None:
+    def step(counter: StepCounter) -> None:
+        watched = WatchedCollectives(Gathers(), TrafficMeter(PhaseClock()), counter)  # type: ignore[arg-type]
+        x, weights = torch.ones(8), Tag(WEIGHTS + "a")
+        first = watched.all_gather(x, weights)
+        x[:4].copy_(x[4:])
+        first.wait()
+        second = watched.all_gather(x, weights)
+        x.mul_(2)
+        second.wait()
+        second.wait()
+        watched.all_gather(x, Tag("something else")).wait()
+
+    assert noted(step).gathers == {"calls": 2, "exposed": 1}
+
+
+def test_the_host_waits_for_a_value_once_and_computes_with_it_for_nothing() -> None:
+    def step(counter: StepCounter) -> None:
+        values = torch.ones(4) * 2
+        there = counter.to_host(values)
+        assert [(there + 1)[0].item(), float(there.sum())] == [0.0, 0.0]
+        counter.to_host(there)
+        torch.ones(3).sum().item()
+
+    counts = noted(step)
+    assert counts.host_waits == 2
+    assert counts.launches == 4, "ones and its product, ones and their sum; not what the host computes"
+
+
+def counts_of(device: str, nodes: int = 1, **engine: Any) -> StepLaunches:
+    workload = {"options": {"layers": 2, "width": 32, "heads": 2}, "sequence_length": 16}
+    run = {"world_size": 8, "nodes": nodes, "device": device}
+    trial = TrialSpec.model_validate({"workload": workload, "run": run, "engine": engine})
+    return simulate(trial, Path.cwd()).counts
+
+
+def test_a_card_launches_the_process_groups_collectives_and_a_cpu_what_it_asks_for() -> None:
+    card, cpu = (counts_of(device, nodes=2, zero_stage=2) for device in ("cuda", "cpu"))
+    assert set(card.collectives) == {"all_to_all", "all_gather", "all_reduce"}
+    assert set(cpu.collectives) == {"reduce_scatter", "all_gather", "all_reduce"}
+    assert card.gradient_copies == cpu.gradient_copies > 0
+    assert card.inter_node_bytes > 0
+    assert card.norm_bytes == cpu.norm_bytes > 0
+    assert (card.host_waits, cpu.host_waits) == (1, 0)
+
+
+def test_offloaded_state_is_another_device_that_the_host_waits_for() -> None:
+    near = counts_of("cuda", zero_stage=2, gradient_clipping=1.0)
+    far = counts_of("cuda", zero_stage=2, gradient_clipping=1.0, offload_optimizer="cpu")
+    assert far.host_waits > near.host_waits
+
+
+def test_a_card_has_its_own_default_sizes_and_holds_what_it_receives() -> None:
+    trial = {
+        "workload": {"options": {"layers": 2, "width": 384, "heads": 2}, "sequence_length": 16},
+        "run": {"world_size": 8, "device": "cuda"},
+        "engine": {"zero_stage": 2, "dtype": "bfloat16"},
+    }
+    default, small = (
+        simulate(TrialSpec.model_validate({**trial, "engine": {**trial["engine"], **keys}}), Path.cwd())
+        for keys in ({}, {"reduce_bucket_size": 1_000_000})
+    )
+    assert default.counts.collectives["all_to_all"]["calls"] == 1, "25 million elements in a bucket"
+    assert small.counts.collectives["all_to_all"]["calls"] > 1
+    cpu = simulate(TrialSpec.model_validate({**trial, "run": {"world_size": 8}}), Path.cwd())
+    assert default.ledger.peak[False] > cpu.ledger.peak[False]

@@ -1,0 +1,124 @@
+"""The way that the engine takes on an accelerator, on fake tensors of the CPU.
+
+Default sizes are a GPU's, collectives are those of a process group with their receive buffers, and host
+memory is another device, reached by copies. What another thread would do is done at once: the mode of fake
+tensors belongs to one thread. A copy is not over before somebody waits for it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.protocols import Copy, Memory
+from zbench.engine.transport import process_group
+from zbench.engine.transport.choose import Transport, grouped
+from zbench.engine.transport.process_group import ProcessGroupCollectives
+from zbench.engine.transport.sums import add_in_rank_order
+from zbench.engine.transport.works import QueuedWork, WorkerThread
+from zbench.estimate.launches import StepCounter
+from zbench.estimate.ledger import AllocationLedger
+
+
+def card_transport(
+    group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
+) -> Transport:
+    """Return the collectives of NCCL over a group that sends nothing."""
+    members = group or dist.group.WORLD
+    assert members is not None
+    return grouped(members, local.device, shard_group_size, _collectives)
+
+
+def _collectives(
+    group: dist.ProcessGroup, device: torch.device, shards: int | None
+) -> ProcessGroupCollectives:
+    return ProcessGroupCollectives(group, device, None, shards)
+
+
+class HostMemory(PinnedHostMemory):
+    """Host memory whose allocations the ledger counts as offloaded."""
+
+    def __init__(self, device: torch.device, ledger: AllocationLedger) -> None:
+        super().__init__(device)
+        self._ledger = ledger
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().zeros(numel, dtype)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().empty(numel, dtype)
+
+
+class CardHostMemory(HostMemory):
+    """Host memory beside a card."""
+
+    device = torch.device("privateuseone")  # not that of the model: what computes there does not write here
+
+    def __init__(self, device: torch.device, ledger: AllocationLedger, counter: StepCounter) -> None:
+        super().__init__(device, ledger)
+        self._counter = counter
+
+    def copy_in(self, source: Tensor, target: Tensor) -> Copy:
+        target.copy_(source)
+        return CardCopy(self._counter, to_host=True)
+
+    def copy_out(self, source: Tensor, target: Tensor) -> Copy:
+        target.copy_(source)
+        return CardCopy(self._counter, to_host=False)
+
+
+@dataclass(slots=True)
+class CardCopy:
+    """A copy between card and host. The host waits once, at the end of it that the host reads or writes."""
+
+    counter: StepCounter
+    to_host: bool
+    waited: bool = False
+
+    def wait(self) -> None:
+        self._wait_on_host(self.to_host)
+
+    def release(self) -> None:
+        self._wait_on_host(not self.to_host)
+
+    def _wait_on_host(self, waits: bool) -> None:
+        self.counter.host_waits += waits and not self.waited
+        self.waited = self.waited or waits
+
+    def is_completed(self) -> bool:
+        return self.waited
+
+    def behind(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@contextmanager
+def on_card(counter: StepCounter) -> Iterator[None]:
+    """Run the body as on a card: threads at once, sums by the card's operators, reads counted."""
+
+    def submit(thread: WorkerThread, run: Callable[[], object]) -> QueuedWork:
+        task, waits = QueuedWork(run), counter.host_waits
+        task.do()
+        counter.host_waits = waits  # the thread's own
+        return task
+
+    wait = QueuedWork.wait
+
+    def waited(task: QueuedWork) -> None:
+        counter.host_waits += 1
+        wait(task)
+
+    with (
+        patch.object(WorkerThread, "submit", submit),
+        patch.object(QueuedWork, "wait", waited),
+        patch.object(process_group, "sum_in_rank_order", add_in_rank_order),
+        patch.object(Tensor, "cpu", lambda tensor, *_: counter.to_host(tensor)),
+    ):
+        yield
