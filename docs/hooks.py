@@ -41,7 +41,6 @@ _NAV = {
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }
 _TITLES = {  # of pages without a heading
-    "benchmarks/false_claims.md": "One version against itself",
     "benchmarks/stored_pairs.md": "Two stored runs of one version",
     "benchmarks/one_sided_pairs.md": "Two stored runs of one version, one beside other work",
 }

@@ -1,5 +1,7 @@
 """How often configurations are repeated, and how long that takes."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from zbench.analysis.adaptive_repeats import contenders, is_answered, open_question
@@ -19,19 +21,24 @@ def measured(rounds: int, **run: object) -> list[Record]:
     return sweep(steps, **run)
 
 
-def test_before_the_third_round_everyone_is_repeated() -> None:
-    assert contenders(measured(2, **ASKED), FASTEST) == {"tn0", "tn1", "tn2"}
+def bounds(within: float | None, leaders: Sequence[str] = ("a", "b")) -> dict[str, float]:
+    return {} if within is None else dict.fromkeys(leaders, within)
 
 
-def test_from_the_third_round_on_the_leaders_are_repeated_and_the_rest_is_not() -> None:
-    assert contenders(measured(3, **ASKED), FASTEST) == {"tn0", "tn1"}
-    assert contenders(measured(4, **ASKED), FASTEST) == {"tn0", "tn1"}
-    assert contenders(measured(5, **ASKED), FASTEST) == frozenset(), "max_repeats"
+def test_after_one_round_everyone_is_repeated() -> None:
+    assert contenders(measured(1, **ASKED), FASTEST) == {"tn0", "tn1", "tn2"}
+
+
+def test_then_the_leaders_are_repeated_and_the_rest_is_not() -> None:
+    asked = ASKED | {"separate": 0.01}
+    assert contenders(measured(2, **asked), FASTEST) == {"tn0", "tn1"}
+    assert contenders(measured(4, **asked), FASTEST) == {"tn0", "tn1"}
+    assert contenders(measured(5, **asked), FASTEST) == frozenset(), "max_repeats"
 
 
 def test_without_max_repeats_the_first_look_is_the_last() -> None:
-    assert contenders(measured(2, separate=0.05), FASTEST) == {"tn0", "tn1", "tn2"}
-    assert contenders(measured(3, separate=0.05), FASTEST) == frozenset()
+    assert contenders(measured(1, separate=0.05), FASTEST) == {"tn0", "tn1", "tn2"}
+    assert contenders(measured(2, separate=0.05), FASTEST) == frozenset()
 
 
 def test_where_it_was_not_asked_for_nobody_is_repeated_and_nothing_is_said() -> None:
@@ -55,7 +62,7 @@ def test_one_that_leads_alone_answers_the_question() -> None:
 def test_two_leaders_are_told_apart_or_equal_within_what_was_asked(
     within: float | None, is_told: bool
 ) -> None:
-    assert is_answered(Ranking(None, ("a", "b"), "a", {}, within), 0.05) == is_told
+    assert is_answered(Ranking(None, ("a", "b"), "a", {}, bounds(within)), 0.05) == is_told
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,8 @@ def test_two_leaders_are_told_apart_or_equal_within_what_was_asked(
 )
 def test_what_was_left_open_says_by_how_much_leaders_may_differ(within: float | None, says: str) -> None:
     summaries = summarize(measured(5, **ASKED))
-    said = open_question(summaries, Ranking(None, ("tn0", "tn1"), "tn0", {}, within))
+    leaders = ("tn0", "tn1")
+    said = open_question(summaries, Ranking(None, leaders, "tn0", {}, bounds(within, leaders)))
     assert said is not None
     assert "the 2 leaders" in said
     assert says in said

@@ -1,42 +1,36 @@
-"""Boundaries of looking several times, held against published tables."""
+"""Boundaries of looking several times, held against simulated walks."""
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
-from zbench.analysis.group_sequential import chance_of_crossing, constant_level, nominal_levels, spent
-from zbench.analysis.ranking import level_of_looks
+from zbench.analysis.group_sequential import nominal_levels
+from zbench.analysis.ranking import ALPHA, rank
+from zbench.record.summary import summarize
 
-OBRIEN_FLEMING = [4.8769, 3.3569, 2.6803, 2.2898, 2.0310]
-"""Five equal looks, one-sided 0.025, spending of the O'Brien-Fleming type (Jennison and Turnbull, 2000)."""
-POCOCK = {2: 2.178, 3: 2.289, 5: 2.413, 10: 2.555}
-"""The constant boundary of so many equal looks, one-sided 0.025 (Pocock, 1977; same book, table 2.1)."""
+from .test_ranking import FASTEST, noisy, sweep
 
 
-def test_levels_are_those_of_the_table() -> None:
-    assert [-norm.ppf(level) for level in nominal_levels((1, 2, 3, 4, 5), 0.025)] == pytest.approx(
-        OBRIEN_FLEMING, abs=0.003
-    )
+def test_looks_spend_the_cube_of_the_share_of_the_data() -> None:
+    """A million random walks, stopped at the first look whose level they pass."""
+    levels = nominal_levels((1, 2, 3, 4, 5), 0.025)
+    walks = np.random.default_rng(0).normal(size=(1_000_000, 5)).cumsum(axis=1)
+    passed = walks / np.sqrt(np.arange(1, 6)) > [-norm.ppf(level) for level in levels]
+    first = np.where(passed.any(axis=1), passed.argmax(axis=1), 5)
+    spent = (np.bincount(first, minlength=6)[:5] / 1e6).cumsum()
+    assert spent.tolist() == pytest.approx([0.025 * (look / 5) ** 3 for look in range(1, 6)], rel=0.1)
 
 
 def test_looks_at_multiples_have_the_same_levels() -> None:
     assert nominal_levels((8, 16, 24), 0.01) == pytest.approx(nominal_levels((1, 2, 3), 0.01), rel=0.01)
 
 
-@pytest.mark.parametrize("looks", POCOCK)
-def test_the_chance_of_passing_a_constant_level_is_that_of_the_table(looks: int) -> None:
-    level = float(norm.sf(POCOCK[looks]))
-    assert chance_of_crossing(range(1, looks + 1), level) == pytest.approx(0.025, rel=0.01)
-
-
-def test_all_of_alpha_is_spent_at_the_end_and_hardly_any_at_the_beginning() -> None:
-    assert spent(0.01, 1.0) == pytest.approx(0.01)
-    assert spent(0.01, 0.25) < 1e-6
-
-
-def test_a_sweep_that_looks_once_has_the_whole_level() -> None:
-    for config in ({}, {"run": None}, {"run": {"max_repeats": 20}}, {"run": {"separate": None}}):
-        assert level_of_looks(config, 0.01) == 0.01
-    assert level_of_looks({"run": {"separate": 0.05, "max_repeats": 20}}, 0.01) == constant_level(3, 20, 0.01)
-    for few in (None, 1, 3):
-        run = {"separate": 0.05, "max_repeats": few}
-        assert level_of_looks({"run": run}, 0.01) == constant_level(3, 3, 0.01)
+def test_a_sweep_that_looks_once_has_the_whole_level_and_looks_of_one_that_repeats_share_it() -> None:
+    steps = noisy([0.1, 0.103], 4, 0.01, 2)
+    at_most = [
+        rank(summarize(sweep(steps, **run)), FASTEST).at_most["tn1"]
+        for run in ({}, {"separate": None, "max_repeats": 20}, {"separate": 0.05, "max_repeats": 4},
+                    {"separate": 0.05, "max_repeats": 40})
+    ]  # fmt: skip
+    assert at_most[0] == at_most[1] <= at_most[2] < at_most[3]
+    assert ALPHA == 0.05

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from zbench.analysis.adaptive_repeats import contenders
-from zbench.analysis.multiple_comparisons import one_sided_dunnett
-from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank
+from zbench.analysis.bounds import dunnett
+from zbench.analysis.ranking import Ranking, dominates, pareto_front, rank
+from zbench.analysis.ratios import cells_of
 from zbench.launch.sweep import shuffled
 from zbench.record.record import Heat, Record
 from zbench.record.summary import summarize
@@ -65,8 +66,9 @@ def test_one_that_is_clearly_ahead_is_the_best_and_the_rest_say_by_how_much() ->
     found = ranked(sweep(noisy([0.08, 0.1, 0.12], 5, 0.005, 3)))
     assert (found.best, found.indistinguishable, found.recommended) == ("tn0", ("tn0",), "tn0")
     assert found.mark("tn0") == "*"
-    assert 0.1 < found.worse_by["tn1"] < 0.25
-    assert 0.3 < found.worse_by["tn2"] < 0.5
+    assert 0.1 < found.worse_by["tn1"] < 0.25 < found.at_most["tn1"] < 0.3
+    assert 0.3 < found.worse_by["tn2"] < 0.5 < found.at_most["tn2"] < 0.6
+    assert found.at_most["tn0"] == 0
 
 
 def test_pairing_by_round_takes_the_machines_drift_away() -> None:
@@ -153,6 +155,17 @@ def test_one_with_fewer_repeats_than_its_rivals_is_not_recommended() -> None:
     assert (found.recommended, len(found.indistinguishable)) == ("tn0", 2)
 
 
+def test_what_a_leader_beats_in_speed_and_in_memory_is_not_recommended() -> None:
+    """Seen: 9,935 tokens/s and 17.4 MiB, though 10,289 with 10.4 MiB led, too."""
+    records = []
+    for trial_id, turns, peak in (("tn0", (0.1, 0.11, 0.1), 10), ("tn1", (0.1, 0.1, 0.108), 17)):
+        for repeat, (turn, pace) in enumerate(zip(turns, (1.0, 1.2, 0.7), strict=True)):
+            (one,) = sweep([[turn * pace * (0.9 if trial_id == "tn0" else 1.0)]], [peak << 20])
+            records.append(replace(one, trial_id=trial_id, repeat=repeat, heat=Heat(str(repeat), [turn] * 2)))
+    found = ranked(records)
+    assert (found.indistinguishable, found.recommended) == (("tn0", "tn1"), "tn0")
+
+
 def test_exact_figures_need_no_repeats_to_be_told_apart() -> None:
     least = ObjectiveSpec(minimize=["peak_device_bytes"])
     steps = noisy([0.1] * 3, 3, 0.02, 1)
@@ -168,9 +181,8 @@ def test_a_figure_of_zero_is_the_least() -> None:
     found, summaries = ranked(records, LEAST_MEMORY), summarize(records)
     assert (found.best, found.worse_by) == ("tn0", {})  # by how much is not said
     assert ranked(records[:10], LEAST_MEMORY).equal_within is None
-    assert cost_table(summaries, Goal("peak_device_bytes", "minimize"))[1][0] == pytest.approx(math.log(1000))
-    brief, *_ = cost_table(summaries, Goal("median_step_s", "minimize"))
-    assert brief == pytest.approx([math.log(0.1)] * 5), "less than one has one"
+    peaks = cells_of(summaries, Goal("peak_device_bytes", "minimize"))
+    assert peaks[5].turns[0][0] == pytest.approx(math.log(1000))
 
 
 def test_of_exactly_equal_memory_the_fastest_is_recommended() -> None:
@@ -202,8 +214,8 @@ def test_two_noisy_configurations_in_a_quiet_field_are_held_to_their_own_noise()
 
 def test_dunnetts_value_for_one_other_is_students_and_grows_with_their_number() -> None:
     for degrees, alpha in ((1, 0.005), (4, 0.01), (4, 0.4), (30, 0.05), (1_000, 0.01), (100_000, 0.005)):
-        assert one_sided_dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
-    assert one_sided_dunnett(5, 10, 0.05) == pytest.approx(2.56, abs=0.01)  # Dunnett's table 1a
+        assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
+    assert dunnett(5, 10, 0.05) == pytest.approx(2.56, abs=0.01)  # Dunnett's table 1a
 
 
 def test_separate_goes_on_until_the_leaders_are_apart() -> None:
@@ -225,11 +237,7 @@ def test_a_bound_that_bounds_nothing_is_none() -> None:
     found = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
     assert len(found.indistinguishable) == 3
     assert found.equal_within is None
-    bounds = []
-    for noise in (0.005, 0.0072):
-        steps = [[0.1 * math.exp(noise), 0.1 / math.exp(noise)], [0.1, 0.1]]
-        bounds.append(ranked(sweep([*steps, steps[0][::-1]])).equal_within)
-    assert bounds == [pytest.approx(math.expm1(0.636), rel=0.01), None], "0.89, and 1.5"
+    assert max(found.at_most.values()) > 1
 
 
 def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking, int]:

@@ -1,11 +1,9 @@
 """The long measurements that are kept one by one: what they read from a comparison, and what they count."""
 
-import json
 import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -34,18 +32,6 @@ def test_a_claim_of_more_than_five_percent_is_counted(factor: float, answer: str
     assert (finding["answer"], finding["claimed"]) == (answer, claimed)
     cells = false_claims.table([finding]).splitlines()[-1].split(" | ")
     assert cells[1:3] + cells[5:] == ["1", str(int(claimed)), str(int(answer == "pass")), "1", "1", "1 |"]
-
-
-@pytest.mark.parametrize(("factor", "claimed"), [(1.0, False), (0.5, True)])
-def test_a_ranking_that_names_a_best_is_counted(factor: float, claimed: bool) -> None:
-    records = [
-        replace(record, trial_id=f"equal{name}", axes={"equal": name})
-        for name in range(3)
-        for record in trial([(factor if name == 0 else 1.0) * step for step in STEPS])
-    ]
-    finding = json.loads(json.dumps(false_claims.ranking_finding(records)))
-    assert finding["claimed"] is claimed
-    assert f"| {false_claims.NAMES['ranking']} | 1 | {int(claimed)} |" in false_claims.table([finding])
 
 
 def test_the_neighbour_keeps_every_core_busy_and_goes() -> None:

@@ -1,28 +1,36 @@
-"""How long sweeps take to name the fastest: sweeps that are drawn from measured rounds."""
+"""What sweeps that are drawn from measured heats say of one that is ahead, and of equals."""
 
-import random
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tools.benchmarks import naming
 
 
-def finding(order: str, noise: float) -> dict[str, Any]:
-    """Return 12 rounds of six configurations; noise: of each in a round."""
-    chance = random.Random(order)
-    rows = [[chance.gauss(0, noise) for _ in range(12)] for _ in range(6)]
-    return {"order": order, "loaded": True, "seconds": [90.0], "costs": rows, "fastest": 5}
+def heats(noise: float, count: int = 8) -> list[dict[str, Any]]:
+    """Return heats of six equals; noise: of each turn."""
+    chance = np.random.default_rng(1)
+    return [
+        {
+            "loaded": bool(number % 2), "seconds": 60.0, "alone": [0.1] * 4,
+            "steps": np.exp(chance.normal(0, noise, (6, 4, 1)) + np.zeros((6, 4, 3))).tolist(),
+        }
+        for number in range(2 * count)
+    ]  # fmt: skip
 
 
-def test_the_fastest_is_named_the_sooner_the_less_noise_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_ahead_is_named_and_equals_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(naming, "DRAWS", 20)
-    quiet, noisy = finding("turns", 0.01), finding("rounds", 0.03)
-    assert naming.summary(quiet)["named"] == 1.0
-    assert naming.summary(quiet)["rounds"] < naming.summary(noisy)["rounds"] < naming.MOST
-    assert "| a busy loop on each core | turns | 12 | 30 |" in naming.table([quiet, noisy])
+    monkeypatch.setattr(naming, "RACES", 3)
+    text = naming.tables(json.loads(json.dumps(heats(0.01))))
+    assert "| none | 2 | 10% | 100.0% | 0.0% | 100.0% | 100.0% |" in text
+    assert "| none | 2 | 0% |  | 0.0% |  | 100.0% |" in text
+    assert "| a busy loop on each core | 3 | 0 |" in text
 
 
-def test_equals_are_not_named_and_no_sweep_is_endless() -> None:
-    named, took_part = naming.drawn(naming.noise_of(finding("equals", 0.02)), random.Random(0))
-    assert (named, len(took_part)) == (None, naming.MOST)
+def test_a_race_of_equals_in_noise_is_not_endless() -> None:
+    name, repeats, trials = naming.race(np.random.default_rng(0), heats(0.5))
+    assert (name, repeats) == (None, naming.MOST)
+    assert trials <= 6 * repeats

@@ -1,7 +1,5 @@
 """A sweep runs every repeat once, in the order it says, and takes up where it was left."""
 
-import math
-import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +13,6 @@ from zbench.launch.sweep import (
     shuffled,
 )
 from zbench.record.store import RunDirectory, StorageError, load_records
-from zbench.record.summary import relative_half_width
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import InvalidTrial
 
@@ -191,22 +188,3 @@ def test_order_follows_from_seed_and_round_and_no_item_is_always_first():
     assert shuffled(items, seed=1, round_number=2) not in orders
     firsts = {shuffled(range(4), seed=0, round_number=number)[0] for number in range(40)}
     assert firsts == {0, 1, 2, 3}
-
-
-def test_half_width_is_that_of_the_t_interval():
-    """n = 4, logs with standard deviation s: half width exp(3.182 s / 2) - 1 (t of 3 degrees at 97.5 %)."""
-    logs = [-0.03, -0.01, 0.01, 0.03]
-    s = math.sqrt(sum(x * x for x in logs) / 3)
-    expected = math.expm1(3.182446 * s / 2)
-    assert math.isclose(relative_half_width([math.exp(x) for x in logs]), expected, rel_tol=1e-6)
-    assert relative_half_width([1.0]) == math.inf
-
-
-def test_interval_covers_the_truth_as_often_as_it_says():
-    rng = random.Random(0)
-    covered = 0
-    for _ in range(2000):
-        medians = [0.1 * math.exp(rng.gauss(0, 0.03)) for _ in range(5)]
-        center = math.exp(sum(map(math.log, medians)) / 5)
-        covered += abs(math.log(center / 0.1)) <= math.log1p(relative_half_width(medians))
-    assert 0.93 < covered / 2000 < 0.97

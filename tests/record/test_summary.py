@@ -9,7 +9,6 @@ import pytest
 from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import cost, has_failed, obstacles, point, summarize, varied_keys
-from zbench.report.text import of_compute_text
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -46,17 +45,6 @@ def test_the_farthest_repeat_is_that_of_the_largest_error_ratio(make_record, rat
         [*records, make_record(repeat=9, outcome="crashed", correctness=Correctness("wrong", 99.0))]
     )
     assert found.farthest.error_ratio == max(one for one in ratios if one is not None)
-
-
-def test_compute_alone_is_shown_with_half_of_its_interval_over_repeats(make_record):
-    """Of logarithms -0.1, 0 and 0.1 about 0.8: 4.303 (t of 2 degrees) x 0.1 / sqrt(3) each way."""
-    timings = [Timing([1.0], 1.0, 256.0, 2.0, of_compute=0.8 * math.exp(log)) for log in (-0.1, 0.0, 0.1)]
-    records = [make_record(repeat=n, timing=timing) for n, timing in enumerate(timings)]
-    (three,), (two,), (single,) = map(summarize, (records, records[::2], records[1:2]))
-    reach = math.exp(4.302653 * 0.1 / math.sqrt(3))
-    assert three.of_compute_interval == pytest.approx((0.8 / reach, 0.8 * reach), rel=1e-6)
-    assert of_compute_text(three) == "0.80 ±0.20"
-    assert (single.of_compute_interval, *map(of_compute_text, (single, two))) == (None, "0.80", "0.80")
 
 
 def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it(make_record):

@@ -58,7 +58,7 @@ def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(tim
     assert unit in heading.split()
     assert "tokens" not in heading
     assert figure in row.split()
-    assert best == f"* best zero_stage=1 reduce_bucket_size=5M: {figure} {unit}, identical"
+    assert best == f"* best zero_stage=1 reduce_bucket_size=5M: {figure} {unit}, 20 MiB, identical"
     assert unit in record_line(record(1, 1.0, timing=timing)).plain
 
 
@@ -66,8 +66,12 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
     rates = {0: (600.0, 602.0, 598.0), 1: (1000.0, 1100.0, 1048.0)}
     lines = printed([record(s, rate, repeat=n) for s in rates for n, rate in enumerate(rates[s])])
     words = [line.split() for line in lines[:3]]
-    assert [(row[0], row[-1]) for row in words] == [("trial", "behind"), ("*", "1.04"), ("id0", ">34.2%")]
-    assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, identical"
+    assert [(row[0], row[-1]) for row in words] == [("trial", "slower"), ("*", "1.04"), ("id0", "%")]
+    low, high = words[2][-4], words[2][-2]
+    assert (words[2][-3], 30 < int(low) < 70 < int(high) < 100) == ("to", True)
+    assert re.fullmatch(r"  zero_stage: 0 against 1 \+7\d\.\d % \(\+[\d.]+ to \+[\d.]+\), 1 pair", lines[4])
+    best = "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, 20 MiB, identical"
+    assert lines[-1] == f"{best}; the others are at least {low} % slower"
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,8 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
     )
     assert sorted(line.split()[0] for line in lines[1:4]) == ["id2", "≈", "≈*"]
     chosen = next(line.split()[1] for line in lines[1:4] if line.startswith("≈*"))
-    assert lines[4].startswith(f"≈* recommended {why}, tied with 1 other")
-    assert f": zero_stage={chosen[-1]} " in lines[4]
+    assert lines[-1].startswith(f"≈* recommended zero_stage={chosen[-1]} ")
+    assert lines[-1].endswith(f" % slower than whatever is best ({why}, tied with 1 other)")
 
 
 @pytest.mark.parametrize(
@@ -173,20 +177,20 @@ def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
     slow = record(2, 1.0, timing=None, memory=None, outcome="timeout", error=replace(pruned, kind="pruned"))
     lines = printed([*records, slow])
     assert [line.split()[3] for line in lines[2:4]] == ["timeout", "pruned"]
-    assert lines[-2].startswith("timeout zero_stage=1")
-    assert lines[-1].startswith("pruned zero_stage=2")
+    assert lines[-3].startswith("timeout zero_stage=1")
+    assert lines[-2].startswith("pruned zero_stage=2")
 
 
 def test_a_difference_is_that_of_the_repeat_farthest_from_the_reference() -> None:
     near, far = Correctness("drifted", 2.0), Correctness("drifted", 9.0, first_differing_step=3)
     lines = printed(record(0, 9.0, repeat=n, correctness=one) for n, one in enumerate((near, far)))
-    assert lines[-1].endswith(": error ratio 9.00, differs from step 3 on")
+    assert lines[-2].endswith(": error ratio 9.00, differs from step 3 on")
 
 
 def test_where_there_is_no_best_the_first_three_reasons_are_told() -> None:
     limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
     found = summarize(record(n, 9.0, verdict) for n, verdict in enumerate(("drifted", "wrong", "unchecked")))
-    said = notes(found, limit, Ranking())[0].plain
+    said = notes(found, limit, Ranking())[-1].plain
     assert said.endswith("(drifted; peak_device_bytes <= 10 MiB (has 20 MiB); wrong)")
 
 

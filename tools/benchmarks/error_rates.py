@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from tools.benchmarks import results
 from zbench.analysis import decision
+from zbench.analysis.bounds import bounds_of
 from zbench.analysis.decision import RESIDUAL, Decision, Levels, Paired, Unpaired, noise_of_runs
 from zbench.analysis.measurement import Plan
-from zbench.analysis.multiple_comparisons import Comparisons
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -28,6 +28,8 @@ from zbench.analysis.paired import (
     block_replicates,
     replicates_in_turns,
 )
+from zbench.analysis.ranking import ALPHA as RANKING_ALPHA
+from zbench.analysis.ratios import Cell, fitted
 from zbench.analysis.trials import PLAIN
 from zbench.launch.sweep import shuffled
 
@@ -152,7 +154,13 @@ def ranked(rng: np.random.Generator, kind: str, setting: str, noise: float, n: i
         for number in range(n):
             order = shuffled(range(count), seed=seed, round_number=number)
             table[order, number] += 0.1 * (number + np.arange(count) / count) / n
-    return "best" if len(Comparisons(table.tolist(), ALPHA).leaders) == 1 else "none"
+    cells = [
+        Cell(str(row), str(number), str(number), (np.array([value]),))
+        for row, values in enumerate(table)
+        for number, value in enumerate(values)
+    ]
+    bounds = bounds_of(fitted(cells), list(map(str, range(count))), RANKING_ALPHA)
+    return "best" if len(bounds.leaders) == 1 else "none"
 
 
 def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, in_turns: bool) -> str:

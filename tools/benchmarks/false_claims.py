@@ -1,12 +1,12 @@
-"""One version measured as if it were two, or six, with other work on every core and without: what is claimed.
+"""One version measured as if it were two, with other work on every core and without: what is claimed.
 
-    python -m tools.benchmarks.false_claims [--rankings N] [--quiet N] [--one-sided N] --out FILE
+    python -m tools.benchmarks.false_claims [--quiet N] [--one-sided N] --out FILE
 
-Rankings: sweeps of six equal configurations, 5 repeats in heats, ranked as `zbench sweep` ranks them. Pairs:
-two stored runs of 7 repeats beside the machine's yardstick, compared as `zbench compare` compares them: on a
-quiet machine, or with load during one of the runs, which makes the other seem much faster. No ranking may
-name a best, and no comparison claim a change of more than 5 %. Each pair is compared once more with head's
-times made longer: how many of those are called a regression. `zbench doctor --aa` compares paired runs.
+Two stored runs of 7 repeats beside the machine's yardstick are compared as `zbench compare` compares them:
+on a quiet machine, or with load during one of the runs, which makes the other seem much faster. No
+comparison may claim a change of more than 5 %. Each pair is compared once more with head's times made
+longer: how many of those are called a regression. `zbench doctor --aa` compares paired runs, and
+`tools.benchmarks.naming` says what is claimed of equals within a sweep.
 
 One warm server forks all trials, so a pair takes seconds. Each finding is written when it is made, and an
 interrupted measurement goes on after the last one.
@@ -15,29 +15,23 @@ interrupted measurement goes on after the last one.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
-from statistics import median, stdev
+from statistics import stdev
 from typing import Any
 
 from tools.benchmarks import results
-from tools.benchmarks.trials import heat, neighbour, smallest_trial, steadier_trial, warm_runner
+from tools.benchmarks.trials import heat, neighbour, steadier_trial, warm_runner
 from zbench.analysis.compare import Comparison, compare_runs
-from zbench.analysis.ranking import rank
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts
 from zbench.record.record import Record
-from zbench.record.summary import relative_half_width, summarize
-from zbench.spec.sweep import ObjectiveSpec
 
-EQUALS, CLAIM, STEADY = 6, 0.05, 0.02
-RANKED_REPEATS, STORED_REPEATS = 5, 7
+CLAIM, STEADY, STORED_REPEATS = 0.05, 0.02, 7
 SLOWER = {1.1: 7, 1.25: 5, 2.0: 5}
 """By how much head is made slower, and by how many repeats of each side that is judged."""
 
-FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 NAMES = {
-    "ranking": f"sweep of {EQUALS} equal configurations, load throughout",
     "quiet": "two stored runs, no load",
     "base only": "two stored runs, load during base only",
     "head only": "two stored runs, load during head only",
@@ -46,30 +40,6 @@ COLUMNS = (
     "one version against itself", "measured", "false claims", "largest change", "with warnings", "pass",
     *(f"{factor - 1:.0%} slower, {repeats} repeats: called" for factor, repeats in SLOWER.items()),
 )  # fmt: skip
-
-
-def ranked(runner: TrialRunner) -> dict[str, Any]:
-    """Return what the ranking of a sweep of equals says, and how far `of_compute` of each may be off."""
-    equals = [smallest_trial(number) for number in range(EQUALS)]
-    with neighbour():
-        records = [record for repeat in range(RANKED_REPEATS) for record in heat(runner, equals, repeat)]
-    correct = [replace(r, correctness=replace(r.correctness, verdict="identical")) for r in records]
-    return ranking_finding(correct)  # all are one known configuration
-
-
-def ranking_finding(records: Sequence[Record]) -> dict[str, Any]:
-    """Return whether a ranking of equals names a best, and by how much the apparent best leads the last."""
-    summaries = summarize(records)
-    rates = sorted(s.number("tokens_per_s") or 0.0 for s in summaries)
-    return {
-        "kind": "ranking",
-        "claimed": rank(summaries, FASTEST).best is not None,
-        "change": rates[-1] / rates[0] - 1,
-        "warnings": sum(bool(record.warnings) for record in records),
-        "half_widths": [
-            relative_half_width(values) for s in summaries if len(values := s.values("of_compute")) > 1
-        ],
-    }
 
 
 def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
@@ -148,26 +118,21 @@ def table(findings: Sequence[dict[str, Any]]) -> str:
             ]
             answers = [sum(some) if some else "" for some in (passed, *called)]
             rows.append([name, len(chosen), claims, f"{largest:+.0%}", warned, *answers])
-    widths = [width for one in findings for width in one.get("half_widths", ())]
-    precision = (
-        f"Half width of `of_compute` under load, {RANKED_REPEATS} repeats: {median(widths or [0]):.1%}."
-    )
-    return results.table(COLUMNS, rows) + (f"\n\n{precision}" if widths else "")
+    return results.table(COLUMNS, rows)
 
 
 def main() -> None:
     """Measure, write the table after each finding, and print it."""
     parser = results.parser(__doc__, must_write=True)
-    parser.add_argument("--rankings", type=int, default=100)
     parser.add_argument("--quiet", type=int, default=20, help="stored pairs without load")
     parser.add_argument("--one-sided", type=int, default=30, help="stored pairs for each side alone")
     given = parser.parse_args()
-    wanted = dict(zip(NAMES, (given.rankings, given.quiet, *2 * [given.one_sided]), strict=True))
+    wanted = dict(zip(NAMES, (given.quiet, *2 * [given.one_sided]), strict=True))
     findings = results.earlier(given.out, "findings")
     with warm_runner() as runner:
         for kind, number in wanted.items():
             for _ in range(sum(one["kind"] == kind for one in findings), number):
-                findings.append(ranked(runner) if kind == "ranking" else stored(runner, kind))
+                findings.append(stored(runner, kind))
                 results.say(findings[-1])
                 results.write(given.out, table(findings), {"findings": findings})
     print(table(findings))

@@ -1,148 +1,140 @@
-"""How long a sweep takes to name the fastest of six configurations, 5 % ahead: in turns and in rounds.
+"""Whether a sweep of six configurations names the one that is ahead, and what it says of equals.
 
-    python -m tools.benchmarks.naming [--rounds N] --out FILE
+    python -m tools.benchmarks.naming [--heats N] --out FILE
 
-Repeats of one_faster.yaml are measured in turns and in rounds, without other work on the machine and with a
-busy loop on every core, a few rounds of each in turn; an interrupted measurement goes on. Then sweeps are
-drawn: each draws the noise of its rounds with replacement from those that were measured (what a configuration
-was off its mean), looks after every round as `run.separate` does, drops who does not lead, and ends when it
-names one. Whole sweeps would take days.
+Heats of six configurations that compute the same are measured, without other work on the machine and with a
+busy loop on every core, in turn; an interrupted measurement goes on. Then sweeps are drawn: a repeat is one
+of the heats, its rows in random order, and one configuration is made faster by so many percent. Each sweep
+is judged by the functions of `zbench sweep`. Whole sweeps would take days.
 """
 
 import math
-import random
 import time
-from collections import Counter
-from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from tools.benchmarks import results
-from tools.benchmarks.sweeps import ROOT, zbench
-from tools.benchmarks.trials import neighbour
-from zbench.analysis.group_sequential import constant_level
-from zbench.analysis.multiple_comparisons import Comparisons
-from zbench.analysis.ranking import ALPHA, FIRST_LOOK, cost_table
-from zbench.record.store import load_records
-from zbench.record.summary import first_goal, summarize
-from zbench.spec.load import load_sweep
+from tools.benchmarks.trials import heat, neighbour, smallest_trial, warm_runner
+from zbench.analysis.bounds import Bounds, bounds_of
+from zbench.analysis.group_sequential import nominal_levels
+from zbench.analysis.ranking import ALPHA, FIRST_LOOK
+from zbench.analysis.ratios import Cell, fitted
+from zbench.record.record import Record
 
-SWEEP = Path(__file__).with_name("one_faster.yaml")
-LAYERS, LEAD = 19, math.log(1.05)  # of the fastest
-ORDERS = ("turns", "rounds")
-AT_ONCE = 3  # rounds of one order and load
-MOST, DRAWS = 300, 100  # rounds of a drawn sweep, and sweeps of each order and load
+ROWS = tuple("abcdef")
+QUESTIONS = ((2, 0.0), (2, 0.1), (2, 0.2), (3, 0.0), (3, 0.05))
+"""Repeats of a sweep, and by how much one of the six is faster."""
+
+LEAD, MOST = 0.05, 20  # of a sweep with `run.separate`: what is to be found, and its most repeats
+DRAWS, RACES = 300, 100
 COLUMNS = (
-    "load", "order", "rounds measured", "seconds a round", "noise", "named", "another named",
-    "rounds (median)", "minutes (median)",
-)  # fmt: skip
+    "load",
+    "repeats",
+    "one is faster by",
+    "named",
+    "another named",
+    "others said to be behind",
+    "bounds hold",
+)
+RACE_COLUMNS = ("load", f"{LEAD:.0%} ahead: named", "another named", "repeats (median)", "minutes (median)")
 
 
-def measure(runs: Path, order: str, loaded: bool, rounds: int) -> float:
-    """Have so many rounds in the run of this order and load; return the seconds that it took."""
-    begun = sorted(runs.glob("*/*/trials.jsonl"))
-    sets = [f"run.order={order}", "run.separate=null"]
-    new = [str(SWEEP), *(word for setting in sets for word in ("--set", setting))]
-    what = ["--resume", str(begun[-1].parent)] if begun else new
-    with neighbour(loaded):
-        began = time.monotonic()
-        zbench("sweep", *what, "--repeats", str(rounds), "-q", "-o", str(runs), cwd=ROOT)
-        return time.monotonic() - began
-
-
-def costs(run: Path) -> dict[str, Any]:
-    """Return the logarithms that a ranking compares, [configurations, rounds], and the row of the fastest."""
-    summaries = summarize(load_records(run))
-    goal = first_goal(summaries, load_sweep(SWEEP).objective)
-    layers = [s.config["workload"]["options"]["layers"] for s in summaries]
-    return {"costs": cost_table(summaries, goal), "fastest": layers.index(LAYERS)}
-
-
-def drawn(cells: "np.ndarray[Any, Any]", chance: random.Random) -> tuple[int | None, list[int]]:
-    """Return which row a drawn sweep names, if any, and how many configurations took part in each round."""
-    level = constant_level(FIRST_LOOK, MOST, ALPHA)
-    table, leaders, took_part = np.full((len(cells), MOST), np.nan), np.arange(len(cells)), []
-    for number in range(MOST):
-        table[leaders, number] = cells[leaders, chance.randrange(cells.shape[1])]
-        took_part.append(len(leaders))
-        if number + 1 >= FIRST_LOOK:
-            leaders = Comparisons(table[:, : number + 1].tolist(), level).leaders
-            if len(leaders) == 1:
-                return int(leaders[0]), took_part
-    return None, took_part
-
-
-def noise_of(finding: dict[str, Any]) -> "np.ndarray[Any, Any]":
-    """Return what each configuration was off its mean in each round, beside the others; unbiased."""
-    cells: np.ndarray[Any, Any] = np.array(finding["costs"])
-    cells -= cells.mean(axis=0)
-    rows, rounds = cells.shape
-    share = (1 - 1 / rows) * (1 - 1 / rounds)  # of the variance, which is left of it
-    cells -= cells.mean(axis=1, keepdims=True)
-    return cells / math.sqrt(share)
-
-
-def summary(finding: dict[str, Any]) -> dict[str, Any]:
-    """Return what the sweeps drawn from one order and load have named, and when."""
-    cells, chance = noise_of(finding), random.Random(0)
-    deviation = math.sqrt(np.square(cells).mean())
-    cells[finding["fastest"]] -= LEAD
-    sweeps = [drawn(cells, chance) for _ in range(DRAWS)]
-    named = Counter(row == finding["fastest"] for row, _ in sweeps if row is not None)
-    a_round = fmean(finding["seconds"]) / AT_ONCE
-    return {
-        "rounds_measured": cells.shape[1], "seconds_a_round": a_round, "noise": deviation,
-        "named": named[True] / DRAWS, "another": named[False] / DRAWS,
-        "rounds": median(len(took_part) for _, took_part in sweeps),
-        "minutes": median(sum(took_part) for _, took_part in sweeps) * a_round / len(cells) / 60,
-    }  # fmt: skip
-
-
-def table(findings: Sequence[dict[str, Any]]) -> str:
-    """Return what was found, as Markdown."""
-    rows, minutes = [], {}
-    for finding in findings:
-        load = "a busy loop on each core" if finding["loaded"] else "none"
-        said = summary(finding)
-        minutes[finding["order"], finding["loaded"]] = said["minutes"]
-        shares = [f"{said[key]:.1%}" for key in ("noise", "named", "another")]
-        cells = [f"{said['seconds_a_round']:.0f}", *shares, f"{said['rounds']:g}", f"{said['minutes']:.0f}"]
-        rows.append([load, finding["order"], said["rounds_measured"], *cells])
-    ratios = [
-        f"{minutes['turns', loaded] / minutes['rounds', loaded]:.2f} with{'' if loaded else 'out'} other work"
-        for loaded in (False, True)
-        if {("turns", loaded), ("rounds", loaded)} <= minutes.keys()
+def measured(records: Sequence[Record], seconds: float, loaded: bool) -> dict[str, Any]:
+    """Return a heat as it is kept: the seconds of each step by row and turn, and those of `alone` by turn."""
+    heats = [record.heat for record in records if record.heat is not None]
+    steps = [
+        [turn.tolist() for turn in np.array_split(record.timing.step_seconds, len(record.heat.turn_seconds))]
+        for record in records
+        if record.timing is not None and record.heat is not None
     ]
-    return f"{results.table(COLUMNS, rows)}\n\nTurns over rounds: {', '.join(ratios)}."
+    return {"loaded": loaded, "seconds": seconds, "steps": steps, "alone": heats[0].alone}
+
+
+def drawn(
+    chance: np.random.Generator, heats: Sequence[Mapping[str, Any]], repeats: int, lead: float
+) -> list[Cell]:
+    """Return the cells of a sweep in which the first row is faster than the others by `lead`, a fraction."""
+    cells = []
+    for repeat, number in enumerate(chance.choice(len(heats), repeats, replace=repeats > len(heats))):
+        one = heats[number]
+        for row, place in zip(ROWS, chance.permutation(len(ROWS)), strict=True):
+            slower = math.log1p(lead) * (row != ROWS[0])
+            turns = tuple(np.log(turn) + slower for turn in one["steps"][place])
+            cells.append(Cell(row, str(repeat), str(repeat), turns))
+        alone = tuple(np.log([seconds]) for seconds in one["alone"])
+        cells.append(Cell("alone: ", str(repeat), str(repeat), alone))
+    return cells
+
+
+def judged(bounds: Bounds, lead: float) -> dict[str, float]:
+    """Return what the bounds of a drawn sweep say: 1 for true, 0 for not."""
+    alone = len(bounds.leaders) == 1
+    truth = {row: math.log1p(lead) * (row != ROWS[0]) for row in ROWS}
+    right = alone and lead > 0 and bounds.leaders[0] == ROWS[0]
+    hold = all(bounds.at_least[row] <= truth[row] <= bounds.at_most[row] + 1e-12 for row in ROWS)
+    behind = fmean(row not in bounds.leaders for row in ROWS[1:])
+    return {"named": right, "another": alone and not right, "behind": behind, "hold": hold}
+
+
+def race(chance: np.random.Generator, heats: Sequence[Mapping[str, Any]]) -> tuple[str | None, int, int]:
+    """Return whom a sweep with `run.separate` names, after how many repeats, and how many trials it took."""
+    looks = tuple(range(FIRST_LOOK, MOST + 1))
+    levels = dict(zip(looks, nominal_levels(looks, ALPHA / 2), strict=True))
+    left, cells, trials = list(ROWS), list[Cell](), 0
+    whole = drawn(chance, heats, MOST, LEAD)
+    for repeat in range(MOST):
+        cells += [cell for cell in whole if cell.round == str(repeat) and cell.row in (*left, "alone: ")]
+        trials += len(left)
+        if repeat + 1 in levels:
+            left = list(bounds_of(fitted(cells), ROWS, 2 * levels[repeat + 1]).leaders)
+            if len(left) == 1:
+                return left[0], repeat + 1, trials
+    return None, MOST, trials
+
+
+def tables(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Return what was found, as Markdown."""
+    rows, races, chance = [], [], np.random.default_rng(0)
+    for loaded in (False, True):
+        heats = [one for one in findings if one["loaded"] == loaded]
+        load = "a busy loop on each core" if loaded else "none"
+        for repeats, lead in QUESTIONS:
+            said = defaultdict[str, float](float)
+            for _ in range(DRAWS):
+                bounds = bounds_of(fitted(drawn(chance, heats, repeats, lead)), ROWS, ALPHA)
+                for name, value in judged(bounds, lead).items():
+                    said[name] += value / DRAWS
+            shares = [f"{said[name]:.1%}" for name in ("named", "another", "behind", "hold")]
+            rows.append([load, repeats, f"{lead:.0%}", *(shares if lead else ["", shares[1], "", shares[3]])])
+        ended = [race(chance, heats) for _ in range(RACES)]
+        a_trial = fmean(one["seconds"] for one in heats) / len(ROWS) / 60
+        named = [sum(name == ROWS[0] for name, *_ in ended), sum(name in ROWS[1:] for name, *_ in ended)]
+        minutes = median(trials for *_, trials in ended) * a_trial
+        races.append([load, *named, f"{median(count for _, count, _ in ended):g}", f"{minutes:.1f}"])
+    return f"{results.table(COLUMNS, rows)}\n\n{results.table(RACE_COLUMNS, races)}"
 
 
 def main() -> None:
-    """Measure in turns and in rounds, write what was found after each part, and print the table."""
+    """Measure heats, write each when it has ended, and print what sweeps drawn from them say."""
     parser = results.parser(__doc__, must_write=True)
-    parser.add_argument("--rounds", type=int, default=18, help="of each order, with and without other work")
+    parser.add_argument("--heats", type=int, default=40, help="with other work, and as many without")
     given = parser.parse_args()
     findings = results.earlier(given.out, "findings")
-    for rounds in range(AT_ONCE, given.rounds + 1, AT_ONCE):
-        for loaded, order in product((False, True), ORDERS):
-            known = [one for one in findings if (one["order"], one["loaded"]) == (order, loaded)]
-            one: dict[str, Any] = known[0] if known else {"order": order, "loaded": loaded, "seconds": []}
-            if known and len(one["costs"][0]) >= rounds:
-                continue
-            runs = given.out.with_name(f"{given.out.name}-{order}-{'loaded' if loaded else 'quiet'}")
-            seconds = measure(runs.resolve(), order, loaded, rounds)
-            (run,) = runs.glob("*/*/trials.jsonl")
-            one.update(costs(run.parent))
-            if known:  # the first part computes references, too
-                one["seconds"].append(seconds)
-            else:
-                findings.append(one)
-            results.say({"order": order, "loaded": loaded, "rounds": rounds, "seconds": round(seconds)})
+    with warm_runner() as runner:
+        equals = [smallest_trial(number) for number in range(len(ROWS))]
+        for number in range(len(findings), 2 * given.heats):
+            loaded = bool(number % 2)
+            with neighbour(loaded):
+                began = time.monotonic()
+                records = heat(runner, equals, number)
+                findings.append(measured(records, time.monotonic() - began, loaded))
+            results.say({"heat": number + 1, "loaded": loaded, "seconds": findings[-1]["seconds"]})
             results.write(given.out, "measuring", {"findings": findings})
-    text = table(findings)
+    text = tables(findings)
     results.write(given.out, text, {"findings": findings})
     print(text)
 

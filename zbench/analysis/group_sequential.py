@@ -1,29 +1,24 @@
-"""Group-sequential testing: look several times, stop when decided, keep all data and the error rate. Pure.
+"""Looking several times at data that grows: one rule for sweeps that repeat and for paired measurements.
+Pure.
 
-A paired measurement looks every few blocks: Lan and DeMets, "Discrete sequential boundaries for clinical
-trials", Biometrika 70 (1983), with the spending function of the O'Brien-Fleming type: nearly all of alpha is
-left for the last look, so that looking costs little power. A sweep that repeats until its leaders are apart
-looks after every round, each time at one level (Pocock). Boundaries come from the recursion of Armitage,
-McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19). They hold for
-a normal mean; for Student's t each is applied as a nominal level (the significance-level approach, same book,
-section 3.8), and `tools/benchmarks/error_rates.py` simulates what that makes of the error.
+Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983): of the error
+rate, a look may have spent the share of all data that it sees. Boundaries come from the recursion of
+Armitage, McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19).
+They hold for a normal mean; for Student's t each is applied as a nominal level (the significance-level
+approach, same book, section 3.8), and `tools/benchmarks/error_rates.py` simulates what that makes of the
+error.
 """
 
 import math
-from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
+_POWER = 3  # nearly all of alpha is left for the last looks, so that looking costs little power
 _WIDEST = 8.5  # standard errors: the normal distribution beyond them is below rounding
 _POINTS = 601
-
-
-def spent(alpha: float, share: float) -> float:
-    """Return how much of a one-sided `alpha` may be spent when `share` (0..1) of the data is there."""
-    return 2 * float(ndtr(float(ndtri(alpha / 2)) / math.sqrt(share)))
 
 
 @cache
@@ -34,7 +29,7 @@ def nominal_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """
     # one boundary after another, carrying the density of the sum among those not yet stopped
     most = looks[-1]
-    budget = [spent(alpha, look / most) for look in looks]
+    budget = [alpha * (look / most) ** _POWER for look in looks]
     grid = _grid(most)
     step = float(grid[1] - grid[0])
     levels: list[float] = []
@@ -47,18 +42,6 @@ def nominal_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
         levels.append(float(ndtr(-boundary / math.sqrt(look))))
         density = density * _below(grid, boundary, step)
     return tuple(levels)
-
-
-def chance_of_crossing(looks: Sequence[int], level: float) -> float:
-    """Return the probability of passing the one-sided `level` at any of the looks, where nothing differs."""
-    grid = _grid(looks[-1])
-    step = float(grid[1] - grid[0])
-    density: NDArray[np.float64] | None = None
-    for before, look in zip((0, *looks), looks, strict=False):
-        density = _spread(density, looks[-1], look - before)
-        density = density * _below(grid, -float(ndtri(level)) * math.sqrt(look), step)
-    assert density is not None
-    return 1 - float(density.sum()) * step
 
 
 def _grid(most: int) -> NDArray[np.float64]:
@@ -91,18 +74,3 @@ def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], wanted: f
 def _below(grid: NDArray[np.float64], boundary: float, step: float) -> NDArray[np.float64]:
     """Return how much of each point's cell lies below the boundary."""
     return np.asarray(np.clip((boundary - grid) / step + 0.5, 0.0, 1.0))
-
-
-@cache
-def constant_level(first: int, most: int, alpha: float) -> float:
-    """Return the one-sided level that, used after each of `first` to `most` rounds, errs with `alpha` in all.
-
-    Pocock's boundary ("Group sequential methods in the design and analysis of clinical trials", Biometrika
-    64, 1977), found by bisection on the chance of passing it at any look.
-    """
-    looks = tuple(range(first, most + 1))
-    low, high = alpha / len(looks), alpha
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (low, middle) if chance_of_crossing(looks, middle) > alpha else (middle, high)
-    return low

@@ -1,40 +1,34 @@
-"""Which configurations lead: the best, those that cannot be told from it, the recommended one, and the rest.
+"""Which configurations lead: the best, those that may be it, the recommended one, and how far each may be
+from it.
 
-The one place that decides this; whatever prints, exports or searches asks `rank`. Multiple comparisons with
-the best (Hsu, "Constrained simultaneous confidence intervals for multiple comparisons with the best", Annals
-of Statistics 12, 1984) on the logarithm of the objective, paired by round: each round measures every
-configuration once, so what the machine did meanwhile strikes all alike and cancels in differences. A
-configuration leads unless another is better by more than Dunnett's one-sided critical difference; one that
-leads alone is the best. Among equals one is named with probability `alpha` at most: Hsu's "best" allows a
-tie, so each side has half of `alpha` here. scipy's `dunnett` and `tukey_hsd` are for unpaired samples, and
-give p-values and not the difference.
+The one place that decides this; whatever prints, exports or searches asks `rank`. Bounds, effects of axes and
+`of_compute` are contrasts of one table of log ratios (`zbench.analysis.ratios`).
 """
 
-import json
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeVar
 
-from zbench.analysis.trials import mean_log
+from zbench.analysis.effects import Effect, effects_of
 from zbench.errors import UsageError
-from zbench.record.record import Heat, Record
 from zbench.record.store import SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
-from zbench.spec.engine import ALONE_KEYS
 from zbench.spec.load import recorded_trials
-from zbench.spec.metrics import STEP_TIMES, TIMED, Direction, Goal, metric_named
+from zbench.spec.metrics import Direction, Goal
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
 
-ALPHA = 0.01
-FIRST_LOOK = 3
-"""Rounds before the first look of a sweep that repeats until its leaders are apart: fewer show no spread."""
-_NOTHING = 1e-99  # stands for a figure of 0 on the log scale
-_WIDEST_BOUND, _FAR = 1.0, 100.0  # what is said of equals; a gap that only a figure of 0 makes
+ALPHA = 0.05
+"""The chance that any bound of a sweep does not hold."""
+
+FIRST_LOOK = 2
+"""Repeats before the first look of a sweep with `run.separate`: one shows no spread between processes."""
+
+_FAR = 100.0  # a gap that only a figure of 0 makes
+_WIDEST_BOUND = 1.0
 _NEAR = math.log(1.05)
 _PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 
@@ -43,21 +37,31 @@ _PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 class Ranking:
     """What a sweep's records say of its feasible and correct configurations, by trial id.
 
-    best: the one that is separated from all others, if there is one. indistinguishable: the leaders that
-    cannot be told apart (the best alone, where there is one). recommended: one of the leaders all the same,
-    and why, in words that follow its name. worse_by: of each other feasible configuration, by which
-    fraction at least it is worse than the best (0 where that is not known). equal_within: the leaders are
-    this close, as a fraction; None for a bound above 100 %, which bounds nothing. pending: configurations of
-    the sweep that have not run; while there are any, nothing leads.
+    best: the one that is separated from all others, if there is one. indistinguishable: the leaders, any of
+    which may be the best (the best alone, where there is one). recommended: one of the leaders all the
+    same, and why, in words that follow its name. worse_by, at_most: of each other feasible configuration,
+    by which fraction at least, and of every one, by which at most, it is worse than the best; these hold
+    together with a probability of 95 %. What is not known is missing. effects: of the axes. of_compute: its
+    95 % interval. pending: configurations of the sweep that have not run; while there are any, nothing
+    leads.
     """
 
     best: str | None = None
     indistinguishable: tuple[str, ...] = ()
     recommended: str | None = None
     worse_by: Mapping[str, float] = field(default_factory=dict)
-    equal_within: float | None = None
+    at_most: Mapping[str, float] = field(default_factory=dict)
     why: str = ""
+    effects: tuple[Effect, ...] = ()
+    of_compute: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     pending: int = 0
+
+    @property
+    def equal_within(self) -> float | None:
+        """Return how close all leaders are, as a fraction; None where nothing below 100 % is known."""
+        bounds = [self.at_most.get(name, math.inf) for name in self.indistinguishable]
+        widest = max(bounds, default=math.inf)
+        return widest if len(bounds) > 1 and widest <= _WIDEST_BOUND else None
 
     @property
     def tied(self) -> str:
@@ -66,12 +70,14 @@ class Ranking:
         return f"tied with {others} other{'s' * (others > 1)}" if others > 0 else ""
 
     def document(self) -> dict[str, Any]:
-        """Return the keys of a `--json` document that say who leads."""
+        """Return the keys of a `--json` document that say who leads, and what each choice costs."""
         return {
             "best": self.best,
             "indistinguishable": list(self.indistinguishable),
             "recommended": self.recommended,
             "worse_by": dict(self.worse_by),
+            "at_most": dict(self.at_most),
+            "effects": [effect.document() for effect in self.effects],
         }
 
     def mark(self, trial_id: str) -> str:
@@ -82,11 +88,10 @@ class Ranking:
         return f"{tied}*" if trial_id == self.recommended else tied
 
 
-def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: float | None = None) -> Ranking:
+def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: float = ALPHA) -> Ranking:
     """Return the ranking by the objective's first goal; configurations with obstacles take no part.
 
-    alpha: one-sided error of naming a best where equals lead; by default 1 %, shared out over the looks of
-    a sweep that repeats until its leaders are apart (`run.separate`).
+    alpha: the chance that any bound does not hold, shared out over the looks of a sweep with `run.separate`.
     """
     summaries = list(summaries)
     goal = first_goal(summaries, objective)
@@ -96,19 +101,99 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     first = able[0]
     if len(able) == 1:
         return Ranking(first.trial_id, (first.trial_id,), first.trial_id)
-    from zbench.analysis.multiple_comparisons import Comparisons  # imports scipy, which one row does not need
+    from zbench.analysis.bounds import bounds_of  # imports scipy, which one row does not need
+    from zbench.analysis.ratios import cells_of, fitted
 
-    level = alpha if alpha is not None else level_of_looks(first.config, ALPHA)
-    compared = Comparisons(cost_table(able, goal), level)
-    ids = tuple(able[i].trial_id for i in compared.leaders)
-    worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items() if log < _FAR}
-    best = ids[0] if len(ids) == 1 else None
-    within = compared.equal_within()
-    bound = within if within is not None and within <= _WIDEST_BOUND else None
-    chosen = _recommended([(able[i], float(compared.effects[i])) for i in compared.leaders])
-    why = "as the fastest" if chosen is by_figure(able, objective)[0] else "as the fastest, round by round"
-    why = why if chosen.trial_id == ids[0] else "for its memory among those within 5 %"
-    return Ranking(best, ids, chosen.trial_id, worse, bound, why)
+    cells = cells_of(summaries, goal)
+    fit = fitted(cells)
+    names = {summary.trial_id: summary for summary in able}
+    bounds = bounds_of(fit, list(names), _level(able, alpha))
+    ids = bounds.leaders
+    estimates = dict(zip(fit.rows, fit.estimates.tolist(), strict=True))
+    chosen = _recommended([names[name] for name in ids], estimates, goal)
+    why = "for its memory among those within 5 %" if chosen != ids[0] else "as the fastest"
+    return Ranking(
+        best=ids[0] if len(ids) == 1 else None,
+        indistinguishable=ids,
+        recommended=chosen,
+        worse_by={
+            name: math.expm1(log) for name, log in bounds.at_least.items() if name not in ids and log < _FAR
+        },
+        at_most={name: math.expm1(log) for name, log in bounds.at_most.items() if log < _FAR},
+        why=why,
+        effects=effects_of(fit, able, names[chosen]),
+        of_compute=_of_compute(summaries),
+    )
+
+
+def _level(summaries: Sequence[ConfigSummary], alpha: float) -> float:
+    """Return the level of this look: `alpha` itself where a sweep looks but once.
+
+    With `run.separate` a sweep looks after every round up to `max_repeats`.
+    """
+    run = summaries[0].config.get("run") or {}
+    if run.get("separate") is None:
+        return alpha
+    from zbench.analysis.group_sequential import nominal_levels
+
+    most = max(int(run.get("max_repeats") or FIRST_LOOK), FIRST_LOOK)
+    looks = tuple(range(FIRST_LOOK, most + 1))
+    look = min(max(len(summary.ok) for summary in summaries), most) - FIRST_LOOK
+    return 2 * nominal_levels(looks, alpha / 2)[max(look, 0)]
+
+
+def _recommended(leaders: Sequence[ConfigSummary], estimates: Mapping[str, float], goal: Goal) -> str:
+    """Return the leader of least peak memory among those at most 5 % behind the foremost; ties by the goal.
+
+    leaders: the foremost first. Only those with as many repeats as any take part, and none that another
+    leader beats in the figure of the goal as it is shown and in memory. Peaks that print alike are equal:
+    no one would choose by their last bytes.
+    """
+    most = max(len(summary.ok) for summary in leaders)
+    able = [summary for summary in leaders if len(summary.ok) == most]
+    peaks = {
+        s.trial_id: next((p for name in _PEAKS if (p := s.number(name)) is not None), None) for s in able
+    }
+
+    def is_beaten(one: ConfigSummary) -> bool:
+        own = peaks[one.trial_id]
+        return own is not None and any(
+            (peak := peaks[other.trial_id]) is not None and peak < own and cost(other, goal) < cost(one, goal)
+            for other in able
+        )
+
+    left = [summary for summary in able if not is_beaten(summary)]
+    first = estimates[left[0].trial_id]
+    near = [summary.trial_id for summary in left if not estimates[summary.trial_id] - first > _NEAR]
+    least = min((peak for name in near if (peak := peaks[name]) is not None), default=None)
+    if least is None:
+        return near[0]
+    shown = format_bytes(least)
+    return next(name for name in near if (peak := peaks[name]) is not None and format_bytes(peak) == shown)
+
+
+def _of_compute(summaries: Sequence[ConfigSummary]) -> dict[str, tuple[float, float]]:
+    """Return the 95 % interval of the time of `alone` over each configuration's, as far as it bounds
+    anything.
+    """
+    from zbench.analysis.ratios import alone_row, cells_of, fitted
+
+    beside = {
+        summary.trial_id: alone_row(record)
+        for summary in summaries
+        for record in summary.ok
+        if record.heat is not None and record.heat.alone
+    }
+    if not beside:
+        return {}
+    fit = fitted(cells_of(summaries, Goal("mean_step_s", "minimize")), "mean")
+    intervals = {}
+    for name, alone in beside.items():
+        if name in fit.rows:
+            low, high = fit.contrast({alone: 1.0, name: -1.0}).interval()
+            if math.exp(high) - math.exp(low) < 1:
+                intervals[name] = (math.exp(low), math.exp(high))
+    return intervals
 
 
 def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Ranking:
@@ -134,88 +219,6 @@ def by_figure(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> l
     able = candidates(summaries, objective)
     goal = first_goal(able, objective)
     return sorted(able, key=lambda s: cost(s, goal))
-
-
-def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:
-    """Return the level of a configuration's last look: `alpha` itself where a sweep looks but once.
-
-    A sweep with `run.separate` looks after every round up to `max_repeats`. All its looks have one level, so
-    that a table printed later says what the sweep decided.
-    """
-    run = config.get("run") or {}
-    if run.get("separate") is None:
-        return alpha
-    from zbench.analysis.group_sequential import constant_level
-
-    return constant_level(FIRST_LOOK, max(int(run.get("max_repeats") or FIRST_LOOK), FIRST_LOOK), alpha)
-
-
-def _recommended(leaders: Sequence[tuple[ConfigSummary, float]]) -> ConfigSummary:
-    """Return the leader of least peak memory among those at most 5 % behind the foremost; ties by the goal.
-
-    leaders: the foremost first, each with its estimate (a logarithm), as the ranking has it. Only those with
-    as many repeats as any take part. Peaks that print alike are equal: no one would choose by their last
-    bytes.
-    """
-    most = max(len(summary.ok) for summary, _ in leaders)
-    able = [(summary, estimate) for summary, estimate in leaders if len(summary.ok) == most]
-    near = [summary for summary, estimate in able if not estimate - able[0][1] > _NEAR]
-    peaks = [next((p for name in _PEAKS if (p := s.number(name)) is not None), None) for s in near]
-    least = min((peak for peak in peaks if peak is not None), default=None)
-    shown = [None if peak is None else format_bytes(peak) for peak in peaks]
-    return near[0 if least is None else shown.index(format_bytes(least))]
-
-
-def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:
-    """Return log of the goal's metric, less is better: (configurations, rounds), NaN where it is missing.
-
-    A time of a heat is the mean of its turns on a log scale, so that a difference of two configurations of
-    the heat is the mean over its cycles. Where `alone` took turns with them it stands for what the machine
-    did in that heat, and so links configurations that never met.
-    """
-    metric = metric_named(goal.metric)
-    sign = -1 if goal.direction == "maximize" else 1
-    rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
-    column = {number: i for i, number in enumerate(rounds)}
-    table = [[math.nan] * len(rounds) for _ in summaries]
-    is_time = metric.unit in TIMED and metric.compute is None
-    pace = _pace_of_heats(summaries, goal.metric) if is_time else {}
-    for row, summary in zip(table, summaries, strict=True):
-        for record in summary.ok:
-            value = metric.read(record)
-            if isinstance(value, int | float) and value >= 0:
-                row[column[record.repeat]] = sign * math.log(value or _NOTHING) + pace.get(id(record), 0.0)
-    return table
-
-
-def _pace_of_heats(summaries: Sequence[ConfigSummary], metric: str) -> dict[int, float]:
-    """Return what to add to the log of a record's time, by its `id`: from the mean of its steps to its turns
-    (where the metric rests on that mean), and from its heat to the typical one of its round, where the same
-    `alone` was in all of these.
-    """
-    rounds: dict[tuple[str, int], list[tuple[Record, Heat]]] = {}
-    for summary in summaries:
-        for record in summary.ok:
-            if record.heat is not None and record.heat.turn_seconds:
-                rounds.setdefault((_workload_of(record), record.repeat), []).append((record, record.heat))
-    pace: dict[int, float] = {}
-    for members in rounds.values():
-        alone = [mean_log(heat.alone) for _, heat in members]
-        typical = fmean(alone)  # NaN where one has none
-        for (record, heat), own in zip(members, alone, strict=True):
-            if record.timing is not None:
-                turns = mean_log(heat.turn_seconds) - math.log(record.timing.mean_step_s)
-                moved = typical - own if math.isfinite(typical) else 0.0
-                pace[id(record)] = turns * (metric not in STEP_TIMES[1:]) + moved
-    return pace
-
-
-def _workload_of(record: Record) -> str:
-    """Return what configurations have in common that share an `alone`."""
-    config = record.config
-    run, engine = config.get("run", {}), config.get("engine", {})
-    how = [run.get("world_size"), run.get("threads_per_rank"), *map(engine.get, ALONE_KEYS)]
-    return json.dumps([config.get("workload"), *how], sort_keys=True)
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -1,18 +1,14 @@
 """Ratios of each configuration of a run to its counterpart, which differs only in the named keys. Pure.
 
-The ratio of two step times is the mean, over the heats that both were in, of the difference of their
-logarithms: a heat gives one value, the mean over its turns (`zbench.analysis.ranking.cost_table`). Where they
-share fewer than three heats every round counts, and `alone` links the heats that they were in. The interval
-is Student's over heats: a heat has fresh processes, and the steps of one process are no sample.
+The ratio of two step times is a contrast of the run's table of log times (`zbench.analysis.ratios`), with
+its 95 % interval for one pair. Peaks are exact.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zbench.analysis.ranking import cost_table
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, is_incorrect, point, varied_keys
 from zbench.spec.axes import checked_value
@@ -21,10 +17,12 @@ from zbench.spec.keys import Key, resolve_key, short_name
 from zbench.spec.metrics import Goal
 from zbench.spec.problems import ProblemsError
 
-_TAIL = 0.025
+if TYPE_CHECKING:  # imports scipy
+    from zbench.analysis.ratios import Fit
+
 _BEST = "best:"
-_LEAST_HEATS = 3
-_TIME, _PEAK = (Goal(name, "minimize") for name in ("mean_step_s", "peak_device_bytes"))
+_FAR = 100.0  # a logarithm: what is not bounded
+_TIME = Goal("mean_step_s", "minimize")
 
 
 class Ratio(NamedTuple):
@@ -37,10 +35,7 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RelativeRow:
-    """A configuration and its counterpart. peak: of the device; None where a side has none.
-
-    heats: how many they share; with fewer than three the ratio of times rests on all rounds.
-    """
+    """A configuration and its counterpart. peak: of the device; None where a side has none. heats: shared."""
 
     summary: ConfigSummary
     counterpart: ConfigSummary
@@ -64,16 +59,6 @@ class Relative:
     by: tuple[str, ...]
 
 
-class _Side(NamedTuple):
-    """A configuration, its values of the keys; by round the logarithms of time and peak, and the heat."""
-
-    summary: ConfigSummary
-    values: Mapping[str, Any]
-    times: Sequence[float]
-    peaks: Sequence[float]
-    heats: Sequence[str | None]
-
-
 def compared(
     summaries: Iterable[ConfigSummary], texts: Sequence[str], by: Sequence[str] = ()
 ) -> Relative | None:
@@ -88,18 +73,26 @@ def compared(
             raise UsageError("--by splits relative tables; add --relative-to KEY=VALUE, or leave --by out")
         return None
     named = dict(map(_named, texts))
-    groups: dict[bool, list[_Side]] = {True: [], False: []}
-    for side in _sides([summary for summary in summaries if summary.values(_TIME.metric)], named):
-        groups[all(side.values[key] in wanted for key, wanted in named.items())].append(side)
+    able = [summary for summary in summaries if summary.values(_TIME.metric)]
+    points = {summary.trial_id: point(summary, [*varied_keys(able), *named]) for summary in able}
+    groups: dict[bool, list[ConfigSummary]] = {True: [], False: []}
+    for summary in able:
+        own = points[summary.trial_id]
+        groups[all(own[key] in wanted for key, wanted in named.items())].append(summary)
+    fit = _fit(able)
     rows, lonely = [], []
-    for side in groups[False]:
-        beside = [row for other in groups[True] if (row := _row(side, other, named)) is not None]
+    for summary in groups[False]:
+        beside = [
+            _row(summary, other, fit)
+            for other in groups[True]
+            if _agree(points[summary.trial_id], points[other.trial_id], named) and not is_incorrect(other)
+        ]
         if beside:
             rows.append(max(beside, key=lambda row: row.time.value))
         else:
-            lonely.append(side.summary)
+            lonely.append(summary)
     if not rows:
-        raise UsageError(_no_counterpart([side.summary for side in groups[True]] or lonely, named))
+        raise UsageError(_no_counterpart(groups[True] or lonely, named))
     axes = varied_keys([row.summary for row in rows])
     keys = tuple(short_name(_path(text, "--by")) for text in by)
     for key in keys:
@@ -130,38 +123,28 @@ def _path(key: str, flag: str) -> Key:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _sides(able: Sequence[ConfigSummary], named: Iterable[str]) -> Iterator[_Side]:
-    rounds = sorted({record.repeat for summary in able for record in summary.ok})
-    heats = [{r.repeat: r.heat.name for r in summary.ok if r.heat is not None} for summary in able]
-    by_round = ([names.get(number) for number in rounds] for names in heats)
-    tables = (cost_table(able, goal) for goal in (_TIME, _PEAK))
-    values = (point(summary, [*varied_keys(able), *named]) for summary in able)
-    return starmap(_Side, zip(able, values, *tables, by_round, strict=True))
+def _fit(able: Sequence[ConfigSummary]) -> "Fit | None":
+    from zbench.analysis.ratios import cells_of, fitted
+
+    return fitted(cells_of(able, _TIME)) if able else None
 
 
-def _row(side: _Side, other: _Side, named: Mapping[str, Any]) -> RelativeRow | None:
-    """Return the row of two configurations; None if the second is no counterpart, or no round has both."""
-    are_apart = any(other.values[key] != value for key, value in side.values.items() if key not in named)
-    times, peaks = _differences(side.times, other.times), _differences(side.peaks, other.peaks)
-    if are_apart or is_incorrect(other.summary) or not times:
-        return None
-    shared = [i for i in times if side.heats[i] is not None and side.heats[i] == other.heats[i]]
-    used = shared if len(shared) >= _LEAST_HEATS else times
-    peak = _ratio(peaks.values()) if peaks else None
-    return RelativeRow(side.summary, other.summary, _ratio([times[i] for i in used]), peak, len(shared))
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
+    return all(other[key] == value for key, value in one.items() if key not in named)
 
 
-def _differences(logs: Sequence[float], others: Sequence[float]) -> dict[int, float]:
-    """Return the difference of each round that has both."""
-    differences = (one - other for one, other in zip(logs, others, strict=True))
-    return {i: difference for i, difference in enumerate(differences) if not math.isnan(difference)}
+def _row(summary: ConfigSummary, other: ConfigSummary, fit: "Fit | None") -> RelativeRow:
+    assert fit is not None, "both have times"
+    contrast = fit.contrast({summary.trial_id: 1.0, other.trial_id: -1.0})
+    time = Ratio(math.exp(contrast.value), *map(_ratio, contrast.interval()))
+    own, others = (one.number("peak_device_bytes") for one in (summary, other))
+    peak = Ratio(*3 * [own / others]) if own is not None and others else None
+    heats = [{r.heat.name for r in one.ok if r.heat is not None} for one in (summary, other)]
+    return RelativeRow(summary, other, time, peak, len(heats[0] & heats[1]))
 
 
-def _ratio(differences: Iterable[float]) -> Ratio:
-    from zbench.analysis.statistics import paired_estimate  # imports scipy
-
-    estimate = paired_estimate(list(differences))
-    return Ratio(*map(math.exp, (estimate.log_ratio, *estimate.interval(_TAIL))))
+def _ratio(log: float) -> float:
+    return math.exp(log) if log < _FAR else math.inf
 
 
 def _no_counterpart(near: Sequence[ConfigSummary], named: Mapping[str, Sequence[Any]]) -> str:

@@ -50,6 +50,10 @@ Log = Annotated[
     ),
 ]
 Repeats = Annotated[int | None, typer.Option(min=1, help="How many times to measure each configuration.")]
+Separate = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="Repeat until the leaders differ, or are equal within this: 5%."),
+]
 Slurm = Annotated[
     list[str],
     typer.Option(

@@ -61,7 +61,7 @@ def command(
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
         about: dict[str, Any] = {"run_id": path.name, "run_dir": str(path), "trials": trials}
-        about["configurations"] = [frame.row(summary) for summary in chosen]
+        about["configurations"] = [frame.row(summary, ranking) for summary in chosen]
         more: dict[str, Any] = (
             {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
         )

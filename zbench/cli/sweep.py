@@ -25,6 +25,7 @@ def command(
     ray: options.Ray = None,
     dry_run: options.DryRun = False,
     repeats: options.Repeats = None,
+    separate: options.Separate = None,
     timeout: options.Timeout = None,
     seed: options.Seed = None,
     log: options.Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
@@ -36,7 +37,7 @@ def command(
     ] = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
-    wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    wanted = options.run_settings(overrides, repeats=repeats, separate=separate, timeout=timeout, seed=seed)
     most = options.seconds(max_time, "--max-time")
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):

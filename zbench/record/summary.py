@@ -14,7 +14,6 @@ from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
 _RATES = ("1/s", "TFLOP/s")
-_TAIL = 0.025  # of a 95 % interval
 _WORST_LAST: tuple[Outcome, ...] = ("ok", "invalid", "timeout", "oom", "crashed")
 
 
@@ -129,30 +128,6 @@ class ConfigSummary:
         values = self.values(name)
         middle = statistics.median(values) if len(values) > 1 else 0
         return (max(values) - min(values)) / 2 / abs(middle) if middle else None
-
-    @property
-    def of_compute_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the typical `of_compute`; None for fewer than two repeats that have one."""
-        values = self.values("of_compute")
-        if len(values) < 2:
-            return None
-        middle, reach = statistics.geometric_mean(values), 1 + relative_half_width(values)
-        return middle / reach, middle * reach
-
-
-def relative_half_width(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of the typical value of repeats, as a share of it.
-
-    Student's t on their logarithms: repeats are few, and the noise of times is multiplicative. Infinite for
-    fewer than two repeats.
-    """
-    from scipy.special import stdtrit  # slow to import, and most commands show no interval
-
-    count = len(values)
-    if count < 2:
-        return math.inf
-    error = statistics.stdev(map(math.log, values)) / math.sqrt(count)
-    return math.expm1(float(-stdtrit(count - 1, _TAIL)) * error)
 
 
 def summarize(records: Iterable[Record]) -> list[ConfigSummary]:

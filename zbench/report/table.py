@@ -23,6 +23,7 @@ from zbench.record.summary import (
     unmet_constraints,
     varied_keys,
 )
+from zbench.report.answer import answer_lines, bound_text, effect_lines, worse
 from zbench.report.screen import Column, Screen, print_table, word
 from zbench.report.text import (
     axes_text,
@@ -37,30 +38,29 @@ from zbench.report.text import (
     seconds_text,
     short_ids,
     spread_text,
-    throughput_text,
     value_text,
 )
-from zbench.spec.metrics import METRICS, RATES
+from zbench.spec.metrics import RATES
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
-_RATE = "rate"
+_RATE, _OF_COMPUTE = "rate", "of compute"
 
 _FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
     Column("outcome", "left"): lambda s, _: word(outcome_text(s)),
     Column(_RATE): lambda s, rate: rate_text(s.number(rate)),
     Column("spread"): lambda s, rate: spread_text(s.spread(rate)),
     Column("median step"): lambda s, _: seconds_text(s.number("median_step_s")),
-    Column("of compute"): lambda s, _: of_compute_text(s),
+    Column(_OF_COMPUTE): lambda s, _: of_compute_text(s),
     Column("peak mem"): lambda s, _: bytes_text(s.number("peak_device_bytes")),
     Column("host mem"): lambda s, _: bytes_text(s.number("peak_host_bytes")),
     Column("verdict", "left"): lambda s, _: _verdict(s),
     Column("error ratio"): lambda s, _: error_text(s.number("error_ratio")),
 }
-_SHOWN_WHERE_USED = ("", "host mem", "of compute", "behind", "outside")
-_DROPPED_FIRST = ("behind", "median step", "of compute", "host mem", "error ratio", "spread", "outcome")
+_SHOWN_WHERE_USED = ("", "host mem", "of compute", "slower", "worse", "outside")
+_DROPPED_FIRST = ("median step", "of compute", "host mem", "error ratio", "spread", "outcome")
 
 
 Line = tuple[str, str]
@@ -118,9 +118,11 @@ def _table(
     rate = known_rate(summaries)
     for column, figure in _FIGURES.items():
         named = Column(RATES[rate]) if column.name == _RATE else column
-        table.append((named, [Text.assemble(figure(summary, rate)) for summary in summaries]))
-    worse_by = [ranking.worse_by.get(summary.trial_id, 0.0) for summary in summaries]  # 0: not known
-    table.append((Column("behind"), [Text(f">{worse:.1%}" if worse > 0 else "") for worse in worse_by]))
+        cells = [Text.assemble(figure(summary, rate)) for summary in summaries]
+        if column.name == _OF_COMPUTE:
+            cells = [Text(of_compute_text(s, ranking.of_compute.get(s.trial_id))) for s in summaries]
+        table.append((named, cells))
+    table.append((Column(worse(objective)), [Text(bound_text(summary, ranking)) for summary in summaries]))
     outside = [", ".join(map(str, unmet_constraints(summary, objective))) for summary in summaries]
     table.append((Column("outside", "left"), list(map(Text, outside))))
     shown = [
@@ -146,8 +148,7 @@ def notes(
 ) -> list[Text]:
     """Return the lines below the table. run_dir: where the logs are that they name."""
     return [
-        *_best_lines(summaries, objective, ranking),
-        *map(Text, filter(None, [open_question(summaries, ranking)])),
+        *effect_lines(ranking, objective),
         *(
             Text.assemble(word(summary.verdict), f" {axes_text(summary.axes)}: {_difference(summary)}")
             for summary in summaries
@@ -155,6 +156,8 @@ def notes(
         ),
         *_failure_lines([summary for summary in summaries if summary.outcome != "ok"], run_dir),
         *(Text.assemble(("warning", "yellow"), f" {line}") for line in warning_lines(summaries)),
+        *map(Text, filter(None, [open_question(summaries, ranking)])),
+        *answer_lines(summaries, objective, ranking, run_dir),
     ]
 
 
@@ -184,33 +187,6 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
         f"{printable(texts.pop() if len(texts) == 1 else kind)} ({plural(len(trials), 'configuration')})"
         for kind, (texts, trials) in kinds.items()
     ]
-
-
-def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ranking: Ranking) -> list[Text]:
-    chosen = next((s for s in summaries if s.trial_id == ranking.recommended), None)
-    if chosen is not None:
-        description = f"{axes_text(chosen.axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
-        if ranking.best is not None:
-            return [Text.assemble(("* best", "bold green"), f" {description}")]
-        near = f" (equal within {within:.1%})" if (within := ranking.equal_within) is not None else ""
-        heading = ("≈* recommended", "bold green")
-        return [Text.assemble(heading, f" {ranking.why}, {ranking.tied}{near}: {description}")]
-    if ranking.pending:
-        return [Text(f"no best yet: {plural(ranking.pending, 'configuration')} left to run")]
-    if not any(summary.ok for summary in summaries):
-        return [Text("no best: no configuration finished without errors")]
-    reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))
-    if list(reasons) == ["unchecked"]:
-        return [Text("no best: nothing was verified, and only a correct configuration can be the best")]
-    why = "; ".join(list(reasons)[:3])
-    return [Text(f"no best: no configuration is both correct and within the constraints ({why})")]
-
-
-def _figure(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
-    goal = objective.goals[0]
-    if goal.metric == "tokens_per_s":
-        return throughput_text(summary)
-    return METRICS[goal.metric].format(summary.metric(goal.metric))
 
 
 def log_path(log: str, run_dir: Path | None) -> str:

@@ -93,12 +93,9 @@ def error_text(value: float | None) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:.3g}"
 
 
-def of_compute_text(trial: "ConfigSummary") -> str:
-    """Return the share of compute alone with half of its interval, as `0.89 ±0.02`; without one of 1 or more,
-    as two repeats may have, which bounds nothing.
-    """
-    low, high = trial.of_compute_interval or (0.0, math.inf)
-    half = f" ±{(high - low) / 2:.2f}" if high - low < 2 else ""
+def of_compute_text(trial: "ConfigSummary", interval: tuple[float, float] | None = None) -> str:
+    """Return the share of compute alone with half of its interval, if there is one, as `0.89 ±0.02`."""
+    half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
     return error_text(trial.number("of_compute")) + half
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
-from zbench.analysis.multiple_comparisons import two_way_fit
-from zbench.analysis.ranking import by_figure, cost_table, pareto_front, rank
+from zbench.analysis.ranking import by_figure, pareto_front, rank
+from zbench.analysis.ratios import cells_of, fitted
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.secrets import MASK
@@ -108,11 +107,15 @@ def _trial(summary: ConfigSummary) -> TrialSpec:
 def _compared(settled: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Final:
     """Return who won by fresh repeats alone, as the ranking estimates it."""
     fresh = [replace(s, records=tuple(r for r in s.records if r.repeat > 0)) for s in settled]
-    table = np.asarray(cost_table(fresh, first_goal(settled, objective)))
-    first, second, *_ = np.argsort(two_way_fit(table).effects, kind="stable").tolist()
-    ahead = table[second] - table[first]
-    lead = None if np.isnan(ahead).all() else math.expm1(float(np.nanmean(ahead)))
-    return Final(settled[first], settled[second], lead)
+    cells = cells_of(fresh, first_goal(settled, objective))
+    if not cells:
+        return Final(settled[0], settled[1])
+    fit = fitted(cells)
+    estimates = dict(zip(fit.rows, fit.estimates.tolist(), strict=True))
+    ordered = sorted(settled, key=lambda summary: estimates.get(summary.trial_id, math.inf))
+    first, second = (estimates.get(summary.trial_id) for summary in ordered[:2])
+    lead = None if first is None or second is None else math.expm1(second - first)
+    return Final(ordered[0], ordered[1], lead)
 
 
 def front(records: Iterable[Record], objective: ObjectiveSpec) -> list[str]:

@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 _PLAIN = (str, int, float, bool)
 
 
-def row(summary: ConfigSummary) -> dict[str, Any]:
+def row(summary: ConfigSummary, ranking: Ranking) -> dict[str, Any]:
     """Return one configuration over all of its repeats, as the table has it."""
     figures = {name: summary.metric(name) for name in METRICS.names()}
     about = {"trial_id": summary.trial_id, "axes": summary.axes, "outcome": outcome_text(summary)}
-    interval = {"of_compute_interval": summary.of_compute_interval}
-    return {**about, "repeats": len(summary.ok), **figures, **interval}
+    name = summary.trial_id
+    bounds = {"worse_by": ranking.worse_by.get(name), "at_most": ranking.at_most.get(name)}
+    interval = {"of_compute_interval": ranking.of_compute.get(name)}
+    return {**about, "repeats": len(summary.ok), **figures, **bounds, **interval}
 
 
 def flat_rows(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict[str, Any]]:
     """Return a row for each configuration with a column for each axis, and `mark` as the table has it."""
     rows = []
     for summary in summaries:
-        figures = row(summary)
+        figures = row(summary, ranking)
         axes = {
             key: value if isinstance(value, _PLAIN) else json.dumps(value)
             for key, value in figures.pop("axes").items()

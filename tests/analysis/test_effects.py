@@ -1,0 +1,63 @@
+"""What each choice costs: pairs that agree in all other axes, intervals, and where it is another."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zbench.analysis.ranking import Ranking, rank
+from zbench.record.record import Record
+from zbench.record.summary import summarize
+
+from .synthetic import record
+from .test_ranking import FASTEST
+
+STAGES, OFFLOADS, BUCKETS = (1, 2, 3), ("none", "cpu"), (100, 500)
+
+
+def sweep(costs: Mapping[tuple[Any, Any, Any], float], repeats: int = 3) -> list[Record]:
+    """Return the records of stages x offloads x buckets at 1 % noise; costs: logarithms, 0 where missing."""
+    rng, records = np.random.default_rng(7), []
+    for repeat, point in itertools.product(range(repeats), itertools.product(STAGES, OFFLOADS, BUCKETS)):
+        axes = dict(zip(("zero_stage", "offload_optimizer", "bucket"), point, strict=True))
+        step_s = 0.1 * math.exp(costs.get(point, 0.0) + 0.1 * repeat + rng.normal(0, 0.01))
+        records.append(record(step_s, axes=axes, repeat=repeat))
+    return records
+
+
+def ranked(records: list[Record]) -> Ranking:
+    return rank(summarize(records), FASTEST)
+
+
+def test_an_effect_is_that_of_the_pairs_that_agree_in_all_other_axes() -> None:
+    slow = dict.fromkeys(itertools.product(STAGES, OFFLOADS, (100,)), math.log(1.12))
+    found = ranked(sweep(slow))
+    bucket = found.effects[0]
+    assert (bucket.axis, bucket.value, bucket.against, bucket.pairs) == ("bucket", 100, 500, 6)
+    assert bucket.low is not None
+    assert bucket.high is not None
+    assert 0.09 < bucket.low < 0.12 < bucket.high < 0.15
+    assert bucket.exception is None
+    assert found.document()["effects"][0]["axis"] == "bucket"
+    others = [one for one in found.effects if one.axis != "bucket"]
+    assert all(one.low < 0 < one.high for one in others if one.low is not None and one.high is not None)
+    assert len(others) == 3, "each value against that of the recommended one"
+
+
+def test_where_an_effect_is_another_one_is_named() -> None:
+    slow = dict.fromkeys(itertools.product(STAGES, ("none",), (100,)), 0.2)
+    bucket = next(one for one in ranked(sweep(slow)).effects if one.axis == "bucket")
+    assert bucket.exception is not None
+    is_cpu = bucket.exception == ("offload_optimizer", "cpu")
+    assert is_cpu or bucket.exception == ("offload_optimizer", "none")
+    there = 0.0 if is_cpu else math.expm1(math.copysign(0.2, bucket.change))
+    assert bucket.change_there == pytest.approx(there, abs=0.03)
+    assert bucket.is_none_there == is_cpu
+
+
+def test_noise_alone_makes_no_exception_and_one_repeat_no_interval() -> None:
+    assert not any(one.exception for one in ranked(sweep({}, repeats=4)).effects)
+    assert {(one.low, one.high) for one in ranked(sweep({}, repeats=1)).effects} == {(None, None)}

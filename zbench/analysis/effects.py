@@ -1,0 +1,122 @@
+"""What each choice costs: the effect of each axis, from pairs of configurations that agree in all others.
+Pure.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from zbench.record.summary import ConfigSummary, point, varied_keys
+
+if TYPE_CHECKING:  # imports scipy, and a ranking of one row needs none
+    from zbench.analysis.ratios import Contrast, Fit
+
+_TAIL = 0.005  # of an exception, shared out over all that are looked for
+_WORTH_SAYING = math.log(1.01)
+
+Pairs = Sequence[tuple[str, str]]
+"""Trial ids of configurations that differ in one axis alone: with the one value, and with the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """How much more a value of an axis costs than another, as a fraction, with its 95 % interval.
+
+    low, high: None where nothing is known of the noise. pairs: of configurations that differ in this axis
+    alone. exception: where the effect is another one, by more than noise, such as `zero_stage`, 3;
+    change_there: that one.
+    """
+
+    axis: str
+    value: Any
+    against: Any
+    change: float
+    low: float | None
+    high: float | None
+    pairs: int
+    exception: tuple[str, Any] | None = None
+    change_there: float | None = None
+    is_none_there: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def effects_of(
+    fit: "Fit", summaries: Sequence[ConfigSummary], reference: ConfigSummary
+) -> tuple[Effect, ...]:
+    """Return the effect of every value of each axis against that of `reference`, the largest of all first."""
+    keys = varied_keys(summaries)
+    points = {summary.trial_id: point(summary, keys) for summary in summaries}
+    own = points[reference.trial_id]
+    found = []
+    for key in keys:
+        others = {repr(one[key]): one[key] for one in points.values() if repr(one[key]) != repr(own[key])}
+        for value in others.values():
+            pairs = list(_pairs(points, key, value, own[key]))
+            if pairs:
+                found.append(_effect(fit, points, key, pairs))
+    return tuple(sorted(found, key=lambda effect: -abs(math.log1p(effect.change))))
+
+
+def _pairs(
+    points: Mapping[str, Mapping[str, Any]], key: str, value: Any, against: Any
+) -> Iterator[tuple[str, str]]:
+    rest = {name: {**one, key: None} for name, one in points.items()}
+    for name, one in points.items():
+        if repr(one[key]) == repr(value):
+            for other, second in points.items():
+                if repr(second[key]) == repr(against) and rest[name] == rest[other]:
+                    yield name, other
+
+
+def _effect(fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs: Pairs) -> Effect:
+    contrast = _contrast(fit, pairs)
+    low, high = (math.expm1(end) if math.isfinite(end) else None for end in contrast.interval())
+    first, second = pairs[0]
+    effect = Effect(
+        key, points[first][key], points[second][key], math.expm1(contrast.value), low, high, len(pairs)
+    )
+    where = _exception(fit, points, key, pairs)
+    if where is None:
+        return effect
+    there = _contrast(fit, [pair for pair in pairs if points[pair[0]][where[0]] == where[1]])
+    is_none = _holds_zero(there.interval())
+    return replace(effect, exception=where, change_there=math.expm1(there.value), is_none_there=is_none)
+
+
+def _contrast(fit: "Fit", pairs: Pairs, less: Pairs = ()) -> "Contrast":
+    """Return the mean over pairs, less the mean over others."""
+    weights: dict[str, float] = {}
+    for some, share in ((pairs, 1.0), (less, -1.0)):
+        for one, other in some:
+            weights[one] = weights.get(one, 0.0) + share / len(some)
+            weights[other] = weights.get(other, 0.0) - share / len(some)
+    return fit.contrast(weights)
+
+
+def _exception(
+    fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs: Pairs
+) -> tuple[str, Any] | None:
+    """Return the value of another axis where the effect differs most from that elsewhere, by more than
+    noise.
+    """
+    splits = []
+    for axis in (axis for axis in points[pairs[0][0]] if axis != key):
+        values = {repr(points[one][axis]): points[one][axis] for one, _ in pairs}
+        for value in values.values() if len(values) > 1 else ():
+            there = [pair for pair in pairs if points[pair[0]][axis] == value]
+            elsewhere = [pair for pair in pairs if pair not in there]
+            splits.append(((axis, value), _contrast(fit, there, elsewhere)))
+    real = [
+        (abs(contrast.value) / contrast.error if contrast.error else math.inf, where)
+        for where, contrast in splits
+        if abs(contrast.value) > _WORTH_SAYING and not _holds_zero(contrast.interval(_TAIL / len(splits)))
+    ]
+    return max(real, key=lambda one: one[0])[1] if real else None
+
+
+def _holds_zero(interval: tuple[float, float]) -> bool:
+    return interval[0] <= 0 <= interval[1]
