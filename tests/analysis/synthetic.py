@@ -1,7 +1,6 @@
 """Small synthetic results: records with the step times, bytes and verdicts that a test asks for."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from zbench.analysis.trials import RunResults, Source
 from zbench.record import lines
+from zbench.record.documents import sealed
 from zbench.record.record import (
     Correctness,
     Failure,
@@ -89,7 +89,7 @@ def write_run(directory: Path, records: Sequence[Record], **environment: Any) ->
     directory.mkdir(parents=True)
     (directory / "spec.yaml").write_text("schema_version: 1\nname: example\n")
     document = {"schema_version": 1} | ENVIRONMENT | environment
-    (directory / "environment.json").write_text(json.dumps(document))
-    data = b"".join(lines.encode(replace(saved(item), run_id=directory.name)) for item in records)
+    (directory / "environment.json").write_bytes(sealed(document))
+    data = lines.encode_all(replace(saved(item), run_id=directory.name) for item in records)
     (directory / "trials.jsonl").write_bytes(data)
     return directory

@@ -295,7 +295,7 @@ def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(
     with pytest.raises(UsageError, match="of was these, is others; measure again without --resume"):
         KeptSamples(OneByOne(parts), path, {"of": "others"})
     path.write_text("no JSON\n")
-    with pytest.raises(UsageError, match="is damaged"):
+    with pytest.raises(UsageError, match=r":1: damaged line"):
         measured(parts, path=path)
 
 

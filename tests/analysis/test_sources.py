@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from zbench.analysis import sources
 from zbench.errors import UsageError, ZbenchError
-from zbench.record import lines
+from zbench.record import documents, lines
 from zbench.record.record import MemoryPeaks, Timing, Traffic
 
 from .synthetic import BASE_ID, HEAD_ID, record, results, saved, trial, write_run
@@ -86,17 +86,17 @@ def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
 def test_a_baseline_that_two_save_at_once_is_the_one_or_the_other(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = lines.write_durably
+    sync = documents.sync_directory
     both = [results(trial(steps)) for steps in (STEPS, STEPS[:1])]
 
-    def write_beside_another(path: Path, data: bytes) -> None:
-        monkeypatch.setattr(lines, "write_durably", write)
-        write(path, data)
+    def sync_beside_another(path: Path) -> None:
+        monkeypatch.setattr(documents, "sync_directory", sync)
         sources.save_baseline("main", both[1], out)
+        sync(path)
 
-    monkeypatch.setattr(lines, "write_durably", write_beside_another)
+    monkeypatch.setattr(documents, "sync_directory", sync_beside_another)
     path = sources.save_baseline("main", both[0], out)
-    assert len(json.loads(path.read_text())["trials"]) == len(STEPS)
+    assert len(json.loads(path.read_text())["trials"]) in (len(STEPS), 1)
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -135,7 +135,7 @@ def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
         ("empty.jsonl", "", "is empty"),
         ("empty.json", " \n", "is empty"),
         ("cut.json", '{"schema_version": 1, "trials": [{"run', "or incomplete"),
-        ("list.json", "[1, 2]", "expected a JSON object with a schema_version"),
+        ("list.json", "[1, 2]", "expected a JSON object"),
         ("other.json", '{"schema_version": 1, "run_id": "x"}', "expected a key `trials`"),
         ("newer.json", '{"schema_version": 99, "trials": []}', "written by a newer zbench"),
         ("none.json", '{"schema_version": 1, "trials": []}', "holds no trials"),

@@ -1,6 +1,7 @@
 """`zbench publish` through the command line: what is on the site, what is kept, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -131,16 +132,16 @@ def test_nothing_is_lost_on_a_full_disk(zbench, refusal, out, tmp_path, monkeypa
     zbench("publish", "--to", site)
     before = {path: path.read_bytes() for path in site.rglob("*.html")}
     add_run(out, RUNS)
-    whole = Path.write_text
+    sync = os.fsync
 
-    def full(path: Path, text: str, **options: object) -> int:
-        if path.name.endswith(".partial"):
-            whole(path, text[:100])
+    def full(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".partial"):
+            os.truncate(descriptor, 100)
             raise OSError(28, "No space left on device")
-        return whole(path, text, **options)
+        sync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
         assert "No space left on device; what was published stays" in refusal("publish", "--to", site)
     assert {path: path.read_bytes() for path in site.rglob("*.html")} == before
     assert not list(site.rglob("*.partial"))

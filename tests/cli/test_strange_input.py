@@ -26,7 +26,7 @@ def test_records_with_strange_contents_are_shown_and_resumed(zbench, records):
         {"axes": {}},
         {"memory": None, "warnings": ["w" * 1000]},
     ):
-        strange = b"".join(lines.encode(replace(record, **change)) for record in whole)
+        strange = lines.encode_all(replace(record, **change) for record in whole)
         for command in (
             "show",
             "show --verbose",

@@ -1,6 +1,5 @@
 """A record survives its way to disk and back, and what is no record is refused in words."""
 
-import contextlib
 import json
 import math
 import random
@@ -10,6 +9,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record import lines
+from zbench.record.documents import DamagedError
 from zbench.record.record import Correctness, Failure, Traffic
 
 
@@ -35,6 +35,7 @@ def test_non_finite_figures_are_valid_json_and_come_back(make_record):
 
 def summed(text: bytes) -> bytes:
     """Return a line whose checksum is right."""
+    text = b'"after":"00000000",' + text
     return b'{"checksum":"%08x",%s' % (zlib.crc32(text), text)
 
 
@@ -80,7 +81,7 @@ def test_empty_lines_are_no_records_and_damage_is_an_error_with_its_line(tmp_pat
 
 def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
-    first, second = lines.encode(make_record()), lines.encode(make_record(repeat=1))
+    first, second = lines.encode_all([make_record(), make_record(repeat=1)]).splitlines(keepends=True)
     file.write_bytes(first + second[: len(second) // 2])
     assert [r.repeat for r in lines.read(file)] == [0]
     file.write_bytes(first + second[:-1])  # only the newline is missing
@@ -90,29 +91,50 @@ def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_re
 def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
     records = [make_record(rate=1.0), make_record(repeat=1), make_record(rate=2.0)]
-    file.write_bytes(b"".join(map(lines.encode, records)))
+    file.write_bytes(lines.encode_all(records))
     read = lines.read(file)
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
 
 
 def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
-    """Half a line more or less is a torn end, which reading leaves out."""
     records = [make_record(repeat=number) for number in range(3)]
-    file, whole = tmp_path / "trials.jsonl", b"".join(map(lines.encode, records))
+    file, whole = tmp_path / "trials.jsonl", lines.encode_all(records)
     flips = random.Random(0).sample(range(8 * len(whole)), 300)
     for bit in flips:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         file.write_bytes(damaged)
-        with contextlib.suppress(lines.DamagedLineError):
-            assert lines.read(file) == records[:-1], "the end of the last line"
+        with pytest.raises(DamagedError):
+            lines.read(file)
+
+
+@pytest.mark.parametrize(
+    "order", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3), (3, 0, 1, 2)]
+)
+def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_path, make_record, order):
+    records = [make_record(repeat=number) for number in range(4)]
+    file, whole = tmp_path / "trials.jsonl", lines.encode_all(records).splitlines(keepends=True)
+    file.write_bytes(b"".join(whole[number] for number in order))
+    with pytest.raises(DamagedError, match=r"trials\.jsonl:\d: the line before it is missing, or lines were"):
+        lines.read(file)
+    assert lines.set_damage_aside(file)
+    assert [record.repeat for record in lines.read(file)] == list(dict.fromkeys(order))
+    assert lines.set_damage_aside(file) == []
+
+
+def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, make_record):
+    file, whole = tmp_path / "trials.jsonl", lines.encode_all([make_record(), make_record(repeat=1)])
+    file.write_bytes(whole[:-1] + b"\x0b")
+    with pytest.raises(DamagedError, match="damaged line"):
+        lines.read(file)
+    assert lines.set_damage_aside(file) == [f"{file}:2"]
 
 
 def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):
     own, other = make_record(run_id=tmp_path.name), make_record(run_id="other", repeat=1)
     file = tmp_path / "trials.jsonl"
     for records, line in (([own, other], 2), ([other, own], 1), ([other, make_record(run_id="x")], 2)):
-        file.write_bytes(b"".join(map(lines.encode, records)))
+        file.write_bytes(lines.encode_all(records))
         with pytest.raises(UsageError, match=rf"trials\.jsonl:{line}: a record of another run, (other|x);"):
             lines.read(file)
     file.write_bytes(lines.encode(other))

@@ -1,7 +1,6 @@
 """What was finished stays finished: kills, full disks, second writers."""
 
 import errno
-import json
 import os
 import re
 import resource
@@ -16,6 +15,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record import lines, store
+from zbench.record.documents import relinked, sealed
 from zbench.record.store import (
     TRIALS,
     DirectoryLock,
@@ -42,7 +42,10 @@ def test_create_writes_what_was_asked_and_where(run, tmp_path):
     assert run.path.parent == tmp_path / "my-sweep"
     assert (run.path / "spec.yaml").read_text() == "schema_version: 1\nname: my sweep\n"
     assert load_environment(run.path) == {"schema_version": 1, "a": 1}
-    assert (run.path / "environment.json").read_text() == '{\n  "schema_version": 1,\n  "a": 1\n}\n'
+    text = (run.path / "environment.json").read_text()
+    assert re.sub('"[0-9a-f]{16}"', '"..."', text) == (
+        '{\n  "digest": "...",\n  "schema_version": 1,\n  "a": 1\n}\n'
+    )
     assert (run.path / "logs").is_dir()
     assert load_records(run.path) == []
 
@@ -92,7 +95,8 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
 @pytest.mark.parametrize("kept", [1, 20, -2, -1])
 def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, kept):
     run.append(make_record())
-    torn = lines.encode(make_record(repeat=1))[:kept]
+    written = (run.path / TRIALS).read_bytes()
+    torn = lines.encode(make_record(repeat=1), lines.checksum_of(written))[:kept]
     run.close()
     with (run.path / "trials.jsonl").open("ab") as file:
         file.write(torn)
@@ -118,7 +122,7 @@ def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, ma
     with RunDirectory.open(run.path) as again:
         assert again.damaged == [f"{file}:2"]
         assert [again.holds("aaaaaaaaaaaa", repeat) for repeat in range(3)] == [True, False, True]
-    assert file.read_bytes() == first + third
+    assert file.read_bytes() == first + relinked(third, lines.checksum_of(first))
     assert (run.path / "trials.damaged").read_bytes() == damaged
     with RunDirectory.open(run.path) as again:
         assert again.damaged == []
@@ -206,7 +210,7 @@ def test_discard_removes_only_a_run_without_records(tmp_path, make_record):
 
 
 def test_file_of_a_newer_zbench_is_refused(run):
-    (run.path / "environment.json").write_text(json.dumps({"schema_version": 99}))
+    (run.path / "environment.json").write_bytes(sealed({"schema_version": 99}))
     with pytest.raises(UsageError, match="update zbench"):
         load_environment(run.path)
 
@@ -331,7 +335,8 @@ def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     save_tag(tmp_path, "before", "quickstart/3")
     assert load_tags(tmp_path) == {"before": "quickstart/3", "after": "quickstart/2"}
     text = (tmp_path / store.TAGS).read_text()
-    assert text.startswith('{\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"')
+    assert text.startswith('{\n  "digest": ')
+    assert ',\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"' in text
     assert text.endswith("}\n")
     assert [path.name for path in tmp_path.iterdir()] == [store.TAGS]
     names = ["a", "_a", "v1.2-rc_3", "a" * 100]
@@ -361,3 +366,28 @@ def test_a_file_that_is_none_is_named_with_the_remedy(tmp_path: Path, text: str)
     (tmp_path / store.TAGS).write_text(text)
     with pytest.raises(UsageError, match="remove it to continue without tags"):
         load_tags(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, make_record, kept):
+    for repeat in range(3):
+        run.append(make_record(repeat=repeat))
+    run.close()
+    file = run.path / TRIALS
+    whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
+    with pytest.raises(UsageError, match=rf"expected 3 lines, as when the run ended, found {kept}; resume"):
+        load_records(run.path)
+    with RunDirectory.open(run.path) as again:
+        assert len(again.records()) == kept
+        again.append(make_record(repeat=2))
+    assert len(load_records(run.path)) == min(kept + 1, 3)
+
+
+def test_a_run_that_was_killed_has_no_end_and_can_be_read(run, make_record):
+    run.append(make_record())
+    run.close()
+    with RunDirectory.open(run.path) as again:
+        assert not (run.path / "end.json").exists()
+        again.append(make_record(repeat=1))
+        assert len(load_records(run.path)) == 2

@@ -82,8 +82,7 @@ def write_run(
     with RunDirectory.create(
         output_dir, sweep.name, spec=sweep_document(sweep), environment=about, run_id=run_id
     ) as directory:
-        file = (directory.path / TRIALS).open("wb")
-    with file:
+        records: list[Record] = []
         for trial in expand(sweep).trials:
             step = 0.1 * draw.lognormvariate(0, 0.2)
             record = Record(
@@ -95,7 +94,8 @@ def write_run(
                 samples = [step * draw.lognormvariate(0, 0.02) for _ in range(steps)]
                 median = sorted(samples)[steps // 2]
                 timing = Timing(samples, median, 1000 / median, 10 / median)
-                file.write(lines.encode(replace(record, repeat=repeat, timing=timing)))
+                records.append(replace(record, repeat=repeat, timing=timing))
+        (directory.path / TRIALS).write_bytes(lines.encode_all(records))
     return directory.path
 
 

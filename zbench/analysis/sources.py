@@ -1,7 +1,6 @@
 """Find and read the two sides of a comparison: a run, a results file, a directory, a named baseline."""
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -13,6 +12,7 @@ from typing import Any
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError, reason_of
 from zbench.record import lines, store
+from zbench.record.documents import check_schema_version, parsed, replace_durably, require_seal, sealed
 from zbench.record.record import Record
 
 BASELINES = "baselines"
@@ -66,7 +66,7 @@ def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     document["trials"] = [lines.jsonable(record) for trial in results.trials for record in trial.records]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lines.replace_durably(path, (json.dumps(document, separators=(",", ":")) + "\n").encode())
+        replace_durably(path, sealed(document))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason_of(error)}; choose a place with -o DIR") from None
     return path
@@ -91,11 +91,10 @@ def _from_file(name: str, path: Path) -> RunResults:
         )
     if path.suffix == ".jsonl":
         return RunResults.of(Source(name, str(path)), check_plausible(store.load_records(path), str(path)))
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{path}: not JSON, or incomplete: {error}") from None
-    lines.check_schema_version(document, str(path))
+    document = parsed(text, str(path))
+    check_schema_version(document, str(path))
+    if "digest" in document or document.get("kind") == "baseline":
+        require_seal(text.encode(), str(path), "save the baseline again")
     if not isinstance(document.get("trials"), list):
         raise UsageError(f"{path}: expected a key `trials` with a list of records; is this a zbench result?")
     records = [lines.decode(value, f"{path}: trials[{i}]") for i, value in enumerate(document["trials"])]

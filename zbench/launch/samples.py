@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from zbench.errors import UsageError, reason_of
 from zbench.record import lines
+from zbench.record.documents import FIRST, check_schema_version, linked, links_of, parsed
 from zbench.record.record import Record
 from zbench.units import format_clock
 
@@ -53,6 +54,7 @@ class KeptSamples:
         self.taken, self._seconds = 0, 0.0
         self._file: BinaryIO | None = None
         self._kept: deque[dict[str, Any]] = deque()
+        self._last = FIRST
         if path is not None:
             try:
                 self._open(path, json.loads(json.dumps({"schema_version": 1, **about})))
@@ -65,12 +67,14 @@ class KeptSamples:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line
         self._file.truncate(len(whole))
-        try:
-            first, *kept = [json.loads(line) for line in whole.splitlines()] or [about]
-        except ValueError as error:
-            raise UsageError(f"{path} is damaged ({error}); measure again without --resume") from None
-        self._kept.extend(kept)
-        lines.check_schema_version(first, str(path))
+        for number, line in enumerate(whole.splitlines(), start=1):
+            links = links_of(line)
+            if links is None or links[1] != self._last:
+                raise UsageError(f"{path}:{number}: damaged line; measure again without --resume")
+            self._last = links[0]
+            self._kept.append(parsed(line, f"{path}:{number}"))
+        first = self._kept.popleft() if self._kept else about
+        check_schema_version(first, str(path))
         for key, value in about.items():
             if first.get(key) != value:
                 was = f"{key} was {first.get(key)}, is {value}"
@@ -80,8 +84,10 @@ class KeptSamples:
 
     def _add(self, line: Mapping[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(line).encode() + b"\n")
+            data = linked(json.dumps(line), self._last)
+            self._file.write(data)
             os.fsync(self._file)
+            self._last = lines.checksum_of(data)
 
     def close(self) -> None:
         """Let others write the file."""

@@ -1,40 +1,57 @@
-"""Records as JSON lines: one Record a line, with a checksum; damage and newer formats are refused."""
+"""Records as JSON lines: one Record a line, chained by checksums; damage and newer formats are refused."""
 
 import contextlib
 import json
 import math
 import os
 import re
-import secrets
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from zbench.errors import UsageError
-from zbench.record.record import SCHEMA_VERSION, Record
+from zbench.record.documents import (
+    FIRST,
+    DamagedError,
+    check_schema_version,
+    linked,
+    links_of,
+    relinked,
+    replace_durably,
+)
+from zbench.record.record import Record
 from zbench.record.secrets import masked_record
 
 _RECORD = TypeAdapter(Record)
 _BLOCKS = {"workload", "run", "engine", "verify"}
 _TRIAL_ID = re.compile(r"[0-9a-f]{1,64}")
-_LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",(.*)', re.DOTALL)
 
 
-class DamagedLineError(UsageError):
-    """A line is damaged: incomplete, or changed since it was written."""
-
-
-def encode(record: Record) -> bytes:
+def encode(record: Record, after: str = FIRST) -> bytes:
     """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`),
     secrets are masked.
 
-    Its first key, `checksum`, is the CRC-32 of all bytes that follow that key, without the newline.
+    after: the checksum of the line before (`documents.links_of`).
     """
-    text = json.dumps(jsonable(masked_record(record)), separators=(",", ":"))[1:].encode()
-    return b'{"checksum":"%08x",%s\n' % (zlib.crc32(text), text)
+    return linked(json.dumps(jsonable(masked_record(record)), separators=(",", ":")), after)
+
+
+def encode_all(records: Iterable[Record]) -> bytes:
+    """Return records as the lines of one file."""
+    lines, after = list[bytes](), FIRST
+    for record in records:
+        lines.append(encode(record, after))
+        after = checksum_of(lines[-1])
+    return b"".join(lines)
+
+
+def checksum_of(line: bytes) -> str:
+    """Return the checksum that an intact line begins with."""
+    links = links_of(line)
+    assert links is not None
+    return links[0]
 
 
 def jsonable(record: Record) -> dict[str, Any]:
@@ -71,44 +88,33 @@ def _problems(record: Record) -> Iterator[str]:
 
 
 def decode_line(line: bytes, place: str = "record") -> Record:
-    """Return the Record of one line; UsageError naming `place`, DamagedLineError if its checksum is wrong."""
-    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    """Return the Record of one line; UsageError naming `place`, DamagedError if its checksum is wrong."""
     value = None
-    if match is not None and int(match[1], 16) == zlib.crc32(match[2]):
+    if links_of(line) is not None:
         with contextlib.suppress(ValueError, RecursionError):  # RecursionError: nested too deeply
             value = json.loads(line)
     if value is None:
-        raise DamagedLineError(
+        raise DamagedError(
             f"{place}: damaged line, its checksum is wrong; resume the run, which sets the line aside and"
-            " measures its repeat again, or remove the line"
+            " measures its repeat again, or remove the run"
         )
     return decode(value, place)
 
 
-def check_schema_version(value: object, place: str) -> None:
-    """Raise UsageError unless `value` is a mapping whose schema_version this zbench reads."""
-    version = value.get("schema_version") if isinstance(value, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise UsageError(f"{place}: expected a JSON object with a schema_version, as zbench writes it")
-    if version > SCHEMA_VERSION:
-        raise UsageError(
-            f"{place}: written by a newer zbench (schema_version {version}; this one reads up to "
-            f"{SCHEMA_VERSION}); update zbench to read it"
-        )
-
-
 def read(path: Path) -> list[Record]:
-    """Return the records of a `trials.jsonl`; a torn last line is left out, damage elsewhere is an error.
+    """Return the records of a `trials.jsonl`; a torn last line is left out, other damage is an error.
 
     A later line for the same trial and repeat replaces the earlier one, in the earlier one's place. All lines
     are of one run: the one that the directory is named after or, where it was renamed, that of the first.
     """
     numbered: list[tuple[int, Record]] = []
+    after = FIRST
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.strip() or (not line.endswith(b"\n") and not is_record(line)):
+            if not line.strip() or is_torn_end(line):
                 continue
             numbered.append((number, decode_line(line, f"{path}:{number}")))
+            after = _checked_link(line, after, f"{path}:{number}")
     runs, name = [record.run_id for _, record in numbered], path.resolve().parent.name
     run = name if name in runs else next(iter(runs), name)
     for number, record in numbered:
@@ -117,50 +123,54 @@ def read(path: Path) -> list[Record]:
     return list({(record.trial_id, record.repeat): record for _, record in numbered}.values())
 
 
-def set_damage_aside(path: Path) -> list[str]:
-    """Move damaged lines to a side file; return where they were. The file then ends in a newline.
+def _checked_link(line: bytes, after: str, place: str) -> str:
+    """Return a line's checksum; DamagedError if it does not come after the line with the checksum `after`."""
+    links = links_of(line)
+    assert links is not None
+    if links[1] != after:
+        raise DamagedError(
+            f"{place}: the line before it is missing, or lines were doubled or exchanged; resume the run,"
+            " which measures what is missing"
+        )
+    return links[0]
 
-    An incomplete last line is left by a kill during a write, and is not reported as damage.
+
+def is_torn_end(line: bytes) -> bool:
+    """Whether a last line is what a kill during a write leaves: a part of a record, without a newline."""
+    return not line.endswith(b"\n") and not is_record(line) and not is_record(line[:-1])
+
+
+def set_damage_aside(path: Path) -> list[str]:
+    """Move damaged and doubled lines to a side file; return where they, and gaps, were.
+
+    The lines that stay are one chain then. An incomplete last line is left by a kill during a write, and is
+    not reported as damage.
     """
-    kept, aside, damaged = [], [], []
-    with path.open("rb") as file:
-        written = file.readlines()
+    kept, aside, damaged = list[bytes](), list[bytes](), list[str]()
+    known: set[bytes] = set()
+    after: str | None = FIRST  # None: the line before was damaged
+    written = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(written, start=1):
-        try:
-            if line.strip():
-                decode_line(line, f"{path}:{number}")
-            kept.append(line.removesuffix(b"\n") + b"\n")
-        except DamagedLineError:
+        place, links = f"{path}:{number}", links_of(line)
+        if not line.strip():
+            continue
+        if links is None or line in known:
             aside.append(line.removesuffix(b"\n") + b"\n")
-            damaged += [f"{path}:{number}"] * line.endswith(b"\n")
+            damaged += [] if is_torn_end(line) else [place]
+            after = None if links is None else after
+            continue
+        decode_line(line, place)
+        damaged += [] if after in (None, links[1]) else [place]
+        after = links[0]
+        known.add(line)
+        kept.append(relinked(line, checksum_of(kept[-1]) if kept else FIRST))
     if kept != written:
         with path.with_suffix(".damaged").open("ab") as side:
             side.writelines(aside)
+            side.flush()
+            os.fsync(side.fileno())
         replace_durably(path, b"".join(kept))
     return damaged
-
-
-def replace_durably(path: Path, data: bytes) -> None:
-    """Replace a file atomically, also if others write it at the same time."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        write_durably(draft, data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that it survives a crash of the machine."""
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def is_record(line: bytes) -> bool:

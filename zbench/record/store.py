@@ -4,13 +4,13 @@ results/<sweep>/<run-id>/
     spec.yaml         the resolved sweep, readable as a sweep file
     environment.json  machine, software, invocation
     trials.jsonl      one Record a line, flushed to disk as each repeat ends
+    end.json          how many lines that are, if the run was ended and not killed
     logs/             stdout and stderr of every rank
 """
 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -18,23 +18,53 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.record import lines
+from zbench.record.documents import (
+    FIRST,
+    links_of,
+    read_json,
+    replace_durably,
+    sealed,
+    sync_directory,
+    write_durably,
+)
 from zbench.record.inputs import Shared
 from zbench.record.record import SCHEMA_VERSION, Record
 from zbench.record.secrets import masked
 from zbench.spec.document import dump_yaml
 
-SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
+SPEC, ENVIRONMENT, TRIALS, END, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "end.json", "logs"
 TRACES, REFERENCES = "traces", "references"
 TAGS = "tags.json"
 _RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}[0-9a-f]{2}", re.ASCII)
 _STAMP = len("20260131-235959-042")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    schema_version: int
+    lines: int
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Tags:
+    schema_version: int
+    tags: dict[str, str]
+
+
+_END = TypeAdapter(_End)
+_TAGS = TypeAdapter(_Tags)
+_ENVIRONMENT = TypeAdapter(dict[str, Any])
 
 
 class StorageError(ZbenchError):
@@ -96,6 +126,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.path = path
         self._lock = DirectoryLock(path)
         self.damaged = lines.set_damage_aside(path / TRIALS)
+        (path / END).unlink(missing_ok=True)
+        self._last = FIRST
         self._read()
         self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
@@ -118,10 +150,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             path.mkdir(mode)
             try:
                 (path / LOGS).mkdir(mode)
-                lines.write_durably(path / SPEC, dump_yaml(version | masked(spec)).encode())
-                text = json.dumps(version | masked(environment), indent=2) + "\n"
-                lines.write_durably(path / ENVIRONMENT, text.encode())
-                lines.write_durably(path / TRIALS, b"")
+                write_durably(path / SPEC, dump_yaml(version | masked(spec)).encode())
+                write_durably(path / ENVIRONMENT, sealed(version | masked(environment), indent=2))
+                write_durably(path / TRIALS, b"")
+                for directory in (path.parent, path.parent.parent, path.parent.parent.parent):
+                    sync_directory(directory)  # the run's own name, and those that were made for it
                 return cls(path)
             except OSError:
                 _remove(path)
@@ -175,7 +208,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             with path.open("ab", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 try:
-                    data = lines.encode(record)
+                    data = lines.encode(record, self._last)
                     if file.write(data) != len(data):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file.fileno())
@@ -187,13 +220,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
         self._records[record.trial_id, record.repeat] = record
         self._shared.note(record)
-        self._file = _identity(path)
+        self._file, self._last = _identity(path), lines.checksum_of(data)
         self._is_writing = False
 
     def _read(self) -> None:
         records = lines.read(self.path / TRIALS)
         finished = [one for one in records if one.error is None or one.error.kind != "killed"]
         self._records = {(one.trial_id, one.repeat): one for one in finished}
+        self._last = _lines_of(self.path / TRIALS)[1]
         self._file = _identity(self.path / TRIALS)
 
     def _require_unchanged(self) -> None:
@@ -217,7 +251,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         return True
 
     def close(self) -> None:
-        """Release the lock."""
+        """Write how many lines the run has, and release the lock."""
+        with contextlib.suppress(OSError):  # on a full disk the run looks like one that was killed
+            count, last = _lines_of(self.path / TRIALS)
+            end = asdict(_End(SCHEMA_VERSION, count, last))
+            replace_durably(self.path / END, sealed(end))
         self._lock.release()
 
     def __exit__(self, *_: object) -> None:
@@ -230,20 +268,40 @@ def load_records(path: Path) -> list[Record]:
     if path.is_dir():
         require_run(path)
     try:
-        return lines.read(file)
+        records = lines.read(file)
+        if path.is_dir():
+            _check_end(path)
+        return records
     except OSError as error:
         raise UsageError(f"cannot read {file}: {reason_of(error)}") from None
 
 
+def _check_end(path: Path) -> None:
+    """Raise UsageError if a run that was ended has other lines now than it had then."""
+    for try_again in (True, False):  # between two reads another process may have continued the run
+        if not (path / END).is_file():
+            return
+        end = read_json(path / END, _END, "resume the run, which writes it anew")
+        count, last = _lines_of(path / TRIALS)
+        if (end.lines, end.last) == (count, last):
+            return
+        if not try_again:
+            raise UsageError(
+                f"{path / TRIALS}: expected {end.lines} lines, as when the run ended, found {count};"
+                " resume the run, which measures what is missing"
+            )
+
+
+def _lines_of(file: Path) -> tuple[int, str]:
+    """Return how many intact lines are in a `trials.jsonl`, and the checksum of the last one."""
+    with file.open("rb") as written:
+        links = [found for line in written if (found := links_of(line)) is not None]
+    return len(links), links[-1][0] if links else FIRST
+
+
 def load_environment(path: Path) -> dict[str, Any]:
     """Return a run directory's environment.json."""
-    file = path / ENVIRONMENT
-    try:
-        value = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {file}: {error}") from None
-    lines.check_schema_version(value, str(file))
-    return dict(value)
+    return read_json(path / ENVIRONMENT, _ENVIRONMENT, "copy the run again, or remove it")
 
 
 def require_run(path: Path) -> None:
@@ -295,11 +353,7 @@ def load_tags(output_dir: Path) -> dict[str, str]:
     path = output_dir / TAGS
     if not path.is_file():
         return {}
-    try:
-        tags = json.loads(path.read_text(encoding="utf-8"))["tags"]
-        return {str(name): str(run) for name, run in tags.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"cannot read {path}: {error}; remove it to continue without tags") from None
+    return read_json(path, _TAGS, "remove it to continue without tags").tags
 
 
 def save_tag(output_dir: Path, name: str, run: str) -> None:
@@ -312,7 +366,7 @@ def save_tag(output_dir: Path, name: str, run: str) -> None:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)  # one at a time, so that no tag is lost
             document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
-            lines.replace_durably(path, (json.dumps(document, indent=2) + "\n").encode())
+            replace_durably(path, sealed(document, indent=2))
         finally:
             os.close(directory)
     except OSError as error:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from zbench.analysis.history import KeptTrial, machine_log
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError, reason_of
+from zbench.record.documents import read_json, replace_durably, sealed
 from zbench.record.record import SCHEMA_VERSION
 from zbench.record.store import DirectoryLock, StorageError
 from zbench.record.summary import ConfigSummary, has_failed, is_incorrect
@@ -124,15 +125,12 @@ class Site:
     def write(self, name: str, text: str, digest: str = "") -> None:
         """Put a file in its place; one that is the same stays untouched."""
         path, text = self.place / name, f"{text}<!-- {digest} -->\n" if digest else text
-        partial = path.with_name(f".{path.name}.partial")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file() or path.read_bytes() != text.encode():
-                partial.write_text(text, encoding="utf-8")
-                partial.replace(path)
+                replace_durably(path, text.encode())
                 self.written += 1
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise StorageError(
                 f"cannot write {path}: {reason_of(error)}; what was published stays; mend that and"
                 " publish again"
@@ -140,14 +138,9 @@ class Site:
 
     def keep(self, run: KeptRun) -> None:
         """Keep what trends need of a run."""
-        self.write(f"runs/{run.name}.json", _KEPT_RUN.dump_json(run).decode() + "\n")
+        self.write(f"runs/{run.name}.json", sealed(_KEPT_RUN.dump_python(run, mode="json")).decode())
 
     def kept(self) -> Iterator[KeptRun]:
         """Yield every run that the site keeps, oldest first; UsageError where one is damaged."""
         for path in sorted(self.place.glob("runs/*/*.json"), key=lambda path: (path.name, str(path))):
-            try:
-                yield _KEPT_RUN.validate_json(path.read_bytes())
-            except (OSError, ValidationError) as error:
-                raise UsageError(
-                    f"{path} is damaged ({type(error).__name__}); remove it, and publish its records again"
-                ) from None
+            yield read_json(path, _KEPT_RUN, "remove it, and publish its records again")

@@ -1,0 +1,157 @@
+"""JSON documents with a digest, and lines that are chained: a byte that has changed is noticed, not believed.
+
+A document's first key, `digest`, is the SHA-256 (16 hexadecimal digits) of the bytes that follow that key.
+A line's first key, `checksum`, is the CRC-32 of the bytes that follow it. Its second key, `after`, is the
+checksum of the line before, so that lost, doubled and exchanged lines are noticed, too.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from zbench.errors import UsageError, reason_of
+from zbench.record.record import SCHEMA_VERSION
+
+T = TypeVar("T")
+
+FIRST = "00000000"
+"""What the first line of a file comes after."""
+
+_DOCUMENT = re.compile(rb'\{(?:\n  )?"digest": ?"([0-9a-f]{16})",(.*)', re.DOTALL)
+_LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",("after":"([0-9a-f]{8})",(.*))', re.DOTALL)
+_OBJECT = TypeAdapter(dict[str, Any])
+
+
+class DamagedError(UsageError):
+    """A file or a line was changed since it was written, or is incomplete."""
+
+
+def sealed(document: Mapping[str, Any], *, indent: int | None = None) -> bytes:
+    """Return a document (not empty) as JSON with its digest, and a newline at its end."""
+    separators = None if indent else (",", ":")
+    rest = json.dumps(document, indent=indent, separators=separators)[1:].encode() + b"\n"
+    start = b"{" + rest[: len(rest) - len(rest.lstrip())]
+    return b'%s"digest":%s"%s",%s' % (start, b" " * bool(indent), digest_of(rest).encode(), rest)
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest of a document's bytes."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def read_json(path: Path, kind: TypeAdapter[T], remedy: str) -> T:
+    """Return a sealed document, checked by its digest, its schema_version and its type.
+
+    UsageError, which ends with the remedy, for a file that cannot be read, was changed, or is another one.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason_of(error)}; {remedy}") from None
+    require_seal(data, str(path), remedy)
+    value = parsed(data, str(path))
+    check_schema_version(value, str(path))
+    del value["digest"]
+    try:
+        return kind.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: {key}: {first['msg']}; {remedy}") from None
+
+
+def require_seal(data: bytes, place: str, remedy: str) -> None:
+    """Raise DamagedError, which ends with the remedy, unless these bytes are those that were sealed."""
+    match = _DOCUMENT.fullmatch(data)
+    if match is None or digest_of(match[2]) != match[1].decode():
+        raise DamagedError(f"{place} is damaged: it is not what zbench wrote; {remedy}")
+
+
+def parsed(data: str | bytes, place: str) -> dict[str, Any]:
+    """Return a JSON object; UsageError that names the place for anything else, however deeply nested."""
+    try:
+        return _OBJECT.validate_python(json.loads(data))
+    except RecursionError:
+        raise UsageError(f"{place}: nested too deeply to be a document of zbench") from None
+    except ValidationError:
+        raise UsageError(f"{place}: expected a JSON object") from None
+    except ValueError as error:
+        raise UsageError(f"{place}: not JSON, or incomplete: {error}") from None
+
+
+def check_schema_version(value: object, place: str) -> None:
+    """Raise UsageError unless `value` is a mapping whose schema_version this zbench reads."""
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UsageError(f"{place}: expected a JSON object with a schema_version, as zbench writes it")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{place}: written by a newer zbench (schema_version {version}; this one reads up to "
+            f"{SCHEMA_VERSION}); update zbench to read it"
+        )
+
+
+def linked(text: str, after: str) -> bytes:
+    """Return a JSON object (not empty, on one line) as a line after the one with the checksum `after`."""
+    return _linked(text[1:].encode(), after)
+
+
+def relinked(line: bytes, after: str) -> bytes:
+    """Return an intact line as one after another line."""
+    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    assert match is not None
+    return _linked(match[4], after)
+
+
+def _linked(content: bytes, after: str) -> bytes:
+    rest = b'"after":"%s",%s' % (after.encode(), content)
+    return b'{"checksum":"%08x",%s\n' % (zlib.crc32(rest), rest)
+
+
+def links_of(line: bytes) -> tuple[str, str] | None:
+    """Return a line's checksum, and that of the line before it; None for a line that was changed."""
+    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    if match is None or int(match[1], 16) != zlib.crc32(match[2]):
+        return None
+    return match[1].decode(), match[3].decode()
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Replace a file atomically, also if others write it at the same time; the new name is on disk, too."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        _write(draft, data)
+        draft.replace(path)
+        sync_directory(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file so that it survives a crash of the machine."""
+    _write(path, data)
+    sync_directory(path.parent)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Write the names in a directory to disk."""
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
