@@ -24,10 +24,9 @@ from zbench.record.store import (
     find_runs,
     load_environment,
     load_records,
-    load_tags,
     resolve_run,
-    save_tag,
 )
+from zbench.record.tags import TAGS, load_tags, save_tag
 
 
 @pytest.fixture
@@ -334,17 +333,25 @@ def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     save_tag(tmp_path, "after", "quickstart/2")
     save_tag(tmp_path, "before", "quickstart/3")
     assert load_tags(tmp_path) == {"before": "quickstart/3", "after": "quickstart/2"}
-    text = (tmp_path / store.TAGS).read_text()
+    text = (tmp_path / TAGS).read_text()
     assert text.startswith('{\n  "digest": ')
     assert ',\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"' in text
     assert text.endswith("}\n")
-    assert [path.name for path in tmp_path.iterdir()] == [store.TAGS]
+    assert [path.name for path in tmp_path.iterdir()] == [TAGS]
     names = ["a", "_a", "v1.2-rc_3", "a" * 100]
     for name in names:
         save_tag(tmp_path, name, "run")
     assert {*names} < load_tags(tmp_path).keys()
     with pytest.raises(UsageError, match="No such file"):
         save_tag(tmp_path / "nowhere", "a", "run")
+
+
+@pytest.mark.parametrize("name", ["20260102-000000-000aa", "quickstart"])
+def test_a_tag_is_no_other_name_of_a_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "quickstart").mkdir()
+    with pytest.raises(UsageError, match="names a run or a sweep already"):
+        save_tag(tmp_path, name, "quickstart/1")
+    assert load_tags(tmp_path) == {}
 
 
 def test_tags_that_are_given_at_once_are_all_kept(tmp_path: Path) -> None:
@@ -363,7 +370,7 @@ def test_names_that_may_not_be(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"tags": []}'])
 def test_a_file_that_is_none_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
-    (tmp_path / store.TAGS).write_text(text)
+    (tmp_path / TAGS).write_text(text)
     with pytest.raises(UsageError, match="remove it to continue without tags"):
         load_tags(tmp_path)
 

@@ -14,7 +14,8 @@ from zbench.analysis.trials import RunResults
 from zbench.app.voice import Voice
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract, git
-from zbench.record.store import TRIALS, find_runs, load_tags
+from zbench.record.store import TRIALS, find_runs
+from zbench.record.tags import load_tags
 from zbench.report.site.publish import publish as write_site
 from zbench.report.site.store import Site
 from zbench.report.text import label

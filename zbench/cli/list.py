@@ -8,8 +8,9 @@ from rich.text import Text
 from zbench.analysis.ranking import rank_run
 from zbench.cli import console, options
 from zbench.errors import ZbenchError
-from zbench.record.store import SPEC, find_runs, load_environment, load_records, load_tags
+from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, is_incorrect, summarize
+from zbench.record.tags import load_tags
 from zbench.report.screen import Column, plain, print_table
 from zbench.report.text import axes_text, printable, started_text, throughput_text
 from zbench.spec.load import recorded_objective

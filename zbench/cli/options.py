@@ -148,7 +148,8 @@ def common_flags(
 
 def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of runs that begin with `incomplete`: `last`, tags, sweeps and ids, newest first."""
-    from zbench.record.store import find_runs, load_tags
+    from zbench.record.store import find_runs
+    from zbench.record.tags import load_tags
 
     place = Path(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)
     runs = list(reversed(find_runs(place)))

@@ -6,7 +6,8 @@ import typer
 
 from zbench.cli import console, options
 from zbench.errors import UsageError
-from zbench.record.store import load_tags, resolve_run, save_tag
+from zbench.record.store import resolve_run
+from zbench.record.tags import load_tags, save_tag
 
 
 def command(

@@ -39,14 +39,12 @@ from zbench.record.documents import (
 from zbench.record.inputs import Shared
 from zbench.record.record import SCHEMA_VERSION, Record
 from zbench.record.secrets import masked
+from zbench.record.tags import RUN_ID, load_tags
 from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, END, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "end.json", "logs"
 TRACES, REFERENCES = "traces", "references"
-TAGS = "tags.json"
-_RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}[0-9a-f]{2}", re.ASCII)
 _STAMP = len("20260131-235959-042")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +54,7 @@ class _End:
     last: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Tags:
-    schema_version: int
-    tags: dict[str, str]
-
-
 _END = TypeAdapter(_End)
-_TAGS = TypeAdapter(_Tags)
 _ENVIRONMENT = TypeAdapter(dict[str, Any])
 
 
@@ -348,38 +339,13 @@ def resolve_run(run: str, output_dir: Path) -> Path:
             raise UsageError(f"{run!r} names several runs: {', '.join(map(str, several))}; give the path")
 
 
-def load_tags(output_dir: Path) -> dict[str, str]:
-    """Return the names that people gave to runs: tag -> `sweep/run id`; empty where there is none yet."""
-    path = output_dir / TAGS
-    if not path.is_file():
-        return {}
-    return read_json(path, _TAGS, "remove it to continue without tags").tags
-
-
-def save_tag(output_dir: Path, name: str, run: str) -> None:
-    """Give a run a name; one that another run had moves to this one."""
-    if not _TAG.fullmatch(name) or name == "last":
-        raise UsageError(f"a tag holds letters, digits, '.', '-' and '_', and is not `last`; got {name!r}")
-    path = output_dir / TAGS
-    try:
-        directory = os.open(output_dir, os.O_RDONLY)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # one at a time, so that no tag is lost
-            document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
-            replace_durably(path, sealed(document, indent=2))
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason_of(error)}") from None
-
-
 def new_run_id(output_dir: Path) -> str:
     """Return an id that sorts after all of a results directory: `20260131-235959-0421ab`.
 
     It is the time (UTC, milliseconds, random digits) or, where the clock was set back, one after the newest.
     """
     names = (path.name for path in output_dir.glob("*/*"))
-    newest = max((name for name in names if _RUN_ID.fullmatch(name)), default="")
+    newest = max((name for name in names if RUN_ID.fullmatch(name)), default="")
     now = _run_id(datetime.now(UTC))
     if now[:_STAMP] > newest[:_STAMP]:
         return now
