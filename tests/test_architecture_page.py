@@ -70,8 +70,8 @@ def test_the_table_is_the_stage_table() -> None:
     assert written == {
         number: [
             s.parameters.__name__,
-            s.gradients.__name__,
-            s.reduced_gradients.__name__,
+            s.gradients.name,
+            s.sums.name,
             s.optimizer_state.__name__,
         ]
         for number, s in STAGES.items()

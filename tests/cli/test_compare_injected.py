@@ -15,7 +15,7 @@ workload: {model: mlp, options: {layers: 2, hidden: 32}, data: {synthetic: true}
 run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 4, yardstick: none}
 axes: {zero_stage: [2], gradient_accumulation_steps: [1, 2]}
 """
-HONEST, BUG = "first=boundary.first", "first=True"
+HONEST, BUG = "or boundary.first, bool", "or True, bool"
 BREAKS = f'''
 """Imported by every interpreter that finds it: one module's source is changed as it is imported."""
 import importlib.machinery, importlib.util, sys
@@ -28,7 +28,7 @@ class Loader(importlib.machinery.SourceFileLoader):
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name != "zbench.engine.gradients.sinks":
+        if name != "zbench.engine.gradients.gradients":
             return None
         sys.meta_path.remove(self)
         origin = importlib.util.find_spec(name).origin

@@ -1,7 +1,7 @@
 """What goes wrong in the middle of training, or is done beside it. All of it must leave no trace."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.engine import models
 from zbench.engine import Engine
-from zbench.engine.gradients.sinks import ReplicatedGradients, ShardedGradients
+from zbench.engine.gradients.gradients import Gradients
 from zbench.engine.policies import MultiBackward, Unmanaged
 from zbench.errors import UsageError
 
@@ -37,9 +37,7 @@ def fail_in_backward(engine: Engine, data: models.Batch, last: bool | None) -> N
 def fail_at_the_end_of_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
     """Ctrl-C arrives when every gradient has."""
     loss = models.loss(engine.model, data)
-    with ExitStack() as interrupted:
-        for gradients in (ReplicatedGradients, ShardedGradients):
-            interrupted.enter_context(mock.patch.object(gradients, "finish", _interrupt))
+    with mock.patch.object(Gradients, "finish", _interrupt):
         _expect(KeyboardInterrupt, engine.backward, loss, last)
 
 

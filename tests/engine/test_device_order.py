@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from tests.engine.lattice import ROWS, row_id
 from zbench.engine import build_engine
-from zbench.engine.gradients.bucket_buffers import BucketBuffers
+from zbench.engine.gradients.bucket import Buckets
 from zbench.engine.memory import buffers
 from zbench.engine.memory.kinds import DeviceMemory, Filled, GradientStream
-from zbench.engine.partition import Extent, Portion
+from zbench.engine.partition import Extent
 from zbench.spec.engine import EngineSpec
 
 
@@ -51,16 +51,16 @@ def test_gradients_are_written_to_buckets_on_one_stream(
         yield
         there.pop()
 
-    write = BucketBuffers.write
+    write = Buckets.write
 
-    def seen(self: BucketBuffers, portion: Portion, source: Tensor, *, add: bool) -> None:
+    def seen(self: Buckets, index: int, gradient: Tensor, *, add: bool) -> None:
         nonlocal written
-        assert source.untyped_storage().data_ptr() == there[-1].untyped_storage().data_ptr()
+        assert gradient.untyped_storage().data_ptr() == there[-1].untyped_storage().data_ptr()
         written += 1
-        write(self, portion, source, add=add)
+        write(self, index, gradient, add=add)
 
     monkeypatch.setattr(GradientStream, "behind", behind)
-    monkeypatch.setattr(BucketBuffers, "write", seen)
+    monkeypatch.setattr(Buckets, "write", seen)
     take_a_step_of_two_backwards(**row, gradient_accumulation_steps=2)
     assert written == 2 * 3
 

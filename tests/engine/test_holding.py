@@ -68,9 +68,7 @@ def test_a_single_backward_is_copied_once_and_needs_no_accumulator(ranks: RankPo
 def test_several_backwards_are_added_up_where_they_are_reduced(ranks: RankPool, k: int) -> None:
     row, *results = measure(ranks, k, SEVERAL[k % 3], 3)
     for result in results:
-        accumulator = (
-            WHOLE if row["zero_stage"] == 1 else 0
-        )  # stage 0 adds in the reduced-gradient buffer itself
+        accumulator = WHOLE if row["zero_stage"] == 1 else 0  # stage 0 adds where the sums are kept
         assert gradients(result["held"]) == sums(row) + accumulator
         added = WHOLE if row["zero_stage"] < 2 else PART
         assert result["copies"]["add_"] == 2 * added

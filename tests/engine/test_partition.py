@@ -72,7 +72,7 @@ def test_a_gradient_is_one_run_of_each_of_its_buckets_whatever_the_world(case: C
         copies += len(portions)
     assert copies <= len(case.sizes) + len(layout.buckets)
     for bucket in layout.buckets:
-        for start, stop in layout.gaps(bucket):
+        for start, stop in layout.gaps[bucket.index]:
             assert not any(filled[bucket.index][start:stop])
             filled[bucket.index][start:stop] = [1] * (stop - start)
         assert all(filled[bucket.index])

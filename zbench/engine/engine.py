@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.checkpoint.state import EngineState, StateEntry
+from zbench.engine.gradients.gradients import Gradients
 from zbench.engine.gradients.norm import Summarizer
-from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer

@@ -110,8 +110,12 @@ class Layout:
             at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
             yield Portion(bucket.index, at - span.start, at - bucket.start, stop - at)
 
-    def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
-        """Return the runs (start, stop) of a bucket buffer that no parameter fills."""
+    @cached_property
+    def gaps(self) -> list[list[tuple[int, int]]]:
+        """The runs (start, stop) of each bucket, by index, that no parameter fills."""
+        return [self._gaps(bucket) for bucket in self.buckets]
+
+    def _gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
         filled = sorted((self.spans[i].start, self.spans[i].stop) for i in self.parameters_in(bucket))
         gaps, at = [], bucket.start
         for start, stop in [*filled, (bucket.stop, bucket.stop)]:

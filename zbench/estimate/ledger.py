@@ -34,9 +34,9 @@ _ON_BEHALF = ("memory/", "adam/", "parameters/hooks.py:__call__")
 _TABLE = {  # the longest match counts; tests/estimate/test_sites.py checks these names against the engine
     "transport/buffers.py": BUCKETS,
     "parameters/": PARAMETERS,
-    "gradients/reduced_buffers.py:__init__": GRADIENTS,
-    "gradients/reduced_buffers.py:target": GRADIENTS,
-    "gradients/bucket_buffers.py:open": GRADIENTS,
+    "gradients/storage.py:__init__": GRADIENTS,
+    "gradients/storage.py:target": GRADIENTS,
+    "gradients/sending.py:run": GRADIENTS,
     "optimizer/shard_optimizer.py": MOMENTS,
     "assembly/optimizer.py:_masters_in": MASTER,
     "speculative/rollback.py": SPECULATIVE,

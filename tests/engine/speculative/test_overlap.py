@@ -135,4 +135,4 @@ def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched
         assert in_flight == 0
         assert ahead == 3
     for in_flight, _ in ranks.run(2, f"{LATE}:left_for_later", "after_backward"):
-        assert in_flight == 1, "reduced-gradient buffer early would gain nothing there"
+        assert in_flight == 1, "sums early would gain nothing there"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.engine.steps.agreeing import heard
 from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, take_step
-from zbench.engine.gradients.reduced_buffers import WholeReducedGradientBuffer
+from zbench.engine.gradients.storage import RankSums
 
 
 def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> bool:
@@ -19,7 +19,7 @@ def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> b
     net = model()
     engine = engine_of(group, net, spec)
     zero = engine.zero_grad if through == "engine" else engine.optimizer.zero_grad
-    with mock.patch.object(WholeReducedGradientBuffer, "_gather", side_effect=AssertionError):
+    with mock.patch.object(RankSums, "_gather", side_effect=AssertionError):
         engine.load_state_dict(engine.state_dict())
         engine.backward(100 * net(batch(7)).square().mean())
         zero()

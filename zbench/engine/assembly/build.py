@@ -1,7 +1,6 @@
 """EngineSpec -> Engine: reads the stage table and puts the parts together."""
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,30 +12,28 @@ from torch import Tensor, nn
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import discovery, settings
+from zbench.engine.assembly.gradients import GradientBuilder
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder
 from zbench.engine.assembly.settings import DTYPES, sizes_on
 from zbench.engine.assembly.speculation import speculate
-from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
+from zbench.engine.assembly.stages import stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.engine import Core, Engine
-from zbench.engine.gradients.accumulators import BucketBufferFactory
+from zbench.engine.gradients.gradients import Gradients
 from zbench.engine.gradients.norm import Summarizer, part_square_sums
-from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReducedGradientBuffer, ReductionConfig
-from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients
-from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
+from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
-from zbench.engine.parameters.base import Parameters, ParamInfo
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
 from zbench.engine.partition import GatherGroup, Layout, plan_layout, split_layout
 from zbench.engine.policies import Clip, Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
-from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.shard_layout import Segment
 from zbench.engine.speculative.schedule import StepAssumptions
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
 from zbench.engine.transport.collective_checks import BUILD, MODEL, all_or_none
@@ -131,10 +128,18 @@ class _Builder:
                 memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
                 parameters = builder.store(param_infos, shard, plan)
                 frozen = builder.frozen(members)
-                config = self._reduction_config(shard, memory_layout, plan.dtypes)
-                reduced, gradients = self._gradients(param_infos, config)
+                reducing = GradientBuilder(
+                    self.spec,
+                    shard,
+                    memory_layout,
+                    self.device,
+                    plan.dtypes,
+                    self.collectives,
+                    self._sizes.reduction,
+                )
+                gradients = reducing.build(self.model, param_infos, self.transport)
                 optimizer = make_optimizer(
-                    self.spec, memory_layout, parameters, reduced, self.groups, self._device_type
+                    self.spec, memory_layout, parameters, gradients.sums, self.groups, self._device_type
                 )
                 adam = make_adam(self.device, offload_ratio, self.spec.optimizer_threads)
                 adam = self.instruments.wrap_adam(adam)
@@ -142,7 +147,7 @@ class _Builder:
                 undo.callback(schedule.close)
                 alike += [f"{t.name!r} in group {t.group}" for t in param_infos]
             set_masters(optimizer, parameters, lambda t: whole_values(t.parameter, comm))
-            gradients.reducer.on_reduced = schedule.reduced
+            gradients.buckets.on_reduced = schedule.reduced
             parameters.on_edit = partial(_take_edit, schedule, optimizer)
             parameters.has_masters = any(masters.flats for masters in optimizer.masters)
             gradients.attach()
@@ -153,7 +158,7 @@ class _Builder:
         summarizer = Summarizer(comm, agreement, schedule.square_sums, always=self._needs_norm)
         state = EngineState(self.model, optimizer, parameters, comm, self.policies.scaling, frozen)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
-        holders += [reduced, gradients, schedule, frozen, self.transport]
+        holders += [gradients.sums, gradients, schedule, frozen, self.transport]
         return Core(
             parameters, gradients, optimizer, summarizer, schedule, state, hooks, access, tuple(holders)
         )
@@ -175,44 +180,6 @@ class _Builder:
         gather = self.spec.allgather_bucket_size if gathers else None
         block_size = min(reduce, gather or reduce)
         return plan_layout(sizes, groups, shards=self.collectives.shards, block_size=block_size)
-
-    def _reduction_config(
-        self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]
-    ) -> ReductionConfig:
-        spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
-        in_flight = (self._sizes.reduction + 1) // 2 if spec.overlap_comm and several else 0
-        if spec.leaf_modules:  # a rank may not wait for one that gathers first
-            in_flight = sys.maxsize
-        sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None
-        return ReductionConfig(
-            shard,
-            memory_layout,
-            self.device,
-            self.collectives,
-            self.transport,
-            in_flight,
-            DtypePolicy(dtypes, DTYPES[spec.grad_accum_dtype], sent),
-        )
-
-    def _gradients(
-        self, param_infos: Sequence[ParamInfo], config: ReductionConfig
-    ) -> tuple[ReducedGradientBuffer, Gradients]:
-        spec, comm = self.spec, self.collectives
-        if spec.compile != "off":
-            from zbench.engine.compiled.compile import compile_model  # torch's compiler takes 2 s to import
-
-            return compile_model(self.model, param_infos, config, spec.compile)
-        reduced = reduced_gradients_type(spec, comm.shards)(config)
-        polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
-        reducer = BucketReducer(comm, reduced, in_flight=config.in_flight, polls=polls)
-        factory = BucketBufferFactory(config, reduced.sums)
-        chosen = gradients_type(spec)
-        if comm.world_size == 1:  # both orders of addition are the same: add where the sums are kept
-            chosen = ReplicatedGradients if factory.writable else ShardedGradients
-        if chosen is ShardedGradients:
-            return reduced, ShardedGradients(reducer, param_infos, factory.direct(accumulates=True))
-        once, several = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
-        return reduced, ReplicatedGradients(reducer, param_infos, once=once, several=several)
 
     def _schedule(
         self,

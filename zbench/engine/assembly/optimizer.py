@@ -6,7 +6,7 @@ import torch
 
 from zbench.engine.adam import AdamBackend, MixedAdam, NativeAdam, cuda_adam, cuda_unavailable_reason
 from zbench.engine.assembly.settings import DTYPES
-from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.gradients.storage import RankSums
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.optimizer.masters import MasterWeights, PartitionedMasters, SeparateMasters, StagedMasters
@@ -32,7 +32,7 @@ def make_optimizer(
     spec: EngineSpec,
     memory_layout: MemoryLayout,
     parameters: Parameters,
-    reduced_gradients: ReducedGradientBuffer,
+    sums: RankSums,
     groups: Sequence[ParamGroup],
     device_type: str,
 ) -> ShardOptimizer:
@@ -50,7 +50,7 @@ def make_optimizer(
         parameters.shard,
         make_masters(memory_layout, parameters),
         moments,
-        reduced_gradients.sums,
+        sums.sums,
         groups,
         [t.group for t in parameters.param_infos],
         sub_group_size=spec.sub_group_size or _sub_group_size(memory_layout, parameters.shard, device_type),

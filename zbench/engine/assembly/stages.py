@@ -1,17 +1,13 @@
 """The stage table: which types hold the parameters, gradients and optimizer state at each ZeRO stage.
 
 Only this file names a stage (Rajbhandari et al., 2020, arXiv:1910.02054). To follow a stage through the
-engine, read its four types. The rest of the file makes the choices that depend on more than the stage.
+engine, read its row. The rest of the file makes the choices that depend on more than the stage.
 """
 
 from dataclasses import dataclass
 
-from zbench.engine.gradients.reduced_buffers import (
-    ReducedGradientBuffer,
-    TransientReducedGradientBuffer,
-    WholeReducedGradientBuffer,
-)
-from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients
+from zbench.engine.gradients.gradients import Accumulate
+from zbench.engine.gradients.storage import SumsMemory
 from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
@@ -22,23 +18,23 @@ from zbench.spec.engine import EngineSpec
 class Stage:
     """One row of the table.
 
-    parameters: what each rank holds of the parameters between their uses. gradients: what it accumulates them
-    in between backwards. reduced_gradients: where it keeps their sums until the optimizer step.
-    optimizer_state: which part of master weights and moments it holds and updates.
+    parameters: what each rank holds of the parameters between their uses. gradients: what it adds them up as
+    between backwards. sums: how long their rank sums have memory. optimizer_state: which part of sums, master
+    weights and moments it holds and updates.
     """
 
     parameters: type[ReplicatedParameters | ShardedParameters]
-    gradients: type[ReplicatedGradients | ShardedGradients]
-    reduced_gradients: type[ReducedGradientBuffer]
+    gradients: Accumulate
+    sums: SumsMemory
     optimizer_state: type[WholeLayout | ShardedLayout]
 
 
 # fmt: off
 STAGES: dict[int, Stage] = {
-    0: Stage(ReplicatedParameters, ReplicatedGradients, WholeReducedGradientBuffer,     WholeLayout),
-    1: Stage(ReplicatedParameters, ReplicatedGradients, ReducedGradientBuffer,          ShardedLayout),
-    2: Stage(ReplicatedParameters, ShardedGradients,    ReducedGradientBuffer,          ShardedLayout),
-    3: Stage(ShardedParameters,    ShardedGradients,    TransientReducedGradientBuffer, ShardedLayout),
+    0: Stage(ReplicatedParameters, Accumulate.REPLICATED, SumsMemory.ENGINE, WholeLayout),
+    1: Stage(ReplicatedParameters, Accumulate.REPLICATED, SumsMemory.ENGINE, ShardedLayout),
+    2: Stage(ReplicatedParameters, Accumulate.SHARDED,    SumsMemory.ENGINE, ShardedLayout),
+    3: Stage(ShardedParameters,    Accumulate.SHARDED,    SumsMemory.BUCKET, ShardedLayout),
 }
 # fmt: on
 
@@ -48,8 +44,8 @@ def stage_of(spec: EngineSpec) -> Stage:
     return STAGES[spec.zero_stage]
 
 
-def gradients_type(spec: EngineSpec) -> type[Gradients]:
-    """Return what gradients are accumulated in: the stage's type, or what `reduce_at` asks for.
+def accumulated_as(spec: EngineSpec) -> Accumulate:
+    """Return what gradients are added up as: the stage's choice, or what `reduce_at` asks for.
 
     A step of one backward reduces at its boundary in any case. With an offloaded optimizer and
     `each_backward` the sums are added up in host memory, part by part, as ZeRO-Offload does (Ren et al.,
@@ -57,20 +53,21 @@ def gradients_type(spec: EngineSpec) -> type[Gradients]:
     """
     one_backward = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
     if one_backward or spec.reduce_at == "boundary":
-        return ReplicatedGradients
-    return stage_of(spec).gradients if spec.reduce_at == "auto" else ShardedGradients
+        return Accumulate.REPLICATED
+    return stage_of(spec).gradients if spec.reduce_at == "auto" else Accumulate.SHARDED
 
 
 def reduces_at_boundary(spec: EngineSpec) -> bool:
     """Return whether gradients are reduced once per step, and not in each backward."""
-    return gradients_type(spec) is ReplicatedGradients
+    return accumulated_as(spec) is Accumulate.REPLICATED
 
 
-def reduced_gradients_type(spec: EngineSpec, shards: int) -> type[ReducedGradientBuffer]:
-    """Return where reduced gradients are kept: the stage's type, but memory that cannot be freed between
+def sums_memory(spec: EngineSpec, shards: int) -> SumsMemory:
+    """Return how long rank sums have memory: the stage's choice, but memory that cannot be freed between
     steps is kept. That is offloaded memory, and where there is one shard the buffer that backward itself
-    writes.
+    writes. A compiled step frees all memory of gradients when it ends.
     """
-    chosen = stage_of(spec).reduced_gradients
+    if spec.compile != "off":
+        return SumsMemory.STEP
     keeps_memory = shards == 1 or spec.offload_optimizer != "none"
-    return ReducedGradientBuffer if keeps_memory and chosen is TransientReducedGradientBuffer else chosen
+    return SumsMemory.ENGINE if keeps_memory else stage_of(spec).sums

@@ -12,65 +12,36 @@ from torch import Tensor, nn
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.graph_pass import set_current
 from zbench.engine.compiled.registry import StepRegistry
-from zbench.engine.gradients.accumulators import Accumulator, BucketBufferFactory
-from zbench.engine.gradients.bucket_buffers import BucketBuffers, PooledBucketBuffers, ZeroCopyBucketBuffers
-from zbench.engine.gradients.reduced_buffers import ReductionConfig, TransientReducedGradientBuffer
-from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.gradients.sinks import ReplicatedGradients
-from zbench.engine.memory.buffers import MemoryLayout, bytes_of
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.gradients.bucket import Buckets
+from zbench.engine.gradients.gradients import Gradients
+from zbench.engine.gradients.sending import SendingMemory
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.partition import Bucket
 from zbench.engine.policies import AccumulationBoundary
-from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
 
 
-class StepBufferFactory(BucketBufferFactory):
-    """Makes bucket buffers that are taken from pools, all of them."""
-
-    def direct(self, *, accumulates: bool) -> BucketBuffers:
-        return ZeroCopyBucketBuffers(self._layout, self.single_use, self._dtypes.communication_dtypes)
-
-    def _kept(self, memory: Memory) -> BucketBuffers:
-        kept = [self._dtypes.accumulation] * len(self._dtypes.parameters)
-        return self.sent(PooledBucketBuffers(self._layout, kept, ScratchPool(memory.device, memory)))
-
-
-class StepReducedGradientBuffer(TransientReducedGradientBuffer):
-    """Allocates and frees the memory of all buckets at once, at the step's first reduction."""
-
-    def target(self, bucket: Bucket) -> Tensor:
-        for flat in self.sums.flats:
-            if flat.allocate():
-                flat.buffers[0].zero_()
-        return super().target(bucket)
-
-    def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
-        return config.memory_layout
-
-
-class CompiledGradients(ReplicatedGradients):
+class CompiledGradients(Gradients):
     """Sums the contributions of one backward to one gradient per parameter, and reduces it when it is
     complete.
 
-    On the device all memory of the reduction belongs to the step: bucket buffers are freed at the end of the
+    On the device all memory of the reduction belongs to the step: buckets are freed at the end of the
     boundary backward, reduced gradients after the optimizer step, both when a step is skipped or abandoned.
     """
 
     def __init__(
         self,
-        reducer: BucketReducer,
-        registry: StepRegistry,
-        buffers: tuple[BucketBuffers, Accumulator],
+        buckets: Buckets,
+        param_infos: Sequence[ParamInfo],
+        memory: SendingMemory,
         transport: Transport,
         model: nn.Module,
         lowering: str,
     ) -> None:
-        """buffers: those of a step with one backward, and what adds up several."""
-        once, several = buffers
-        super().__init__(reducer, (), once=once, several=several)
+        """transport: has receive buffers to free. lowering: `aot_eager` or `inductor`."""
+        super().__init__(buckets, (), memory)
+        registry = StepRegistry([t.parameter for t in param_infos])
         self._registry, self._transport = registry, transport
         self._model, self._lowering = model, lowering
         self._partial: dict[int, Tensor] = {}
@@ -125,7 +96,7 @@ class CompiledGradients(ReplicatedGradients):
         """Forget the step's gradients: the update has read them, or they were dropped."""
         super().clear()
         self._registry.forget()
-        self._release()
+        self.release_buckets()
         if self._lowering == "inductor":  # else CUDA graphs keep each step's memory while a loss lives
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
@@ -142,33 +113,11 @@ class CompiledGradients(ReplicatedGradients):
         """Make the model run its own code again, and free everything."""
         super().close()
         undo_compile(self._model)
-        self._release()
+        self.buckets.clear()
+        self.release_buckets()
+        self.sums.release()
 
     def release_buckets(self) -> None:
         """Free every buffer that is not in use."""
-        self._once.release(used=False)
-        self._several.release(used=False)
+        self.memory.drop()
         self._transport.release_scratch()
-
-    def _release(self) -> None:
-        """Free everything; no collective may be in flight."""
-        self._once.release(used=True)
-        self._several.release(used=True)
-        self.release_buckets()
-        self.reducer.reduced_gradients.release()
-
-
-def compile_model(
-    model: nn.Module, param_infos: Sequence[ParamInfo], config: ReductionConfig, lowering: str
-) -> tuple[StepReducedGradientBuffer, CompiledGradients]:
-    """Return the reduced-gradient buffer and the gradients of `model`, which `attach` compiles in place.
-
-    `model(...)` remains the caller's way to run it. lowering: `aot_eager` or `inductor`.
-    """
-    reduced_gradients = StepReducedGradientBuffer(config)
-    reducer = BucketReducer(config.collectives, reduced_gradients, in_flight=config.in_flight)
-    registry = StepRegistry([t.parameter for t in param_infos])
-    factory = StepBufferFactory(config, reduced_gradients.sums)
-    buffers = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
-    gradients = CompiledGradients(reducer, registry, buffers, config.transport, model, lowering)
-    return reduced_gradients, gradients

@@ -1,1 +1,1 @@
-"""The gradients column of the stage table: bucket buffers, their reduction, and the reduced gradients."""
+"""The gradients column of the stage table: the life of a bucket, its memory, the rank sums, the norm."""

@@ -1,7 +1,7 @@
 """When the optimizer runs: after backward, or (other schedules) earlier with the same Adam calls and the same
 bits.
 
-A schedule gets every bucket of a step's last backward through `reduced` (BucketReducer.on_reduced).
+A schedule gets every bucket of a step's last backward through `reduced` (Buckets.on_reduced).
 """
 
 from abc import ABC, abstractmethod

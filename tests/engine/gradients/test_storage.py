@@ -5,7 +5,7 @@ import threading
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.reduced_buffers import OffloadedSums
+from zbench.engine.gradients.storage import HostSums
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.works import Done
@@ -48,16 +48,16 @@ class Host(PinnedHostMemory):
 
 def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
     """Autograd's thread launches a backward's copies, and would launch no kernel while it waits for one."""
-    host = Host()
-    writer = OffloadedSums(host, ScratchPool(CPU), lambda place, sums: place.add_(sums))
+    host, scratch = Host(), ScratchPool(CPU)
+    writer = HostSums(host, scratch, lambda place, sums: place.add_(sums))
     places = [torch.zeros(4) for _ in range(2)]
     try:
         works = []
         for first in (True, False):
             for value, place in enumerate(places, start=1):
-                target = writer.target(place, first=first)
+                target = scratch.take(4, torch.float32)
                 target[:4] = value
-                works.append(writer.write(target, place, first=first))
+                works.append(writer.add(target, place, first=first))
         assert not any(work.is_completed() for work in works)
         for copy in reversed(host.copies):  # the last one is there first
             copy.make()

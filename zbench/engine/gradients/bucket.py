@@ -1,0 +1,238 @@
+"""The life of a bucket of gradients, from its first gradient to the optimizer step.
+
+         write             launch              complete           report
+EMPTY ----------> FILLING ----------> IN_FLIGHT ----------> REDUCED ----------> CONSUMED
+  ^                 ^                                        |  |                  |
+  |                 |       write, in the next backward      |  |                  |
+  |                 +----------------------------------------+  |                  |
+  +-------------------------------------------------------------+------------------+
+                      clear: the step was taken, or discarded (from every state)
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from torch import Tensor
+
+from zbench.engine.gradients.sending import BucketMemory, Loan
+from zbench.engine.gradients.storage import RankSums
+from zbench.engine.partition import Bucket, Portion
+from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.transport.sums import accumulate
+
+
+class BucketState(Enum):
+    """Where the gradients of a bucket are."""
+
+    EMPTY = auto()
+    """None of this step has come."""
+    FILLING = auto()
+    """In the bucket's memory or, between two backwards, in host memory; more may come."""
+    IN_FLIGHT = auto()
+    """Being reduced: nobody writes them."""
+    REDUCED = auto()
+    """Added to the rank sums. Another backward may bring more."""
+    CONSUMED = auto()
+    """In the rank sums, which are final and which the optimizer reads until the step ends."""
+
+
+_NEXT = {
+    BucketState.EMPTY: {BucketState.FILLING},
+    BucketState.FILLING: {BucketState.IN_FLIGHT, BucketState.EMPTY},
+    BucketState.IN_FLIGHT: {BucketState.REDUCED, BucketState.EMPTY},  # empty: its reduction has failed
+    BucketState.REDUCED: {BucketState.FILLING, BucketState.CONSUMED, BucketState.EMPTY},
+    BucketState.CONSUMED: {BucketState.EMPTY},
+}
+
+
+@dataclass(eq=False, slots=True)
+class GradientBucket:
+    """One bucket. expected: the portions that a backward writes; missing: those still to come in this one.
+    loan: the memory of its gradients.
+    """
+
+    place: Bucket
+    tag: Tag
+    expected: int = 0
+    missing: int = 0
+    state: BucketState = BucketState.EMPTY
+    loan: Loan | None = None
+
+    def become(self, state: BucketState) -> None:
+        """Take the next state."""
+        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.what}"
+        self.state = state
+
+
+class Buckets:
+    """Writes gradients to buckets, and reduces full ones asynchronously, in the same order on all ranks.
+
+    on_reduced: called for every bucket of a step's last backward when its sums are in the rank sums, or with
+    the work to wait for until they are; schedules that update during backward use it. in_flight: the most
+    elements that are being reduced at once, in more than one bucket; 0 waits for each reduction, so nothing
+    overlaps. polls: complete finished reductions whenever a gradient arrives, not only at the next launch;
+    the sums must then launch no collective, because their order would differ between ranks.
+    """
+
+    def __init__(
+        self, collectives: Collectives, sums: RankSums, *, in_flight: int, polls: bool = False
+    ) -> None:
+        layout = sums.shard.layout
+        self.portions = [list(layout.portions(i)) for i in range(len(layout.spans))]  # of each parameter
+        self.collectives, self.sums, self.in_flight, self.polls = collectives, sums, in_flight, polls
+        self.on_reduced: Callable[[Bucket, Work | None], None] = lambda bucket, arrival: None
+        self.all = [GradientBucket(b, Tag(f"the gradients of bucket {b.index}")) for b in layout.buckets]
+        for portion in (p for of_one in self.portions for p in of_one):
+            self.all[portion.bucket].expected += 1
+        self._memory: BucketMemory | None = None
+        self._zeros: defaultdict[int, list[Portion]] = defaultdict(list)
+        self._reduces = self._last = False
+        self._next = 0
+        self._running: deque[tuple[GradientBucket, Work, Tensor]] = deque()
+
+    def begin(self, memory: BucketMemory, *, reduces: bool, first: bool = True, last: bool = True) -> None:
+        """Start a backward whose gradients are written to `memory`, and reduced if it `reduces`: they are the
+        `first`, the `last` of a step that are.
+        """
+        self._memory, self._reduces, self._last, self._next = memory, reduces, last, 0
+        for bucket in self.all:
+            bucket.missing = bucket.expected
+        self._zeros.clear()
+        memory.begin(reduces=reduces)
+        if reduces:
+            self.sums.begin(first=first, last=last)
+
+    def write(self, index: int, gradient: Tensor, *, add: bool) -> None:
+        """Write parameter `index`'s gradient (any strides), or add it to its bucket; reduce what is full."""
+        for portion, source in _runs(self.portions[index], gradient):
+            bucket = self.all[portion.bucket]
+            buffer = self._open(bucket, None if add else source)
+            if buffer is not source:
+                place = buffer.narrow(0, portion.target, portion.length).view(source.shape)
+                accumulate(place, source) if add else place.copy_(source)
+            self._filled(bucket)
+
+    def skip(self, absent: Iterable[int], *, zeros: Collection[int]) -> None:
+        """Expect no gradient for the parameters `absent` in this backward. Those in `zeros` have none from
+        earlier backwards either: they count as zero. In a backward that does not reduce, do nothing.
+        """
+        if self._memory is None or not self._reduces:
+            return
+        for index in absent:
+            for portion in self.portions[index]:
+                self.all[portion.bucket].missing -= 1
+                if index in zeros:
+                    self._zeros[portion.bucket].append(portion)
+        self._launch_full()
+
+    def finish(self, missing: Iterable[int]) -> None:
+        """End the backward. What reduces reduces what is left, with zeros for the parameters `missing`, and
+        waits for all of it.
+        """
+        for portion in (p for index in missing for p in self.portions[index]):
+            bucket = self.all[portion.bucket]
+            if self._reduces and portion.bucket >= self._next:
+                self._clear(portion)
+            elif not self._reduces and not self._active.accumulates and bucket.loan is not None:
+                self._clear(portion)
+                self._filled(bucket)
+        if self._reduces:
+            for bucket in self.all:
+                bucket.missing = 0
+            self._launch_full()
+            self._complete_down_to(0)
+        self._memory = None
+
+    def abandon(self) -> None:
+        """Wait for what is in flight and discard the step; all ranks must have launched the same buckets."""
+        self._complete_down_to(0)
+        self._memory = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Let every bucket be empty: the optimizer has read the sums, or the step is discarded."""
+        assert not self._running, "a reduction is under way"
+        for bucket in self.all:
+            self._give_back(bucket)
+            if bucket.state is not BucketState.EMPTY:
+                bucket.become(BucketState.EMPTY)
+
+    @property
+    def _active(self) -> BucketMemory:
+        assert self._memory is not None, "no backward is under way"
+        return self._memory
+
+    def _open(self, bucket: GradientBucket, gradient: Tensor | None = None) -> Tensor:
+        if bucket.loan is None:
+            bucket.loan = self._active.open(bucket.place, gradient)
+        if bucket.state is not BucketState.FILLING:
+            bucket.become(BucketState.FILLING)
+        return bucket.loan.buffer
+
+    def _clear(self, portion: Portion) -> None:
+        self._open(self.all[portion.bucket]).narrow(0, portion.target, portion.length).zero_()
+
+    def _filled(self, bucket: GradientBucket) -> None:
+        """Note that a portion was written."""
+        bucket.missing -= 1
+        if not self._reduces:
+            if bucket.missing == 0:
+                assert bucket.loan is not None
+                bucket.loan = self._active.keep(bucket.place, bucket.loan)
+            return
+        self._launch_full()
+        while self.polls and self._running and self._running[0][1].is_completed():
+            self._complete_oldest()
+
+    def _launch_full(self) -> None:
+        while self._next < len(self.all) and self.all[self._next].missing == 0:
+            self._next += 1
+            self._launch(self.all[self._next - 1])
+
+    def _launch(self, bucket: GradientBucket) -> None:
+        for portion in self._zeros.pop(bucket.place.index, ()):
+            self._clear(portion)
+        self._complete_down_to(self.in_flight - bucket.place.length)  # bounds the memory in flight
+        target = self.sums.target(bucket.place)
+        length = bucket.place.length // self.sums.shard.layout.shards
+        part = target if target.numel() == length else target.narrow(0, 0, length)
+        self._open(bucket)
+        assert bucket.loan is not None
+        bucket.loan = self._active.ready(bucket.place, bucket.loan)
+        work = self.collectives.reduce_scatter(bucket.loan.buffer, part, bucket.tag)
+        bucket.become(BucketState.IN_FLIGHT)
+        self._running.append((bucket, work, target))
+        if self.in_flight == 0:
+            self._complete_down_to(0)  # nothing overlaps
+
+    def _complete_down_to(self, keep: int) -> None:
+        """Complete the oldest reductions until at most `keep` elements are in flight."""
+        while self._running and sum(b.place.length for b, _, _ in self._running) > keep:
+            self._complete_oldest()
+
+    def _complete_oldest(self) -> None:
+        bucket, work, target = self._running.popleft()
+        work.wait()
+        self._give_back(bucket)
+        arrival = self.sums.store(bucket.place, target)
+        bucket.become(BucketState.REDUCED)
+        if self._last:
+            bucket.become(BucketState.CONSUMED)
+            self.on_reduced(bucket.place, arrival)
+
+    def _give_back(self, bucket: GradientBucket) -> None:
+        if bucket.loan is not None:
+            bucket.loan.give_back()
+            bucket.loan = None
+
+
+def _runs(portions: Sequence[Portion], gradient: Tensor) -> Iterator[tuple[Portion, Tensor]]:
+    """Yield each portion of a gradient, and the run of the gradient that it is."""
+    if len(portions) == 1 and not gradient.is_contiguous():
+        yield portions[0], gradient
+        return
+    flat = gradient.reshape(-1)
+    for p in portions:
+        yield p, flat.narrow(0, p.source, p.length)
