@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
 from zbench.record.summary import summarize
+from zbench.report.answer import effect_text
+from zbench.report.exports.csv import render_effects
 
 from .synthetic import record
 from .test_ranking import FASTEST
@@ -61,3 +64,14 @@ def test_where_an_effect_is_another_one_is_named() -> None:
 def test_noise_alone_makes_no_exception_and_one_repeat_no_interval() -> None:
     assert not any(one.exception for one in ranked(sweep({}, repeats=4)).effects)
     assert {(one.low, one.high) for one in ranked(sweep({}, repeats=1)).effects} == {(None, None)}
+
+
+def test_effects_are_lines_of_csv_and_text() -> None:
+    slow = dict.fromkeys(itertools.product(STAGES, ("none",), (100,)), 0.2)
+    found = ranked(sweep(slow))
+    header, *lines = render_effects(found).splitlines()
+    assert header.startswith("axis,value,against,change,low,high,pairs,exception")
+    assert len(lines) == len(found.effects)
+    text = effect_text(next(one for one in found.effects if one.axis == "bucket"))
+    assert re.match(r"bucket: \d+ against \d+ [+-]\d+\.\d % \([+-][\d.]+ to [+-][\d.]+\), 6 pairs; ", text)
+    assert text.endswith(("not where offload_optimizer=cpu", "% where offload_optimizer=none"))

@@ -40,8 +40,9 @@ class Effect:
     is_none_there: bool = False
 
     def document(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; the exception as a mapping of the axis to its value."""
+        exception = None if self.exception is None else dict([self.exception])
+        return asdict(self) | {"exception": exception}
 
 
 def effects_of(

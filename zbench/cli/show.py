@@ -16,7 +16,7 @@ from zbench.record.summary import ConfigSummary, summarize
 from zbench.report import exports
 from zbench.report.detail import print_configuration
 from zbench.report.exports import frame
-from zbench.report.exports.csv import render_relative, table_text
+from zbench.report.exports.csv import render_effects, render_relative, table_text
 from zbench.report.relative import print_relative, relative_document
 from zbench.report.table import print_results
 from zbench.spec.load import recorded_objective
@@ -36,6 +36,9 @@ def command(
         Literal["table", "csv", "parquet"],
         typer.Option("--format", help="csv and parquet (extra `pandas`) are for spreadsheets and pandas."),
     ] = "table",
+    effects: Annotated[
+        bool, typer.Option("--effects", help="With --format csv: what each choice costs, a line each.")
+    ] = False,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet here, not to stdout.")
     ] = None,
@@ -74,6 +77,7 @@ def command(
         return
     if output_format == "csv":
         text = table_text(rows) if relative is None else render_relative(relative)
+        text = render_effects(ranking) if effects else text
         if to is None:
             console.data(text.removesuffix("\n"))
         else:

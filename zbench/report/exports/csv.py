@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zbench.analysis.compare import Comparison
+from zbench.analysis.ranking import Ranking
 from zbench.analysis.relative import Relative
 from zbench.analysis.rows import Row
 from zbench.report.exports import document
@@ -22,6 +23,11 @@ def render(comparison: Comparison) -> str:
 def render_relative(relative: Relative) -> str:
     """Return a header and a line for each configuration that has a counterpart."""
     return table_text([_plain(relative_document(row)) for row in relative.rows])
+
+
+def render_effects(ranking: Ranking) -> str:
+    """Return a header and a line for each choice with what it costs."""
+    return table_text([_plain(effect.document()) for effect in ranking.effects])
 
 
 def table_text(rows: Sequence[Mapping[str, object]]) -> str:

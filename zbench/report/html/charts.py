@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zbench.analysis.ranking import pareto_front
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
+from zbench.report.answer import effect_text
 from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
@@ -44,18 +45,18 @@ _MOST_POINTS = 200
 _MOST_DOTS = 24
 _SCATTER_HEIGHT = 380
 _ROW, _TALL_ROW, _AXIS = 46, 58, 34
-_WIDEST_CHANGE = math.log(2)
+_WIDEST_CHANGE, _WIDEST_FACTOR = math.log(2), 2
 
 Parts = Mapping[str, float]
 """Bytes by category, or seconds by phase."""
 
-Row = tuple[ConfigSummary, str]
-"""A row of a chart: its configuration, and the figure at its right."""
+Row = tuple[ConfigSummary | str, str]
+"""A row of a chart: its configuration, or what it is called, and the figure at its right."""
 
 
 def sections(report: Report) -> list[Section]:
     """Return every chart that the records have data for, with its figures, in the page's order."""
-    builders = (throughput_against_memory, changes, step_times, memory, phases)
+    builders = (throughput_against_memory, effects, changes, step_times, memory, phases)
     return [section for build in builders if (section := build(report)) is not None]
 
 
@@ -130,6 +131,37 @@ def throughput_against_memory(report: Report) -> Section | None:
     listed = "On the dashed line, from left to right; none beats these in both speed and memory:"
     lines = [f"{label(p.trial)}: {throughput_text(p.trial)}, {bytes_text(p.peak)}" for p in front]
     return Section(picture, listed=listed if front else "", lines=lines)
+
+
+def effects(report: Report) -> Section | None:
+    """Return what each choice costs: the mean over pairs that differ in it alone as a dot, its interval a
+    line.
+    """
+    shown = report.ranking.effects[:MOST_ROWS]
+    if not shown:
+        return None
+    parts = [effect_text(one).split(" against ", 1) for one in shown]
+    rows: list[Row] = [(name, f"against {figure.split(';')[0]}") for name, figure in parts]
+
+    def interval(canvas: Canvas, index: int) -> None:
+        effect, y = shown[index], index + scales.BAR_MIDDLE
+        low, high = effect.low, effect.high
+        is_sure = low is not None and high is not None and not low <= 0 <= high
+        colour = style.LIGHT[("bad" if effect.change > 0 else "good") if is_sure else "none"]
+        if low is not None and high is not None:
+            ends = [max(low, 1 / _WIDEST_FACTOR - 1), min(high, _WIDEST_FACTOR - 1)]
+            canvas.axes.plot([100 * end for end in ends], [y, y], color=colour, linewidth=3, alpha=0.55)
+        canvas.axes.plot(100 * effect.change, y, "o", color=colour, markersize=8)
+
+    def zero(canvas: Canvas) -> None:
+        canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
+
+    description = "Each choice against that of the recommended configuration; a pair differs in it alone."
+    picture = _chart_of_rows(
+        "effects", "What each choice costs", description, rows, interval, "%",
+        lambda index: effect_text(shown[index]), finish=zero,
+    )  # fmt: skip
+    return Section(picture, lines=[effect_text(one) for one in shown])
 
 
 def changes(report: Report) -> Section | None:
@@ -326,7 +358,7 @@ def _chart_of_rows(
     """Return a chart of rows; draw, hover: draws the row of an index, and returns what is shown on hover."""
 
     def paint(canvas: Canvas) -> None:
-        scales.rows(canvas, [(label(trial), short_label(trial), figure) for trial, figure in rows])
+        scales.rows(canvas, [(*_names(row), figure) for row, figure in rows])
         for index in range(len(rows)):
             draw(canvas, index)
             canvas.hover(scales.hover_area(canvas.axes, index), hover(index))
@@ -334,3 +366,7 @@ def _chart_of_rows(
         finish(canvas)
 
     return Picture(name, title, description, height * len(rows) + _AXIS, paint, legend)
+
+
+def _names(row: ConfigSummary | str) -> tuple[str, str]:
+    return (row, row) if isinstance(row, str) else (label(row), short_label(row))

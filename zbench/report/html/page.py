@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
+from zbench.report.answer import bound_text
 from zbench.report.html import charts, style
 from zbench.report.html.content import Report, TextTable
 from zbench.report.html.timelines import commit_text
@@ -112,7 +113,10 @@ def _best(report: Report, winner: ConfigSummary | None) -> str:
     if winner is None:
         return "none is both correct and within the constraints"
     ranking = report.ranking
-    more = f"; {ranking.tied}, recommended {ranking.why}" if ranking.tied else ""
+    bound = bound_text(winner, ranking)
+    more = (
+        f"; {ranking.tied}, recommended {ranking.why}; worse than the best: {bound}" if ranking.tied else ""
+    )
     return f"{label(winner)} (trial {winner.trial_id[:_ID_LENGTH]}{more})"
 
 
