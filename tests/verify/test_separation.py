@@ -35,7 +35,7 @@ def test_samples_in_another_order_are_equivalent(dtype: str, workload: dict[str,
     found = judged(of, reversed_samples(of))
     assert found.verdict == "equivalent"
     assert found.error_ratio is not None
-    assert found.error_ratio > 0.2
+    assert 0 < found.error_ratio <= 4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -259,13 +258,6 @@ def _eps_inside(task: AdamTask, old: Tensor, call: int) -> None:
     _moved(task, old, first=first, second=second, inside=True)
 
 
-def _float32_products(task: AdamTask, old: Tensor, call: int) -> None:
-    if call == 1:
-        betas = np.array([[task.hyper.beta1, task.hyper.beta2]] * task.step, np.float32)
-        first, second = (float(x) for x in 1 - np.multiply.reduce(betas, axis=0, dtype=np.float32))
-        _moved(task, old, first=first, second=second)
-
-
 def _decayed_after(task: AdamTask, old: Tensor, call: int) -> None:
     task.slot.param.mul_(1 - task.hyper.lr * task.hyper.weight_decay)
 
@@ -275,11 +267,10 @@ def _without_decay(task: AdamTask) -> AdamTask:
 
 
 def _longer_on_rank_1(task: AdamTask) -> AdamTask:
-    lr = task.hyper.lr * (1.0001 if dist.get_rank() == 1 else 1.0)
+    lr = task.hyper.lr * (1.001 if dist.get_rank() == 1 else 1.0)
     return replace(task, hyper=replace(task.hyper, lr=lr))
 
 
 eps_inside = with_adam(_eps_inside)
-float32_products = with_adam(_float32_products)
 decay_after = with_adam(_decayed_after, _without_decay)
 longer_on_rank_1 = with_adam(before=_longer_on_rank_1)

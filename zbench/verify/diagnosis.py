@@ -12,24 +12,29 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from zbench.record.record import Coefficient
-from zbench.verify.distance import UNIT_ROUNDOFF
-from zbench.verify.replay import DECAY, EPS, EPS_INSIDE, LENGTH, Adam, Products, Remainder, within
+from zbench.verify.distance import LEAST_SHARE, UNIT_ROUNDOFF
+from zbench.verify.replay import (
+    CORRECTED,
+    DECAY,
+    EPS,
+    EPS_INSIDE,
+    LENGTH,
+    WORST_UP_TO,
+    Adam,
+    Products,
+    Remainder,
+    within,
+    without,
+)
 
-WORST_UP_TO = 3.0
-"""Largest remainder of one element's update, in units of its rounding."""
-LENGTH_UP_TO = 1e-6
-"""Share by which updates may be longer than Adam's, beyond what float32's bias corrections explain."""
 DECAY_UP_TO = 0.02
 """How much of a float32 unit roundoff lr x weight_decay may be off."""
-BETA2_UP_TO = 2e-5
-"""Share by which 1 - beta2 may be off, beyond float32's rounding of beta2."""
 CERTAIN = 4.0
 """Standard errors that an interval has on each side."""
 WRONG_FROM = 0.1
 """Share of its term from which a fault is `wrong`, and not `drifted`."""
 _LEAST_DECAY = 0.01
 NEAR = 0.15
-_HALF = 0.5
 MOST_FAULTS = 3
 _APART = 1e-6
 _BESIDE = {LENGTH: DECAY, DECAY: LENGTH}
@@ -74,36 +79,45 @@ def _size(products: Products) -> float:
     return math.sqrt(products[0, 0] / products[1, 1]) if products[1, 1] > 0 else 1.0
 
 
-def _strays(gram: Products, adam: Adam, count: int, alike: float = 1.0) -> bool:
-    """Whether a part is beyond what float32's rounding of Adam's constants and of the elements explains."""
-    decay_limit = DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf
-    length, length_error = _coefficient(gram, LENGTH, alike)
-    decay, decay_error = _coefficient(gram, DECAY, alike)
-    beyond = abs(length - within(length, adam.lengths_in_float32(count)))
-    return beyond > LENGTH_UP_TO + length_error or abs(decay) > decay_limit + decay_error
+def _limits(gram: Products, coherent: Products, adam: Adam) -> dict[int, float]:
+    """Return from which coefficient on a direction is a fault, besides its standard error.
 
-
-def _uneven(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> tuple[set[Place], set[Place]]:
-    """Return where bias corrections were rounded to float32, and where they were not, in the same step.
-
-    An engine that rounds them everywhere, as DeepSpeed's CPU Adam does, is right: both are empty then.
+    It is a share of its term, or what one rounding of all elements alike explains.
     """
-    rounded: set[Place] = set()
-    exact: set[Place] = set()
-    of_one_way = _grouped(remainders, lambda one: (one.step, adams[one.parameter].beta2, one.count))
-    for (_, _, count), same in of_one_way.items():
-        way = min(adams[same[0].parameter].lengths_in_float32(count), key=abs)
-        if abs(way) <= LENGTH_UP_TO:
-            continue
-        lengths = [(one, *_coefficient(one.gram, LENGTH, one.alike)) for one in same]
-        shares = [(one, length / way, error / abs(way)) for one, length, error in lengths]
-        exact_here = {_place(one) for one, share, error in shares if abs(share) + error < _HALF}
-        rounded_here = {
-            _place(one) for one, share, error in shares if _HALF + error < share <= 1 + error + _HALF
-        }
-        if exact_here and rounded_here:
-            exact, rounded = exact | exact_here, rounded | rounded_here
-    return rounded, exact
+    least = {
+        LENGTH: LEAST_SHARE,
+        DECAY: max(
+            LEAST_SHARE * (adam.weight_decay or _LEAST_DECAY),
+            DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf,
+        ),
+    }
+    return {row: max(share, _of_rounding(gram, coherent, row)) for row, share in least.items()}
+
+
+def _of_rounding(gram: Products, coherent: Products, row: int) -> float:
+    """Return the coefficient that one rounding of all elements gives a direction, fitted as `_coefficient`
+    does.
+    """
+    own, along, other = float(gram[row, row]), coherent[:, row], _BESIDE.get(row, 0)
+    if other and gram[other, other] > 0:
+        share = float(gram[row, other] / gram[other, other])
+        along = along + abs(share) * coherent[:, other]
+        rest = own - share * float(gram[row, other])
+        own = rest if rest > own * _APART else 0.0
+    return float(along.max()) / own if own > 0 else math.inf
+
+
+def _beyond(gram: Products, coherent: Products, adam: Adam, count: int, alike: float = 1.0) -> set[int]:
+    """Return the directions that go beyond what rounding of Adam's constants and of the elements explains."""
+    left = np.eye(5)
+    left[0] = without(CORRECTED, left[0], gram, adam.lengths_in_float32(count))
+    rest = left @ gram @ left.T
+    beyond = set()
+    for row, limit in _limits(gram, coherent, adam).items():
+        value, error = _coefficient(rest, row, alike)
+        if abs(value) > limit + error:
+            beyond.add(row)
+    return beyond
 
 
 def judge_update(
@@ -111,13 +125,8 @@ def judge_update(
 ) -> tuple[list[Finding], list[Coefficient]]:
     """Return the faults of the update over all ranks' remainders, and the coefficients of the whole."""
     findings = _judge_moments(remainders, adams)
-    suspects = [one for one in remainders if one.worst > WORST_UP_TO or _is_whole(one, adams)]
-    rounded, exact = _uneven(remainders, adams)
-    if rounded:
-        where = where_of(rounded, exact - rounded, adams)
-        findings.append(Finding(LENGTH_UP_TO, f"bias correction rounded to float32 ({where})"))
-        suspects = [one for one in suspects if _place(one) not in rounded | exact and _is_whole(one, adams)]
-    if not suspects and not rounded:
+    suspects = [one for one in remainders if one.worst > WORST_UP_TO or _beyond_of(one, adams)]
+    if not suspects:
         suspects = _coherent(remainders, adams)
     for _ in range(MOST_FAULTS):
         if not suspects:
@@ -133,9 +142,8 @@ def _place(one: Remainder) -> Place:
     return one.parameter, one.rank
 
 
-def _is_whole(one: Remainder, adams: Mapping[str, Adam]) -> bool:
-    """Whether a part strays as a whole, and not because some of it was rounded to float32."""
-    return _strays(one.gram, adams[one.parameter], one.count, one.alike)
+def _beyond_of(one: Remainder, adams: Mapping[str, Adam]) -> set[int]:
+    return _beyond(one.gram, one.coherent, adams[one.parameter], one.count, one.alike)
 
 
 def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Remainder]:
@@ -145,7 +153,7 @@ def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> lis
     for some in (*of_ranks.values(), *of_groups.values(), remainders):
         of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
         for (_, count, adam), of_step in of_steps.items():
-            if _strays(_pooled(of_step), adam, count):
+            if _beyond(_pooled(of_step), _rounded(of_step), adam, count):
                 return list(some)
     return []
 
@@ -162,6 +170,10 @@ def _pooled(remainders: Iterable[Remainder]) -> Products:
     return sum((one.gram / one.alike for one in remainders), np.zeros((5, 5)))
 
 
+def _rounded(remainders: Iterable[Remainder]) -> Products:
+    return sum((one.coherent / one.alike for one in remainders), np.zeros((3, 5)))
+
+
 def _explained(gram: Products, row: int) -> float:
     """Return how much of the remainder a direction explains; eps inside the root has no factor."""
     own, along = float(gram[row, row]), float(gram[0, row])
@@ -174,14 +186,19 @@ def _name(
     suspects: Sequence[Remainder], remainders: Sequence[Remainder], adams: Mapping[str, Adam]
 ) -> tuple[Finding, set[Place]]:
     """Return the fault that explains most of the suspects, and which of them it explains."""
-    steps = {step: _pooled(some) for step, some in _grouped(suspects, lambda one: one.step).items()}
-    total = {
-        row: sum(_explained(gram, row) for gram in steps.values()) for row in (LENGTH, DECAY, EPS_INSIDE, EPS)
-    }
-    row = max(total, key=total.__getitem__)
+    of_steps = _grouped(suspects, lambda one: one.step)
+    steps = {step: _pooled(some) for step, some in of_steps.items()}
+    rows = {row for one in suspects for row in _beyond_of(one, adams)}
+    for some in of_steps.values():  # which only together stray
+        adam, count = adams[some[0].parameter], some[0].count
+        rows |= _beyond(_pooled(some), _rounded(some), adam, count) if not rows else set()
+    uneven = any(one.worst > WORST_UP_TO for one in suspects)
+    rows |= {EPS_INSIDE, EPS} if uneven else set()
+    total = {row: sum(_explained(gram, row) for gram in steps.values()) for row in sorted(rows)}
+    row = max(total, key=total.__getitem__, default=0)
     whole = sum(float(gram[0, 0]) for gram in steps.values())
     suspected = {_place(one) for one in suspects}
-    if total[row] < whole / 2 and any(one.worst > WORST_UP_TO for one in suspects):
+    if row == 0 or (total[row] < whole / 2 and uneven):
         where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
         size = max(_size(one.gram) for one in suspects)
         return Finding(size, f"updates other than Adam's ({where})"), suspected
@@ -246,7 +263,7 @@ def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -
 
 def _moment_strays(one: Remainder, adams: Mapping[str, Adam]) -> bool:
     share, error = _coefficient(one.moments, 1, one.alike, {})
-    return abs(share - within(share, (adams[one.parameter].beta2_in_float32,))) > BETA2_UP_TO + error
+    return abs(share - within(share, (adams[one.parameter].beta2_in_float32,))) > LEAST_SHARE + error
 
 
 def _coefficients(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Coefficient]:

@@ -13,6 +13,8 @@ UNIT_ROUNDOFF = 2.0**-24
 _POOLED_ELEMENTS = 64
 _PIECE = 1 << 16
 SMALLEST, TINY = 2.0**-149, 2.0**-126
+LEAST_SHARE = 1e-4
+"""The size from which on a difference can be a fault, as a share of its term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,14 @@ def errors_of(
     yardstick: Mapping[str, Tensor],
     truth: Mapping[str, Tensor],
     allowed: Mapping[str, float] | None = None,
+    counts_from: Mapping[str, float] | None = None,
+    roundings: int = 0,
 ) -> Errors:
     """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
 
-    allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own.
+    allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own. counts_from:
+    the absolute error of a tensor that counts, beside that of `roundings` roundings of all its elements
+    alike; a smaller one has a ratio of 1 at most, however lucky the yardstick is.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
@@ -127,9 +133,14 @@ def errors_of(
         roots[name] = (sums[1] / size).tolist()
     ours, yard, rounded = torch.stack(totals).sum(dim=0).tolist()
     median = statistics.median(root for _, root, _ in roots.values())
-    each = {}
+    each, counted = dict[str, float](), counts_from or {}
     for name, size in sizes.items():
         own, root, rounding = roots[name]
         pooled = (root * size + median * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
         each[name] = (own / max(pooled, rounding)) ** 2
-    return Errors(ours / max(yard, rounded), each)
+        if own**2 <= counted.get(name, 0.0) + roundings * rounding**2:
+            each[name] = min(1.0, each[name])
+    overall = ours / max(yard, rounded)
+    if ours <= sum(counted.get(n, 0.0) * size for n, size in sizes.items()) + roundings * rounded:
+        overall = min(1.0, overall)
+    return Errors(overall, each)

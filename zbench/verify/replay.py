@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zbench.verify.distance import SMALLEST, TINY, UNIT_ROUNDOFF
+from zbench.verify.distance import LEAST_SHARE, SMALLEST, TINY, UNIT_ROUNDOFF
 
 LENGTH, DECAY, EPS, EPS_INSIDE = range(1, 5)
 """Rows of `Remainder.gram` after the remainder itself: the update, the decay per unit of `weight_decay`, eps
@@ -30,9 +30,14 @@ Parts = dict[str, State]
 """A rank's part by `NAME@PLACE`, the place being anything that tells the parts of one parameter apart."""
 
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+WORST_UP_TO = 3.0
+"""Largest remainder of one element's update, in units of its rounding."""
 _CHUNK = 1 << 15  # elements whose float64 intermediates stay in a core's cache
 _SAMPLE = 1 << 17
 _UNITS = np.eye(5)
+CORRECTED = _UNITS[LENGTH] + _UNITS[EPS]
+"""What the second moments' bias correction acts on."""
+_DIGITS = 25  # half a unit in the last place of a float32 of [1/2, 1) is 2^-25
 _UNIT, _BFLOAT16 = UNIT_ROUNDOFF, 2.0**-8
 
 
@@ -95,8 +100,10 @@ class Remainder:
 
     count: the parameter's updates so far, this one included. gram [5, 5], moments [2, 2] float64: inner
     products of what remains (first) and `DIRECTIONS`; of second moments: the direction is another beta2, per
-    unit of 1 - beta2. worst, worst_moment: the largest remainder in units of its rounding. alike: how many
-    elements on average share one value, and so perhaps one rounding error.
+    unit of 1 - beta2. worst, worst_moment: the largest remainder in units of its rounding, or of a
+    share of the update too small for a fault. alike: how many
+    elements on average share one value, and so perhaps one rounding error. coherent [3, 5]: the products with
+    one rounding of all elements, in one direction, in that of their updates, or of the weights.
     """
 
     parameter: str
@@ -109,6 +116,7 @@ class Remainder:
     worst: float = 0.0
     worst_moment: float = 0.0
     alike: float = 1.0
+    coherent: Products = field(default_factory=lambda: np.zeros((3, 5)))
 
     def add(self, old: State, new: State, adam: Adam, rebuilt: bool, coarse: float) -> None:
         """Add a chunk's part, given as float64 copies, which are overwritten.
@@ -126,17 +134,22 @@ class Remainder:
         update = longest / denominator
         inside = longest.div_(square.add_(adam.eps).sqrt_().masked_fill_(still, math.inf)).sub_(update)
         decay = start * -adam.lr
-        rest = min((end - rounded for rounded in adam.ends(start, update)), key=lambda x: float(x.norm()))
+        lengths = adam.lengths_in_float32(self.count)
+        rests = (end - rounded for rounded in adam.ends(start, update))
+        rest = min(rests, key=lambda rest: _apart(rest, update, lengths))
+        half = torch.ldexp(torch.ones_like(end), torch.frexp(end)[1] - _DIGITS)
+        rounded = torch.stack([half, half * update.sign(), half * start.sign()])
         noise = start.abs_().add_(end.abs_()).mul_(_UNIT)
         noise.add_(update.abs(), alpha=4 * _UNIT + 2 * coarse).add_(TINY)
         noise.add_(denominator.reciprocal_(), alpha=(1 + adam.lr / first) * SMALLEST)  # of subnormal moments
+        least = update.abs().mul_(LEAST_SHARE / WORST_UP_TO).div_(noise).clamp_(min=1)
         eps = denominator.mul_(update).mul_(-adam.eps)
         rows = torch.stack([rest, update, decay, eps, inside]).mul_(noise.reciprocal_())
         gram = (rows @ rows.T).numpy()
         self.gram += gram
-        corrected = _UNITS[LENGTH] + _UNITS[EPS]  # what the second moments' bias correction acts on
-        left = _without(corrected, _UNITS[0], gram, adam.lengths_in_float32(self.count))
-        self.worst = max(self.worst, float((torch.from_numpy(left) @ rows).abs_().max()))
+        self.coherent += (rounded.mul_(noise) @ rows.T).abs_().numpy()
+        left = without(CORRECTED, _UNITS[0], gram, lengths)
+        self.worst = max(self.worst, float((torch.from_numpy(left) @ rows).abs_().div_(least).max()))
 
     def _add_moments(self, old: State, new: State, adam: Adam, coarse: float) -> None:
         before, square, gradient = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"], _gradient(old, new, adam)
@@ -150,7 +163,8 @@ class Remainder:
         self.moments += (rows @ rows.T).numpy()
         rounded = rows[1] * adam.beta2_in_float32  # of engines that round beta2 first, and 1 - beta2 with it
         left = rows[0] - rows[0].clamp(rounded.clamp(max=0), rounded.clamp(min=0))
-        self.worst_moment = max(self.worst_moment, float(left.abs_().max()))
+        least = rows[1].abs_().mul_(LEAST_SHARE / WORST_UP_TO).clamp_(min=1)
+        self.worst_moment = max(self.worst_moment, float(left.abs_().div_(least).max()))
 
 
 def replay(
@@ -205,10 +219,17 @@ def _gradient(old: State, new: State, adam: Adam) -> Tensor:
     return (new["exp_avg"].double() - adam.beta1 * _kept(old, new, "exp_avg")) / (1 - adam.beta1)
 
 
-def _without(direction: Products, left: Products, gram: Products, ways: tuple[float, ...]) -> Products:
+def without(direction: Products, left: Products, gram: Products, ways: tuple[float, ...]) -> Products:
     """Return a combination of rows without its share of another, as far as float32's rounding explains it."""
     own = float(direction @ gram @ direction)
     return left - within(float(left @ gram @ direction) / own, ways) * direction if own > 0 else left
+
+
+def _apart(rest: Tensor, update: Tensor, lengths: tuple[float, ...]) -> float:
+    """Return the norm of what is left of a remainder without what rounded bias corrections explain of it."""
+    square = float(update @ update)
+    share = within(float(rest @ update) / square, lengths) if square > 0 else 0.0
+    return float(rest.norm() if share == 0 else (rest - share * update).norm())
 
 
 def within(share: float, ways: tuple[float, ...]) -> float:

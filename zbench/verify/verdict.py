@@ -9,8 +9,10 @@ The error ratio is the largest of three: over all parameters, of the median para
 parameter stands out from the median one (`distance` says how each is taken, and why not by L2). The same is
 done with the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its
 own size, so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
-Where gradients are clipped, an error as large as that of torch's own norm is healthy: `clip_grad_norm_` adds
-up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million elements.
+A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of
+all elements alike, it does not count. Where gradients are clipped, an error as large as that of torch's own
+norm is healthy: `clip_grad_norm_` adds up in float32, and on a CPU that is 4e-5 off for an embedding of 4
+million elements.
 
 How well this separates, measured with a 3-layer MLP and GPTs of 2 to 8 layers over 6 to 30 steps: in some
 2,000 comparisons of honest implementations (other orders of summation, unfused Adam, plain attention) the
@@ -34,7 +36,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import TINY, Difference, Errors, compare, errors_of
+from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
 from zbench.verify.slope import slopes
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
@@ -139,13 +141,15 @@ def _weigh(
     def felt(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {n: value for n, value in values.items() if n not in noise} or dict(values)
 
-    clipping, exact = float(reference.clipping_error), reference.true_moments
+    clipping, exact, steps = float(reference.clipping_error), reference.true_moments, len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
-    allowed = {n: clipping * moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    errors = [errors_of(observed.parameters, plain.parameters, felt(reference.truth), allowed)]
+    sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
+    truth = felt(reference.truth)
+    errors = [errors_of(observed.parameters, plain.parameters, truth, *_healthy(sizes, clipping), steps)]
     if observed.moments and exact:
-        allowed = {n: clipping * float(t.square().mean().sqrt()) for n, t in exact.items() if t.numel()}
-        errors.append(errors_of(observed.moments, plain.moments, felt(exact), allowed))
+        sizes = {n: float(t.square().mean().sqrt()) for n, t in exact.items() if t.numel()}
+        allowed, least = _healthy(sizes, clipping)
+        errors.append(errors_of(observed.moments, plain.moments, felt(exact), allowed, least, steps))
     ratio = max(e.ratio for e in errors)
     verdict, worst = name_of(ratio), _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
@@ -157,6 +161,14 @@ def _weigh(
         )
         return "unchecked", ratio, worst, [warning]
     return verdict, ratio, worst, []
+
+
+def _healthy(sizes: Mapping[str, float], clipping: float) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the absolute errors that are healthy, and those that have no size, by a tensor's size."""
+    return (
+        {name: clipping * size for name, size in sizes.items()},
+        {name: LEAST_SHARE * size for name, size in sizes.items()},
+    )
 
 
 def name_of(ratio: float) -> VerdictName:

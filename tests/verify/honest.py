@@ -1,0 +1,209 @@
+"""Another implementation of a training, right or with a fault: torch's own Adam, in its other kernels.
+
+All ranks run in this process. What a rank of a trial observes goes to the verdict as in a trial.
+"""
+
+import importlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from tests.verify.runs import task
+from zbench.verify.evidence import Witness, adam_of
+from zbench.verify.plain_numerics import settings_of, torch_dtype
+from zbench.verify.plain_training import PlainRun, cast_module
+from zbench.verify.replay import Parts, Remainder, replay
+from zbench.verify.trajectory import Reference, Trajectory, digest
+from zbench.verify.verdict import Judgement, judge
+from zbench.workloads import seed_all
+
+KERNELS: dict[str, dict[str, bool]] = {
+    "for-loop": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+    "capturable": {"foreach": True, "capturable": True},
+    "compiled": {"foreach": True, "capturable": True},
+}
+
+
+@contextmanager
+def capturable_on_a_cpu() -> Iterator[None]:
+    """Let torch take the arithmetic of CUDA graphs on a CPU, which its own check refuses."""
+    name, module = "_get_capturable_supported_devices", importlib.import_module("torch.optim.adam")
+    before = getattr(module, name)
+    setattr(module, name, lambda *_, **__: ["cpu"])
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@cache
+def kernel(name: str) -> Callable[..., None]:
+    """Return torch's functional Adam, compiled or not."""
+    function = partial(adam, **KERNELS[name])
+    return torch.compile(function, dynamic=False) if name == "compiled" else function
+
+
+@dataclass
+class Run:
+    """One run of `of` by torch's kernel of this name. A subclass breaks something.
+
+    names: of the parameters. masters, moments: float32, by name. step: from 0.
+    """
+
+    of: PlainRun
+    kernel: str = "foreach"
+    drawn: int = 2
+    step: int = 0
+    masters: dict[str, Tensor] = field(default_factory=dict)
+    state: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.model = self.of.workload.make_model()
+        self.masters = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        kinds = ("exp_avg", "exp_avg_sq")
+        self.state = {n: {k: torch.zeros_like(p) for k in kinds} for n, p in self.masters.items()}
+        dtype = torch_dtype(self.of.spec.dtype)
+        cast_module(self.model, dtype, dtype)
+        self.adams = {name: adam_of(name, self.of.spec) for name in self.masters}
+
+    def gradients(self) -> tuple[dict[str, Tensor], list[list[float]]]:
+        """Return the averaged gradients in float32, as DDP adds them up, and the losses [rank][micro]."""
+        work, backwards = self.of.workload, self.of.accumulation.backwards
+        total: dict[str, Tensor] = {}
+        losses = []
+        for rank in reversed(range(work.world_size)):
+            losses.insert(0, [])
+            for micro in range(backwards):
+                seed_all(work.micro_seed(self.step, micro, rank), self.of.device)
+                loss = work.loss(self.model, work.batch(self.step, micro, rank))
+                (loss / backwards).backward()
+                losses[0].append(float(loss.detach()))
+            for name, parameter in self.model.named_parameters():
+                assert parameter.grad is not None
+                own = parameter.grad.float() / work.world_size
+                total[name] = total[name] + own if name in total else own
+                parameter.grad = None
+        return total, losses
+
+    def clip(self, gradients: dict[str, Tensor]) -> float:
+        if not self.of.spec.gradient_clipping:
+            return float("nan")
+        for name, gradient in gradients.items():
+            self.masters[name].grad = gradient
+        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.of.spec.gradient_clipping)
+        for master in self.masters.values():
+            master.grad = None
+        return float(norm)
+
+    @torch.no_grad()
+    def update(self, gradients: dict[str, Tensor]) -> None:
+        optimizer = self.of.spec.optimizer
+        settings = settings_of(optimizer, None)
+        assert settings.pop("bias_correction")
+        count = [torch.tensor(float(self.step)) for _ in self.masters]
+        states = list(self.state.values())
+        with capturable_on_a_cpu():
+            kernel(self.kernel)(
+                list(self.masters.values()), [gradients[n] for n in self.masters],
+                [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [], count,
+                decoupled_weight_decay=optimizer.name == "adamw", maximize=False, **settings,
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Round the masters into the model."""
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(self.masters[name])
+
+    def train(self) -> tuple[list[list[float]], float]:
+        """Run one step; return its losses and the norm."""
+        gradients, losses = self.gradients()
+        norm = self.clip(gradients)
+        self.update(gradients)
+        self.publish()
+        return losses, norm
+
+    def parts(self) -> Parts:
+        """Return copies of masters and moments."""
+        return {
+            f"{n}@0": {
+                "param": p.flatten().clone(),
+                **{k: v.flatten().clone() for k, v in self.state[n].items()},
+            }
+            for n, p in self.masters.items()
+        }
+
+    def observe(self) -> tuple[Trajectory, Witness]:
+        """Train, and return what an observer notes."""
+        losses, norms, digests, remainders = [], [], [], list[Remainder]()
+        first = {name: digest(value) for name, value in self.masters.items()}
+        gradients: dict[str, Tensor] = {}
+        for step in range(self.of.steps):
+            self.step = step
+            before = self.parts()
+            of_step, norm = self.train()
+            losses.append(of_step)
+            norms.append(norm)
+            digests.append([digest(value) for value in self.masters.values()])
+            if self.step == 0:
+                gradients = {n: s["exp_avg"] / (1 - self.adams[n].beta1) for n, s in self.state.items()}
+            if self.step in {0, 1, self.drawn, self.of.steps - 1}:
+                counts = dict.fromkeys(self.masters, self.step + 1)
+                remainders += replay(before, self.parts(), self.adams, counts, rank=0, step=self.step)
+        trajectory = Trajectory(
+            names=tuple(self.masters),
+            losses=torch.tensor(losses, dtype=torch.float64),
+            grad_norms=torch.tensor(norms, dtype=torch.float64),
+            digests=torch.tensor(digests, dtype=torch.int64),
+            parameters={name: value.clone() for name, value in self.masters.items()},
+            moments={name: s["exp_avg"].clone() for name, s in self.state.items()},
+        )
+        witness = Witness(self.adams, remainders, None, None, gradients, first, [], self.of.spec.dtype)
+        return trajectory, witness
+
+    def judged(self, reference: Reference) -> Judgement:
+        observed, witness = self.observe()
+        return judge(observed, reference, witness)
+
+
+RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
+
+
+def drawn_task(lot: random.Random) -> PlainRun:
+    """Return a small training that a lot chose: attention models, and MLPs."""
+    if lot.random() < 0.6:
+        options: dict[str, object] = {
+            "layers": lot.choice([1, 2, 3]),
+            "width": lot.choice([16, 32, 64]),
+            "heads": 2,
+            "vocabulary": 64,
+        }
+        model, steps = "gpt", lot.choice([1, 3, 8, 20])
+    else:
+        options = {"hidden": lot.choice([16, 64]), "vocabulary": 64}
+        model, steps = "mlp", lot.choice([1, 3, 8, 20])
+    workload: dict[str, object] = {
+        "model": model,
+        "options": options,
+        "sequence_length": 16,
+        "micro_batch_size": 2,
+    }
+    engine = {
+        "dtype": lot.choice(["float32", "float32", "bfloat16"]),
+        "gradient_clipping": lot.choice([0.0, 0.5, 1.0]),
+        "gradient_accumulation_steps": lot.choice([1, 2]),
+        "optimizer": {
+            "name": lot.choice(["adam", "adamw", "adamw"]),
+            "lr": lot.choice(RATES),
+            "weight_decay": lot.choice([0.0, 1e-2, 0.1]),
+        },
+    }
+    return task(workload, steps=steps, seed=lot.randrange(1 << 30), world_size=2, **engine)

@@ -1,0 +1,50 @@
+"""No right implementation is accused: torch's own kernels, on trainings that a lot chose.
+
+The soak draws its seed anew in each run and prints it; the suite's is fixed.
+"""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.verify.honest import Run, drawn_task
+from tests.verify.runs import reference
+
+ROWS = 2000
+
+
+def verdicts(seed: int, trainings: int, kernels: list[str]) -> Counter[str]:
+    """Return how often each verdict was given, with what accused ones say."""
+    lot, counts = random.Random(seed), Counter[str]()
+    print(f"seed {seed}")
+    for _ in range(trainings):
+        of = drawn_task(lot)
+        plain = reference(of)
+        for name in kernels:
+            found = Run(of, name, lot.randrange(of.steps)).judged(plain).correctness
+            accused = found.verdict in ("drifted", "wrong")
+            counts[f"{found.verdict} ({name}: {found.diagnosis})" if accused else found.verdict] += 1
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("seed", "trainings", "kernels"),
+    [
+        (3, 2, ["for-loop", "foreach", "capturable"]),
+        pytest.param(
+            random.randrange(1 << 30),
+            ROWS // 4,
+            ["for-loop", "foreach", "fused", "capturable"],
+            marks=[pytest.mark.soak, pytest.mark.timeout(20_000)],
+        ),
+        pytest.param(
+            random.randrange(1 << 30), 20, ["compiled"], marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
+        ),
+    ],
+    ids=["short", "soak", "compiled"],
+)
+def test_no_kernel_of_torch_is_accused(seed: int, trainings: int, kernels: list[str]) -> None:
+    counts = verdicts(seed, trainings, kernels)
+    print(counts)
+    assert counts.keys() <= {"identical", "equivalent", "unchecked"}
