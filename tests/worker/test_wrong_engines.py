@@ -44,7 +44,6 @@ def correctness(run_trial: RunTrial, name: str, *, device: str = "cpu", **engine
         ("longer_on_rank_1", "updates 0.1 % too long (rank 1's part)"),
         ("other_beta2", "beta2 0.99 instead of 0.999 (all parameters)"),
         ("eps_inside", "eps inside the root (all parameters)"),
-        ("decay_after", "weight decay after the update (all parameters)"),
         ("no_bias_correction", "no bias correction (all parameters)"),
     ],
 )
@@ -56,6 +55,15 @@ def test_a_fault_of_the_step_is_named(
     assert found.verdict in ("drifted", "wrong")
     assert found.diagnosis is not None
     assert found.diagnosis.startswith(diagnosis)
+
+
+@pytest.mark.parametrize(("decay", "verdict"), [(0.5, "drifted"), (0.01, "equivalent")])
+def test_decay_after_the_update_is_named_where_it_is_more_than_1e_4_of_it(
+    run_trial: RunTrial, decay: float, verdict: str
+) -> None:
+    found = correctness(run_trial, "decay_after", dtype="bfloat16", optimizer={"weight_decay": decay})
+    named = "weight decay after the update (all parameters)"
+    assert (found.verdict, found.diagnosis) == (verdict, named if verdict == "drifted" else None)
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ZeroesBuffers", (0, 1)), ("ZeroesBuffersOfRank1", (1,))])
