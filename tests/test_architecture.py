@@ -16,13 +16,14 @@ from zbench.spec.environments import WORKER_NEEDS
 
 PACKAGE = Path(__file__).parents[1] / "zbench"
 FILES = sorted(PACKAGE.rglob("*.py"))
-LEAVES = {"zbench", "zbench.errors", "zbench.gpus", "zbench.topology", "zbench.units"}
+LEAVES = {"zbench", "zbench.errors", "zbench.gpus", "zbench.private", "zbench.topology", "zbench.units"}
 TORCHS_SIGNATURE = "engine/adam/optimizer.py"  # CpuAdam takes what torch.optim.AdamW takes
 
 MAY_IMPORT = {  # package -> the packages below it
     "errors": set(),
     "units": set(),
     "gpus": set(),
+    "private": set(),
     "topology": set(),
     "spec": set(),
     "record": {"spec"},
@@ -238,7 +239,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "verify": 1537,
     "workloads": 717,
     "record": 1160,
-    "measure peers errors gpus topology units": 1010,
+    "measure peers errors gpus private topology units": 1080,
 }
 
 

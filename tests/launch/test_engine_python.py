@@ -133,8 +133,9 @@ def test_a_server_that_cannot_start_fails_its_trial_only(environments: Path, tmp
         executor.close()
 
 
-def test_environments_compile_their_extensions_apart(tmp_path: Path) -> None:
-    inherited = {"XDG_CACHE_HOME": str(tmp_path), "PATH": "/bin"}
+def test_environments_compile_their_extensions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    inherited = {"PATH": "/bin"}
     places = {
         server_environment(Path(name, "bin", "python"), inherited)["TORCH_EXTENSIONS_DIR"]
         for name in ("/old", "/new")

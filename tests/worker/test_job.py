@@ -1,6 +1,7 @@
 """What follows from a trial before it starts: its reference's key, threads, and how its ranks meet."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.nvml import Device, install
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError
 from zbench.job.calling import call, private_caches
-from zbench.job.failures import error_path, first_failure
+from zbench.job.failures import first_failure
 from zbench.job.jobs import RankJob, reference_key, threads_per_rank
 from zbench.worker.process import backend_for, device_of, set_threads, variables_of
 
@@ -137,24 +138,24 @@ def test_compiled_code_is_kept_in_a_private_folder_or_refused(
     variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
     private_caches()
     folder = Path(os.environ[variable])
-    assert folder.is_relative_to(tmp_path)
-    assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
-    for spoil in (lambda: folder.chmod(0o755), lambda: (folder.rmdir(), folder.symlink_to(tmp_path / "x"))):
-        spoil()
-        reported = tmp_path / "result"
-        assert call("builtins:print", lambda: None, (str(reported), 0)) == 1
-        failure = first_failure(str(reported), 1)
-        assert failure is not None
-        assert f"mode 0700 that is yours; remove it, or name another by {variable}" in failure.message
-        error_path(str(reported), 0).unlink()
-    monkeypatch.setenv(variable, str(tmp_path / "named"))
+    assert folder.is_relative_to(tmp_path / "zbench")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    monkeypatch.setenv(variable, "")
     private_caches()
-    assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    with pytest.raises(UsageError, match="is yours"):
-        private_caches()
+    assert Path(os.environ[variable]).parent == tmp_path, "this process's own temporary folder instead"
+    monkeypatch.setenv(variable, str(folder))
+    reported = tmp_path / "result"
+    assert call("builtins:print", lambda: None, (str(reported), 0)) == 1
+    failure = first_failure(str(reported), 1)
+    assert failure is not None
+    assert (
+        f"code that others put there would be run: remove it, or name another by {variable}"
+        in failure.message
+    )
+    assert os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"

@@ -1,15 +1,15 @@
 """Runs the target of a process with its job, and returns the exit status."""
 
-import contextlib
 import importlib
 import os
-import stat
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from zbench.errors import UsageError
 from zbench.job.failures import report
+from zbench.private import private_cache, private_directory
 
 
 def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
@@ -35,23 +35,19 @@ def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -
 def private_caches() -> None:
     """Keep the compiled code of torch and Triton, which is loaded and run, in folders of this user alone.
 
-    Torch's default is a fixed name in the temporary directory, which any other user could create first.
-    UsageError for a folder that others own, or may read or write.
+    Torch's default is a fixed name in the temporary directory, which any other user could create first. Where
+    the cache is not this user's alone, the code is kept in this process's own temporary directory, which ends
+    with the trial. UsageError for a folder that the user has named, and that others can reach.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zbench" / "compiled"
+    os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"  # torch keeps those elsewhere
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
-        folder = Path(os.environ.get(variable, ""))
-        if not folder.name or any(part.startswith("torchinductor_") for part in folder.parts):  # torch's own
-            folder = base / variable.split("_")[0].lower()
-            os.environ[variable] = str(folder)
-        with contextlib.suppress(OSError):  # where no folder can be made, whatever compiles says so
-            for each in (base, folder) if folder.parent == base else (folder,):
-                each.mkdir(0o700, parents=True, exist_ok=True)
-        if not os.path.lexists(folder):
+        named = Path(os.environ.get(variable, ""))
+        if named.name and not any(part.startswith("torchinductor_") for part in named.parts):  # torch's own
+            private_directory(named, f"remove it, or name another by {variable}")
             continue
-        about = folder.lstat()
-        if (about.st_uid, stat.S_IMODE(about.st_mode)) != (os.geteuid(), 0o700):
-            raise UsageError(
-                f"{folder}: code that others put there would be run: expected a folder of mode 0700 that is"
-                f" yours; remove it, or name another by {variable}"
-            )
+        kind = variable.split("_")[0].lower()
+        try:
+            folder = private_cache("compiled", kind)
+        except UsageError:
+            folder = Path(tempfile.mkdtemp(prefix=f"zbench-{kind}-"))
+        os.environ[variable] = str(folder)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
-from zbench.launch.revisions import cache_directory
+from zbench.launch.revisions import ENVIRONMENTS
+from zbench.private import cache_directory
 from zbench.record.store import LOGS, REFERENCES, TRACES, DirectoryLock, find_runs, is_inside, load_records
 
 
@@ -52,7 +53,7 @@ def _all(output_dir: Path) -> Iterator[CachedFolder]:
         yield from _folder("traces (`zbench run --trace` makes new ones)", run / TRACES, run)
         for log in _logs_of_good_repeats(run):
             yield from _folder("logs of a successful repeat", log, run)
-    for environment in sorted(cache_directory().glob("*/")):
+    for environment in sorted(cache_directory(ENVIRONMENTS).glob("*/")):
         yield from _folder("environment of a revision", environment, None)
 
 

@@ -24,10 +24,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from zbench.errors import UsageError, reason_of
+from zbench.private import private_cache
 
 _LOG_LINES = 12
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _MODULE = "zbench_shared_packages"
+
+ENVIRONMENTS = "environments"
+"""Where environments of revisions are kept, in zbench's cache."""
 
 _SHARING = '''\
 """Written by `zbench compare --paired`; see zbench/launch/revisions.py."""
@@ -123,12 +127,6 @@ def top_level() -> Path:
     return Path(git("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
 
 
-def cache_directory() -> Path:
-    """Return where environments of revisions are kept: `$XDG_CACHE_HOME/zbench/environments`."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "zbench" / "environments"
-
-
 def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
     """Write a revision's files (or these of them) into `target`; the repository itself is not touched."""
     done = git("-C", str(repository), "archive", "--format=tar", revision, *paths)
@@ -142,7 +140,7 @@ def _environment(revision: str, commit: str, repository: Path, tell: Callable[[s
     """Return the environment of a commit; build it if it is missing."""
     depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_SHARING}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
-    place = cache_directory() / f"{commit[:12]}-{key}"
+    place = private_cache(ENVIRONMENTS) / f"{commit[:12]}-{key}"
     if not (place / "complete").is_file():
         tell(f"installing {revision} ({commit[:12]})")
         shutil.rmtree(place, ignore_errors=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import nearest
+from zbench.private import private_cache
 
 OLDEST = (3, 11)
 WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
@@ -138,11 +139,12 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
         return "is not a working Python interpreter; name another"
 
 
-def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:
-    """Return an environment's directory of compiled extensions, in `$XDG_CACHE_HOME/zbench/extensions`."""
-    base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    name = hashlib.sha256(str(python).encode()).hexdigest()[:12]
-    return Path(base) / "zbench" / "extensions" / name
+def extensions_directory(python: Path) -> Path:
+    """Return an environment's directory of compiled extensions, in `$XDG_CACHE_HOME/zbench/extensions`.
+
+    UsageError if others can reach it.
+    """
+    return private_cache("extensions", hashlib.sha256(str(python).encode()).hexdigest()[:12])
 
 
 def with_environment(config: dict[str, Any], directory: str | None, place: Path | None) -> dict[str, Any]:

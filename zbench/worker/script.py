@@ -180,8 +180,9 @@ def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[s
     written = trial.engine.engine_python
     python = Path(sys.executable) if written is None else executable(written, base_dir)
     env["PATH"] = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
-    if written is not None:  # two versions of DeepSpeed would replace one another's extensions
-        env.setdefault("TORCH_EXTENSIONS_DIR", str(extensions_directory(python, env)))
+    if written is not None and "TORCH_EXTENSIONS_DIR" not in env:
+        # two versions of DeepSpeed would replace one another's extensions
+        env["TORCH_EXTENSIONS_DIR"] = str(extensions_directory(python))
     return env | {"OMP_NUM_THREADS": str(trial.run.threads_per_rank)}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch.revisions import cache_directory, installer, resolve_commit, version_of
+from zbench.launch.revisions import ENVIRONMENTS, installer, resolve_commit, version_of
 from zbench.launch.sampling import Sampler
+from zbench.private import cache_directory
 
 from .repositories import BACKEND, PROJECT, git
 
@@ -36,7 +37,7 @@ def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
         "assert u.find_spec('torch'); print(zbench.__file__)"
     )
     done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
-    assert done.stdout.startswith(str(cache_directory()))
+    assert done.stdout.startswith(str(cache_directory(ENVIRONMENTS)))
 
 
 def test_another_projects_revisions_run_with_this_zbench(

@@ -185,7 +185,7 @@ class WarmServer:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  read when the server fails
         self._process = subprocess.Popen(
             [*_command(python), str(theirs.fileno()), str(scratch), *modules],
-            env=server_environment(python, os.environ),
+            env=server_environment(python, os.environ) | own_temporary_directory(scratch),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
@@ -272,6 +272,17 @@ class WarmServer:
         return words[-1] if words else f"it ended with status {self._process.poll()}"
 
 
+def own_temporary_directory(scratch: Path) -> dict[str, str]:
+    """Return the variables that give a server and its ranks a temporary directory of their own.
+
+    torch includes precompiled headers, and loads code, from names below the temporary directory that another
+    user could take first. It reads these variables when it is imported.
+    """
+    folder = scratch / "tmp"
+    folder.mkdir(0o700, exist_ok=True)
+    return {"TMPDIR": str(folder), "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+
+
 def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables of a trial server; the running interpreter's name this zbench.
 
@@ -291,7 +302,9 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
         for name in _OF_ANOTHER_PYTHON:
             kept.pop(name, None)
         path = os.pathsep.join([str(python.parent), kept.get("PATH", os.defpath)])
-        return {"TORCH_EXTENSIONS_DIR": str(extensions_directory(python, inherited))} | kept | {"PATH": path}
+        if "TORCH_EXTENSIONS_DIR" not in kept:
+            kept["TORCH_EXTENSIONS_DIR"] = str(extensions_directory(python))
+        return kept | {"PATH": path}
     if _INSTALLED:
         return kept
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), kept.get("PYTHONPATH"))))}
