@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.engine import changes, disturbances, models
 from tests.engine.plain import Trajectory
-from zbench.engine import Engine, build_engine
+from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.policies import MultiBackward
 from zbench.spec.engine import EngineSpec
 
@@ -19,6 +19,17 @@ def engine_trajectory(
 ) -> Trajectory:
     """Return this rank's trajectory of a run; for `how` see `train`."""
     engine = build_engine(models.make(model_name), EngineSpec.model_validate(spec), group)
+    return train(engine, model_name, dist.get_rank(group), **how)
+
+
+def trajectory_with_gpu_sizes(
+    group: dist.ProcessGroup, model_name: str, spec: dict[str, Any], **how: Any
+) -> Trajectory:
+    """Return the same with the sizes that a GPU has by default: whole blocks are gathered."""
+    instruments = Instruments(device_type="cuda")
+    engine = build_engine(
+        models.make(model_name), EngineSpec.model_validate(spec), group, instruments=instruments
+    )
     return train(engine, model_name, dist.get_rank(group), **how)
 
 

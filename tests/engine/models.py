@@ -144,6 +144,49 @@ class Wandering(nn.Module):
         return self.last(h)
 
 
+class Part(nn.Module):
+    """A block: layers, a list of layers within, and one that only some steps use."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 40), nn.Linear(40, width)
+        self.several = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.sometimes = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, use: bool) -> Tensor:
+        x = x + self.down(torch.tanh(self.up(self.norm(x))))
+        for layer in self.several:
+            x = torch.tanh(layer(x))
+        return x + self.sometimes(x) if use else x
+
+
+class Stack(nn.Module):
+    """Blocks: called, called twice, computed again, not called but their layers; with tied, frozen and
+    bfloat16 weights, and one that is read from outside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(13, 24), nn.Linear(24, 7)
+        self.blocks = nn.ModuleList(Part() for _ in range(5))
+        self.blocks[3].up.weight = self.blocks[1].up.weight
+        self.blocks[2].down.requires_grad_(False)
+        self.blocks[0].sometimes.bfloat16()
+        for p in self.blocks[4].several.parameters():
+            p.requires_grad_(False)
+
+    def forward(self, x: Tensor, use: bool = True) -> Tensor:
+        h = torch.tanh(self.first(x))
+        narrow = self.blocks[0].sometimes
+        h = self.blocks[0](h, False) + narrow(h.to(narrow.weight.dtype)).to(h.dtype)
+        for _ in range(2):
+            h = self.blocks[1](h, use)
+        h = checkpoint(self.blocks[2], h, use, use_reentrant=False)
+        h = h + functional.linear(h, self.blocks[4].several[1].weight)
+        h = h + self.blocks[3].several[0](h) if use else self.blocks[3](h, use)
+        return self.last(self.blocks[4](h, True))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": Mlp,
     "wide": wide,
@@ -154,6 +197,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mixed": Mixed,
     "outside": Outside,
     "wandering": Wandering,
+    "stack": Stack,
     "spiky": Mlp,
 }
 
@@ -198,7 +242,7 @@ def loss(model: nn.Module, data: Batch) -> Tensor:
         return functional.mse_loss(model(data[0].to(dtype)).float(), data[1]) + 0.1 * model.penalty()
     outputs = (
         model(data[0].to(dtype), bool(data[2]))
-        if isinstance(model, Odd | Wandering)
+        if isinstance(model, Odd | Wandering | Stack)
         else model(data[0].to(dtype))
     )
     return functional.mse_loss(outputs.float(), data[1])

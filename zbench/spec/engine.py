@@ -103,7 +103,8 @@ class EngineSpec(SpecModel):
         "auto", description="When gradients are reduced; auto: boundary at stages 0 and 1, else backward."
     )
     reduce_bucket_size: ElementCount | None = Field(
-        None, description="Most elements in one gradient reduction. Missing: 5M, on a GPU 25M."
+        None,
+        description="Most elements in one gradient reduction. Missing: 5M; GPU: 25M, at stage 3 a block.",
     )
     allgather_bucket_size: ElementCount | None = Field(
         None, description="Elements in one parameter all-gather. Missing: those of a reduction."
@@ -112,7 +113,8 @@ class EngineSpec(SpecModel):
         None, description="Elements that one Adam call updates. Missing: 10M; all if all state is on the GPU."
     )
     prefetch_bucket_size: ElementCount | None = Field(
-        None, description="Elements gathered ahead of their use (stage 3). Missing: 2.5M, on a GPU 5M."
+        None,
+        description="Elements gathered ahead of their use (stage 3). Missing: 2.5M, on a GPU two groups.",
     )
     param_persistence_threshold: ElementThreshold = Field(
         10_000, description="Parameters of at most this many elements stay gathered (stage 3)."

@@ -25,7 +25,7 @@ SIZES = (300, 1024, 7)
 def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
     """Return a gatherer over one group for each parameter, in a world of one rank; none is whole."""
     groups = [GatherGroup((k,)) for k in reversed(range(len(SIZES)))]
-    layout = plan_layout(SIZES, groups, shards=1, block_size=512, bucket_size=1024)
+    layout = plan_layout(SIZES, groups, shards=1, block_size=512)
     shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
     infos = [ParamInfo(k, f"p{k}", nn.Parameter(torch.zeros(n)), 0) for k, n in enumerate(SIZES)]
     store = ShardedParameters(infos, shard, GroupPlan([torch.float32], groups), CPU, DeviceMemory(CPU), comm)

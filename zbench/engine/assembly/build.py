@@ -1,6 +1,7 @@
 """EngineSpec -> Engine: reads the stage table and puts the parts together."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,9 +29,10 @@ from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.parameters.deferred import forget_parts, whole_values
+from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
-from zbench.engine.partition import GatherGroup, Layout, plan_layout, split_layout
+from zbench.engine.partition import Layout, plan_layout, split_layout
 from zbench.engine.policies import Clip, Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment
@@ -123,7 +125,7 @@ class _Builder:
                 builder = self._parameter_builder()
                 plan = builder.groups(param_infos)
                 sizes = [t.parameter.numel() for t in param_infos]
-                layout, offloaded = split_layout(self._layout(sizes, plan.groups), offload_ratio)
+                layout, offloaded = split_layout(self._layout(sizes, plan), offload_ratio)
                 shard = self.stage.optimizer_state(layout, comm.rank)
                 memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
                 parameters = builder.store(param_infos, shard, plan)
@@ -174,12 +176,12 @@ class _Builder:
             self._sizes,
         )
 
-    def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
-        reduce = self._sizes.reduction
+    def _layout(self, sizes: Sequence[int], plan: GroupPlan) -> Layout:
+        reduce = self.spec.reduce_bucket_size or (sys.maxsize if plan.whole else self._sizes.reduction)
         gathers = acts(self.spec, ("engine", "allgather_bucket_size"))
         gather = self.spec.allgather_bucket_size if gathers else None
         block_size = min(reduce, gather or reduce)
-        return plan_layout(sizes, groups, shards=self.collectives.shards, block_size=block_size)
+        return plan_layout(sizes, plan.groups, shards=self.collectives.shards, block_size=block_size)
 
     def _schedule(
         self,

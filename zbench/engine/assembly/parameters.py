@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -14,19 +15,19 @@ from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.deferred import make_whole, whole_values
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
+from zbench.engine.parameters.grouping import GroupPlan, blocks_of, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
 from zbench.engine.parameters.leaves import LeafModules, find_leaves
 from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
-from zbench.engine.partition import GatherGroup, Layout
+from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, GradientSink
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout
 from zbench.engine.transport.agreement import Agreement
 from zbench.spec.engine import EngineSpec
 
-Plan = Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
-"""Lays parameters of these sizes and groups out."""
+Plan = Callable[[Sequence[int], GroupPlan], Layout]
+"""Lays parameters of these sizes out in groups."""
 
 
 class ParameterBuilder(ABC):
@@ -99,10 +100,14 @@ class ReplicatedBuilder(ParameterBuilder):
 class ShardedBuilder(ParameterBuilder):
     """Builds ShardedParameters: one store for the trained parameters, and one for the frozen ones."""
 
+    @cached_property
+    def _blocks(self) -> list[nn.Module]:
+        return blocks_of(self.model, self._sizes.block)
+
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
         leaves = find_leaves(self.model, self.spec.leaf_modules)
         threshold = self.spec.param_persistence_threshold
-        return module_groups(self.model, param_infos, self.dtype, threshold, leaves)
+        return module_groups(self.model, param_infos, self.dtype, threshold, leaves, self._blocks)
 
     def store(
         self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
@@ -120,10 +125,14 @@ class ShardedBuilder(ParameterBuilder):
 
     def frozen(self, members: Sequence[ParamInfo]) -> FrozenShards:
         plan = self.groups(members)
-        layout = self._plan_layout([t.parameter.numel() for t in members], plan.groups)
+        layout = self._plan_layout([t.parameter.numel() for t in members], plan)
         store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan, None)
-        window = self._sizes.prefetch
-        self._gatherer = Gatherer((self._store, store), window=window if self.spec.overlap_comm else 0)
+        sizes, overlaps = self._sizes, self.spec.overlap_comm
+        self._gatherer = Gatherer(
+            (self._store, store),
+            window=sizes.prefetch if overlaps else 0,
+            least=sizes.groups_ahead if overlaps else 0,
+        )
         return FrozenShards(store, self._gatherer)
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
@@ -131,7 +140,7 @@ class ShardedBuilder(ParameterBuilder):
         access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
         modules = find_leaves(self.model, self.spec.leaf_modules)
         leaves = LeafModules(modules, gatherer, param_infos, sink.absent)
-        hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves)
+        hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves, self._blocks)
         with ExitStack() as undo:
             undo.callback(hooks.remove)
             hooks.attach()

@@ -63,12 +63,12 @@ def check_not_traced() -> None:
 
 class Gatherer:
     """Gathers the groups of `stores` for use and releases them. Up to `window` elements of the groups that
-    are expected next are gathered ahead, or kept. `orders`: the order of use in the last region of each
-    outermost caller, with and without gradients.
+    are expected next are gathered ahead, or kept, and in any case the next `least` groups. `orders`: the
+    order of use in the last region of each outermost caller, with and without gradients.
     """
 
-    def __init__(self, stores: Sequence[ShardedParameters], *, window: int) -> None:
-        self.stores, self.window = stores, window
+    def __init__(self, stores: Sequence[ShardedParameters], *, window: int, least: int = 0) -> None:
+        self.stores, self.window, self.least = stores, window, least
         self.depth = 0
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
@@ -173,9 +173,10 @@ class Gatherer:
             return
         group.become(GroupState.IN_USE)
         self._trace.record(group, self._longest)
-        ahead = self._trace.ahead(self.window)
-        there = takewhile(lambda following: following.state is not GroupState.SHARDED, ahead)
-        if sum(following.numel for following in there) > self.window * _LOW:
+        ahead = self._trace.ahead(self.window, self.least)
+        there = list(takewhile(lambda following: following.state is not GroupState.SHARDED, ahead))
+        enough = sum(following.numel for following in there) > self.window * _LOW
+        if enough and len(there) >= self.least:
             return
         for following in ahead:
             if following.state is GroupState.SHARDED:
@@ -187,7 +188,7 @@ class Gatherer:
             return
         if group.state is GroupState.IN_USE:
             group.become(GroupState.WHOLE)
-        if group not in self._trace.ahead(self.window):
+        if group not in self._trace.ahead(self.window, self.least):
             self._drop(group)
 
     def absorb(self) -> None:
@@ -299,13 +300,15 @@ class GatherOrder:
             self.order.append(group)
         self.position += 1
 
-    def ahead(self, elements: int) -> Collection[ShardedGroup]:
-        """Return the groups that are expected next, each once, up to `elements` elements in total."""
+    def ahead(self, elements: int, least: int) -> Collection[ShardedGroup]:
+        """Return the groups that are expected next, each once: the first `least`, and others up to `elements`
+        elements in total.
+        """
         groups: dict[ShardedGroup, None] = {}
         for group in islice(self.order, self.position, None):
             if group not in groups:
                 elements -= group.extent.length
-                if elements < 0:
+                if elements < 0 and len(groups) >= least:
                     break
                 groups[group] = None
         return groups

@@ -1,6 +1,6 @@
 """Which parameters are stored, gathered and reduced together."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,12 +15,14 @@ from zbench.engine.partition import GatherGroup
 class GroupPlan:
     """How parameters are grouped in the flat layout.
 
-    dtypes: the dtype of each dtype group. resident: groups that stay gathered between steps, by index.
+    dtypes: the dtype of each dtype group. resident: groups that stay gathered between steps, by index. whole:
+    each group is one collective, if no size is asked for.
     """
 
     dtypes: list[torch.dtype]
     groups: list[GatherGroup]
     resident: frozenset[int] = frozenset()
+    whole: bool = False
 
 
 def replicated_groups(
@@ -46,15 +48,19 @@ def module_groups(
     param_infos: Sequence[ParamInfo],
     dtype: torch.dtype,
     threshold: int,
-    leaves: Container[nn.Module] = (),
+    leaves: Collection[nn.Module] = (),
+    blocks: Collection[nn.Module] = (),
 ) -> GroupPlan:
-    """Group parameters by the module that owns them, those below one of `leaves` by that; all of at most
-    `threshold` elements share one group.
+    """Group parameters by the module that owns them, those below one of `leaves` or of `blocks` by that (a
+    leaf in a block by the leaf); all of at most `threshold` elements share one group.
     """
     owner: dict[int, int] = {}
+    of_leaves = {id(p) for leaf in leaves for p in leaf.parameters()}
     for number, module in enumerate(model.modules()):
-        for p in module.parameters(recurse=module in leaves):
-            owner.setdefault(id(p), number)
+        is_leaf = module in leaves
+        for p in module.parameters(recurse=is_leaf or module in blocks):
+            if is_leaf or module not in blocks or id(p) not in of_leaves:
+                owner.setdefault(id(p), number)
     dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
     groups: list[GatherGroup] = []
     resident: set[int] = set()
@@ -65,7 +71,27 @@ def module_groups(
         small = _unless_empty(tuple(i for i in members if i not in set(large)), dtype_group)
         resident |= {len(groups)} if small else set()
         groups += small
-    return GroupPlan(dtypes, groups, frozenset(resident))
+    return GroupPlan(dtypes, groups, frozenset(resident), whole=bool(blocks))
+
+
+def blocks_of(model: nn.Module, most: int) -> list[nn.Module]:
+    """Return the entries of module lists that are gathered whole (a transformer's blocks): the outermost of
+    at most `most` elements that hold at most half of the model.
+    """
+    blocks: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    most = min(most, _elements(model) // 2)
+    for module in model.modules() if most else ():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside:
+            for entry in module.children():
+                if not isinstance(entry, nn.ModuleList | nn.ModuleDict) and 0 < _elements(entry) <= most:
+                    blocks.append(entry)
+                    inside.update(entry.modules())
+    return blocks
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def _unless_empty(members: tuple[int, ...], dtype_group: int) -> list[GatherGroup]:

@@ -1,6 +1,6 @@
 """What the engine attaches to a model: gradient hooks, state-dict hooks, and forwards that gather."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial, update_wrapper
 from types import MethodType
@@ -120,21 +120,29 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
 class GatheredForward:
     """The `forward` of a module: its groups stay gathered while it runs, whatever ends it.
 
-    A module without children, or a `leaf`, has them gathered when it begins; another, when it reads them. A
-    compiled module reads them unseen, and has them gathered when it begins.
+    A module without children, a `leaf` or a block has them gathered when it begins; another, when it reads
+    them. A compiled module reads them unseen, and has them gathered when it begins. block: it and the modules
+    below it, which have no such forward of their own.
     """
 
     def __init__(
-        self, module: nn.Module, number: int, gatherer: Gatherer, leaf: LeafModules | None = None
+        self,
+        module: nn.Module,
+        number: int,
+        gatherer: Gatherer,
+        *,
+        leaf: LeafModules | None = None,
+        block: Sequence[nn.Module] = (),
     ) -> None:
         self._was_set = "forward" in vars(module)
         self._set = module.forward
         self._module, self._number, self._gatherer = module, number, gatherer
         self._leaf = leaf
-        own = module._parameters
-        self._own = own if isinstance(own, WatchedParameters) else WatchedParameters({}, gatherer.touch)
-        self._groups = gatherer.groups_of(module.parameters() if leaf else module._parameters.values())
-        self._whole = leaf is not None or not any(True for _ in module.children())
+        owned = [m._parameters for m in block or (module,)]
+        self._watched = [parameters for parameters in owned if isinstance(parameters, WatchedParameters)]
+        own = (p for parameters in owned for p in parameters.values())
+        self._groups = gatherer.groups_of(module.parameters() if leaf else own)
+        self._whole = leaf is not None or bool(block) or not any(True for _ in module.children())
         self.closed = False
         update_wrapper(self, self._set)
         self.__code__ = type(self).__call__.__code__  # torch.export looks for it
@@ -155,7 +163,8 @@ class GatheredForward:
         watch = leaf.watch(self._module, (args, kwargs)) if leaf else None
         compiled = get_eval_frame_callback() is not None
         gatherer.enter(self._number)
-        self._own.held += compiled
+        for watched in self._watched if compiled else ():
+            watched.held += 1
         try:
             gatherer.begin_use(groups, gather=self._whole or compiled)
             outputs = self._inner(*args, **kwargs)
@@ -163,7 +172,8 @@ class GatheredForward:
             explain_torch_func(error)
             raise
         finally:
-            self._own.held -= compiled
+            for watched in self._watched if compiled else ():
+                watched.held -= 1
             try:
                 gatherer.end_use(groups)
             finally:
@@ -210,9 +220,10 @@ class GatherHooks(GradientHooks):
         model: nn.Module,
         gatherer: Gatherer,
         leaves: LeafModules,
+        blocks: Collection[nn.Module] = (),
     ) -> None:
         super().__init__(param_infos, accept, model, gatherer)
-        self._gatherer, self._leaves = gatherer, leaves
+        self._gatherer, self._leaves, self._blocks = gatherer, leaves, blocks
         self._owners: list[nn.Module] = []
         self._forwards: list[GatheredForward] = []
 
@@ -223,10 +234,21 @@ class GatherHooks(GradientHooks):
             if any(p is not None for p in module._parameters.values()):
                 module._parameters = WatchedParameters(module._parameters, gatherer.touch)
                 self._owners.append(module)
+        blocks = self._modules_of_blocks()
+        inside = {
+            below for block, modules_below in blocks.items() for below in modules_below if below != block
+        }
         for k, module in modules:
-            is_leaf = module in leaves.modules
-            if k == 0 or is_leaf or gatherer.groups_of(module._parameters.values()):
-                self._forwards.append(GatheredForward(module, k, gatherer, leaves if is_leaf else None))
+            leaf, block = leaves if module in leaves.modules else None, blocks.get(module, ())
+            owns = module not in inside and gatherer.groups_of(module._parameters.values())
+            if k == 0 or leaf or block or owns:
+                self._forwards.append(GatheredForward(module, k, gatherer, leaf=leaf, block=block))
+
+    def _modules_of_blocks(self) -> dict[nn.Module, list[nn.Module]]:
+        """Return the modules of each block, without those of leaf modules, which are gathered apart."""
+        of_leaves = {below for leaf in self._leaves.modules for below in leaf.modules()}
+        blocks = [block for block in self._blocks if block not in of_leaves]
+        return {block: [m for m in block.modules() if m not in of_leaves] for block in blocks}
 
     def after_backward(self) -> None:
         self._gatherer.release_all()

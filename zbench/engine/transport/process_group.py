@@ -80,7 +80,7 @@ def subgroup(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.
     backend = group._get_backend(device)
     make = partial(
         dist.new_group,
-        timeout=backend.options._timeout,
+        timeout=getattr(backend.options, "_timeout", None),  # a group that sends nothing has no options
         backend=backend.name(),
         device_id=device if device.type == "cuda" else None,
     )
