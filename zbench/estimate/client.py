@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
 
+from zbench.children import watch_parent
 from zbench.estimate.result import NotSimulated, SimulationOutcome
 from zbench.spec.trial import TrialSpec
 
@@ -67,7 +68,7 @@ class SimulatorProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", "from zbench.estimate.client import serve; serve()"],
+            [sys.executable, "-c", f"from zbench.estimate.client import serve; serve({os.getpid()})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -104,8 +105,11 @@ class SimulatorProcess:
         return self._process.stdin, self._process.stdout
 
 
-def serve() -> None:
-    """Run the loop of such a process until stdin ends. Output of the user's model goes to stderr."""
+def serve(parent: int) -> None:
+    """Run the loop of such a process until stdin, or the parent, ends. Output of the user's model goes to
+    stderr.
+    """
+    watch_parent(parent)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     gc.disable()  # collect after each simulation only: a collection during a step would change its peak

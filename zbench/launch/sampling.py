@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from zbench import gpus
+from zbench.children import bound
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
 from zbench.launch.revisions import Checkouts, Version, clean_environment
 from zbench.launch.room import Bytes, held_bytes
@@ -60,7 +61,7 @@ class _Sweep(Contender):
         try:
             with (self._place / "out").open("wb") as out, (self._place / "err").open("wb") as err:
                 return subprocess.Popen(
-                    self._command, stdout=out, stderr=err, cwd=self._place, env=environment
+                    bound(self._command), stdout=out, stderr=err, cwd=self._place, env=environment
                 )
         except OSError as error:  # it was there when the measurement began
             raise TrialsFailedError(

@@ -8,7 +8,6 @@ import time
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.005
 KILLED = 128
@@ -18,13 +17,6 @@ KILLED = 128
 def become_subreaper() -> None:
     """Have the kernel make this process the parent of every orphan below it (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent (thread) ends; end now if it has ended already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def reap(server: int, launcher: int, scratch: str) -> int:

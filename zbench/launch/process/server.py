@@ -26,9 +26,10 @@ from collections.abc import Sequence
 from multiprocessing import connection, reduction
 from typing import NoReturn
 
+from zbench.children import die_with_parent
 from zbench.job.calling import call
 from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
-from zbench.launch.process.reaper import become_subreaper, die_with_parent, end_children, reap
+from zbench.launch.process.reaper import become_subreaper, end_children, reap
 
 _STACKS_SIGNAL = signal.SIGUSR1
 _STACKS_SECONDS = 0.3

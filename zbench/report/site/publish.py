@@ -1,6 +1,7 @@
 """From runs to a site: a page of each run that is new or changed, then what all runs together show."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results, source_of
 from zbench.analysis.trials import RunResults
+from zbench.children import die_with_parent
 from zbench.errors import UsageError, ZbenchError
 from zbench.record.store import ENVIRONMENT, SPEC, TRIALS
 from zbench.report.html import page
@@ -63,7 +65,7 @@ def _made(runs: Sequence[_Run]) -> "Iterator[tuple[str, KeptRun] | UsageError]":
     if len(runs) < _MANY:
         yield from map(_Run.page, runs)
         return
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(initializer=die_with_parent, initargs=(os.getpid(),)) as pool:
         yield from pool.map(_Run.page, runs, chunksize=8)
 
 
