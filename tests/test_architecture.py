@@ -247,7 +247,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "app": 690,
     "cli": 2130,
     "report": 2686,
-    "analysis": 2400,
+    "analysis": 2240,
     "job": 320,
     "worker": 1400,
     "tune": 1161,

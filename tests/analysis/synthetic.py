@@ -12,6 +12,7 @@ from zbench.record.documents import sealed
 from zbench.record.record import (
     Correctness,
     Failure,
+    Heat,
     MemoryPeaks,
     Outcome,
     Record,
@@ -74,8 +75,14 @@ def record(
 
 
 def trial(steps: Sequence[float], **keywords: Any) -> list[Record]:
-    """Return one record a step time, as repeats of one configuration."""
-    return [record(step_s, repeat=i, **keywords) for i, step_s in enumerate(steps)]
+    """Return one record a step time, as repeats of one configuration beside an even yardstick."""
+    return [
+        replace(
+            record(step_s, repeat=i, **keywords),
+            heat=Heat(str(i), [step_s] * 3, machine={"compute": [0.01] * 3}, yardstick=1),
+        )
+        for i, step_s in enumerate(steps)
+    ]
 
 
 def results(records: Sequence[Record], name: str = "base", **source: Any) -> RunResults:

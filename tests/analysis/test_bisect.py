@@ -9,7 +9,8 @@ import pytest
 
 from zbench.analysis.bisect import SETTINGS, Fault, Finding, LikeGoodOrBad, bisect, fault_of, judged
 from zbench.analysis.compare import Comparison, PairedData, compare_runs
-from zbench.analysis.decision import Answer, Decision, Levels
+from zbench.analysis.decision import Answer, Decision, decide
+from zbench.analysis.evidence import Paired
 from zbench.analysis.measurement import Plan
 from zbench.analysis.paired import Control
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
@@ -68,7 +69,7 @@ def test_an_interrupted_search_goes_on() -> None:
 
 def compared(head: list[Record]) -> Comparison:
     """Return a comparison with GOOD whose step times were decided; the blocks are made up."""
-    found = compare_runs(results(GOOD), results(head, "head"), Settings(run_noise=0.001))
+    found = compare_runs(results(GOOD), results(head, "head"), Settings())
     blocks = {row.base.trial_id: (0.69, 0.7) for row in found.rows}
     return replace(found, paired=PairedData(blocks, Control(0.01, 0.0, 2), exact_only=False))
 
@@ -135,9 +136,9 @@ def test_only_the_fault_that_is_sought_counts(head: list[Record], fault: Fault, 
 
 def test_any_slowdown_that_is_sure_is_sought() -> None:
     """Whoever names BAD knows that it is slower; a comparison lets one percent pass."""
-    good, head = results(GOOD), results(trial([1.01 * step for step in STEPS]), "head")
+    evidence = Paired(tuple(0.01 + 0.001 * (-1) ** i for i in range(8)))
     sought, accepted = (
-        compare_runs(good, head, replace(settings, run_noise=0.0001)).rows[0].answer
+        decide({"x": (evidence, settings.margin("step_time"))}, settings.alpha)["x"].answer
         for settings in (SETTINGS, Settings(thresholds=PAIRED_THRESHOLDS))
     )
     assert (sought, accepted) == ("regression", "pass")
@@ -182,7 +183,7 @@ def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
 def likened(revision: float) -> Decision:
     """Return what is said of a revision whose blocks all differ alike, where BAD's all differ by 0.5."""
     data = {"trial": (revision,) * 8}, {"trial": (0.0,) * 16}
-    return LikeGoodOrBad({"trial": (0.5,) * 8}).decide(*data, Levels.single(ALPHA), {})["trial"]
+    return LikeGoodOrBad({"trial": (0.5,) * 8}).decide(*data, ALPHA, {})["trial"]
 
 
 @pytest.mark.parametrize(("revision", "said"), [(0.24, "pass"), (0.25, "inconclusive"), (0.26, "regression")])

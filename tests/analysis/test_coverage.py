@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from zbench.analysis import decision, paired
-from zbench.analysis.decision import Decision, Levels, Paired, RunNoise, Unpaired
+from zbench.analysis.decision import Decision
+from zbench.analysis.evidence import Paired, Stored
 from zbench.analysis.measurement import Plan
 from zbench.analysis.statistics import paired_estimate
 
@@ -53,9 +54,7 @@ def family_decisions(
     """Yield decided families of `size` comparisons; every comparison is slower by `effect`."""
     for start in range(count):
         rows = experiments(kind, size, blocks, effect, seed=1000 + start)
-        yield decision.decide(
-            {str(i): (Paired(tuple(row)), MARGIN) for i, row in enumerate(rows)}, Levels.single(0.01)
-        )
+        yield decision.decide({str(i): (Paired(tuple(row)), MARGIN) for i, row in enumerate(rows)}, 0.01)
 
 
 @pytest.mark.parametrize("kind", noise.KINDS)
@@ -108,6 +107,6 @@ def test_unpaired_power_and_level(effect: float, least: int, most: int) -> None:
     rng, alarms = np.random.default_rng(9), 0
     for _ in range(300):
         base, head = (tuple(rng.normal(centre, 0.01, 6).tolist()) for centre in (0.0, effect))
-        family = {"x": (Unpaired(base, head, RunNoise(0.01)), MARGIN)}
-        alarms += decision.decide(family, Levels.single(0.01))["x"].answer == "regression"
+        family = {"x": (Stored(base, head, 0.01), MARGIN)}
+        alarms += decision.decide(family, 0.01)["x"].answer == "regression"
     assert least <= alarms <= most

@@ -8,35 +8,21 @@ import pytest
 from scipy.stats import t
 
 from zbench.analysis import decision
-from zbench.analysis.decision import (
-    Decision,
-    Evidence,
-    Levels,
-    Paired,
-    RunNoise,
-    Unpaired,
-    needed_n,
-    noise_of_runs,
-)
+from zbench.analysis.decision import Decision
+from zbench.analysis.evidence import RESIDUAL, Evidence, Paired, Stored
 from zbench.analysis.measurement import Plan
-from zbench.analysis.statistics import (
-    RatioEstimate,
-    minimal_repeats,
-    paired_estimate,
-    pooled_spread,
-    unpaired_estimate,
-)
+from zbench.analysis.reasons import LEAST, needed_n
+from zbench.analysis.statistics import RatioEstimate, paired_estimate, unpaired_estimate
 
 MARGIN = math.log1p(0.02)
 
 
 LESS = 1 - 1e-9
 ALPHA = 0.01
-LEVELS = Levels.single(ALPHA)
 
 
-def one(evidence: Evidence, levels: Levels = LEVELS, margin: float = MARGIN) -> Decision:
-    return decision.decide({"x": (evidence, margin)}, levels)["x"]
+def one(evidence: Evidence, level: float = ALPHA, margin: float = MARGIN) -> Decision:
+    return decision.decide({"x": (evidence, margin)}, level)["x"]
 
 
 def around(centre: float, n: int, spread: float = 0.005) -> tuple[float, ...]:
@@ -50,7 +36,7 @@ def around(centre: float, n: int, spread: float = 0.005) -> tuple[float, ...]:
         (0.08, 12, "regression"),
         (MARGIN, 12, "inconclusive"),
         (-0.2, 12, "pass"),
-        (0.5, 6, "suspected"),  # the interval alone would alarm; the exact test cannot with 6 blocks
+        (0.5, 6, "regression"),
         (0.0, 8, "pass"),
     ],
 )
@@ -58,44 +44,27 @@ def test_three_answers(centre: float, n: int, answer: str) -> None:
     assert one(Paired(around(centre, n))).answer == answer
 
 
-KNOWN = RunNoise(math.log1p(0.001))
-
-
 @pytest.mark.parametrize(
     ("change", "spread", "answer"),
     [
-        (math.log(10), 0.003, "regression"),  # ten times as long: seen as green with three repeats a side
-        (math.log(10), 0.3, "suspected"),  # beyond 8 spreads nothing is left of it
-        (0.3, 0.003, "suspected"),
-        (0.0, 0.003, "pass"),
+        (0.1, 0.003, "regression"),
+        (0.1, 0.2, "inconclusive"),
+        (0.01, 0.003, "inconclusive"),
+        (-0.03, 0.003, "pass"),
     ],
 )
-def test_three_processes_a_side_show_what_is_beyond_noise(change: float, spread: float, answer: str) -> None:
-    found = one(Unpaired(around(0.0, 3, spread), around(change, 3, spread), KNOWN))
-    assert found.answer == answer
-    if answer == "suspected":
-        assert "--repeats" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("change", "answer"), [(0.0, "inconclusive"), (0.3, "suspected"), (0.6, "regression")]
-)
-def test_where_the_noise_between_runs_is_unknown_less_than_half_is_not_told(
-    change: float, answer: str
+def test_three_processes_a_side_show_what_is_beyond_their_noise_and_the_yardsticks(
+    change: float, spread: float, answer: str
 ) -> None:
-    found = one(Unpaired(around(0.0, 9, 0.003), around(change, 9, 0.003)))
+    found = one(Stored(around(0.0, 3, spread), around(change, 3, spread)))
     assert found.answer == answer
-    assert (answer == "regression") == ("the noise between runs is unknown" not in found.reason)
+    assert bool(found.reason) == (answer == "inconclusive")
 
 
-def test_ten_runs_of_one_version_tell_the_noise_between_runs() -> None:
-    levels = around(0.0, 12, 0.02)
-    noise = noise_of_runs([levels[:6], tuple(x + 0.5 for x in levels[6:])])
-    assert noise is not None
-    assert 0.02 < noise.spread < 0.04, "a change of level between them is not noise"
-    five = around(0.0, 6, 0.001), around(0.05, 6, 0.001)
-    assert one(Unpaired(*five, noise)).answer == "inconclusive", "5 % is within what runs differ by"
-    assert one(Unpaired(*five, RunNoise(0.001, 11))).answer == "regression"
+def test_what_lies_between_runs_is_in_the_error_however_many_repeats_there_are() -> None:
+    even = Stored((0.0, 0.001) * 50, (0.03, 0.031) * 50).estimate()
+    assert even.standard_error == pytest.approx(math.sqrt(2) * RESIDUAL, rel=0.01)
+    assert Stored((0.0, 0.001) * 50, (0.03, 0.031) * 50, 0.0).estimate().standard_error < 0.001
 
 
 @pytest.mark.parametrize("change", [0.0, 0.019, 0.05, 0.08])
@@ -108,7 +77,7 @@ def test_an_alarm_shares_alpha_over_the_family_and_a_pass_does_not() -> None:
     alarm = Paired(around(0.045, 8, 0.012))
     assert one(alarm).answer == "regression"
     family = {"alarm": (alarm, MARGIN)} | {str(i): (Paired(around(0.0, 8)), MARGIN) for i in range(9)}
-    found = decision.decide(family, Levels.single(0.01))
+    found = decision.decide(family, 0.01)
     assert found["alarm"].answer == "suspected"
     assert found["alarm"].p_value == pytest.approx(10 * one(alarm).p_value)
     assert all(found[str(i)].answer == "pass" for i in range(9))
@@ -129,7 +98,7 @@ def test_needed_number_settles_the_question_four_times_in_five() -> None:
 
 def test_what_was_decided_stays_and_an_alarm_counts_in_the_family() -> None:
     levels = Plan(8, 12).levels(0.01)
-    assert levels[8].alarm < levels[12].alarm < levels[12].exact == 0.01
+    assert levels[8] < levels[12] < 0.01
     first = decision.decide(
         {"a": (Paired(around(0.2, 8)), MARGIN), "b": (Paired(around(0.02, 8)), MARGIN)}, levels[8]
     )
@@ -149,58 +118,14 @@ def test_it_says_what_would_have_been_seen() -> None:
     assert 0.84 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.96
 
 
-def test_a_history_of_runs_counts_where_it_varies_more_than_the_processes_do() -> None:
-    base, head = around(0.0, 9, 0.01), around(0.3, 9, 0.01)
-    alone = unpaired_estimate(base, head)
-    least = 0.0001 * math.sqrt(2)  # what no number of processes gets below
-    assert Unpaired(base, head, RunNoise(0.0001, 11)).estimate() == replace(alone, floor=least)
-    found = Unpaired(base, head, RunNoise(0.05, 11)).estimate()
-    assert (found.log_ratio, found.degrees) == (alone.log_ratio, 11)
-    assert found.standard_error == found.floor == pytest.approx(0.05 * math.sqrt(2))
-
-
-HALF = math.log(1.5)
-
-
-def test_few_processes_must_exceed_eight_spreads_and_half() -> None:
-    noisy = Unpaired((-0.1, 0.0, 0.1), (0.9, 1.0, 1.2))
-    assert noisy.clear_margin(0.01) == pytest.approx(8 * pooled_spread(noisy.base, noisy.head))
-    assert Unpaired((0.0, 0.001, 0.002), (1.0, 1.001, 1.002)).clear_margin(0.01) == HALF
-    assert Unpaired((0.0,) * 5, (1.0,) * 5).clear_margin(0.01) == 0.0, "ranks can tell"
-    assert Paired((0.1,) * 2).clear_margin(0.01) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("levels", "degrees"),
-    [
-        ([[0.0, 0.1] * 5], 9),
-        ([[0.0, 0.1] * 4, [1.0, 1.1]], 8),
-        ([[0.0, 0.1] * 4, [1.0], [2.0]], 7),
-        ([[0.0, 0.1] * 4, [1.0]], None),
-        ([[float(level)] for level in range(12)], None),
-    ],
-)
-def test_the_noise_of_ten_runs_or_more_has_a_degree_less_for_each_level(
-    levels: list[list[float]], degrees: int | None
-) -> None:
-    found = noise_of_runs(levels)
-    assert (found and found.degrees) == degrees
-
-
 @dataclass(frozen=True)
 class Estimated:
-    """Evidence whose estimate is given, and with which every exact test agrees."""
+    """Evidence whose estimate is given."""
 
     found: RatioEstimate
 
     def estimate(self) -> RatioEstimate:
         return self.found
-
-    def exact_p(self, margin: float) -> float:
-        return 0.0
-
-    def clear_margin(self, alpha: float) -> float:
-        return 0.0
 
     def reversed(self) -> "Estimated":
         return Estimated(replace(self.found, log_ratio=-self.found.log_ratio))
@@ -212,19 +137,19 @@ def estimated(log_ratio: float) -> RatioEstimate:
 
 def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:
     alarm, quiet, other = Estimated(estimated(0.2)), Estimated(estimated(0.0)), Estimated(estimated(0.05))
-    levels = Levels(1.5 * estimated(0.05).p_above(MARGIN), 0.01, 0.01)
-    before = decision.decide({"a": (alarm, MARGIN)}, LEVELS)
+    level = 1.5 * estimated(0.05).p_above(MARGIN)
+    before = decision.decide({"a": (alarm, MARGIN)}, ALPHA)
     family = {"a": (quiet, MARGIN), "b": (other, MARGIN)}
-    assert decision.decide(family, levels, before)["b"].answer == "regression"
-    assert decision.decide(family, levels)["b"].answer == "suspected"
+    assert decision.decide(family, level, before)["b"].answer == "regression"
+    assert decision.decide(family, level)["b"].answer == "suspected"
 
 
 def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> None:
     evidence = Estimated(estimated(0.0))
     family = {str(i): (evidence, MARGIN) for i in range(10)}
-    found = decision.decide(family, LEVELS)["0"].detectable
-    assert found == one(evidence, Levels.single(0.001)).detectable
-    assert found != one(evidence, LEVELS).detectable
+    found = decision.decide(family, ALPHA)["0"].detectable
+    assert found == one(evidence, 0.001).detectable
+    assert found != one(evidence).detectable
 
 
 @pytest.mark.parametrize(
@@ -234,7 +159,7 @@ def test_the_noise_between_runs_is_blamed_where_it_is_more_than_half_of_the_erro
     floor: float, says: str
 ) -> None:
     found = RatioEstimate(MARGIN, 0.01, 20, 12, 12, paired=False, floor=floor)
-    assert says in one(Estimated(found), LEVELS).reason
+    assert says in one(Estimated(found)).reason
 
 
 def spread_out(n: int, spread: float) -> tuple[float, ...]:
@@ -260,38 +185,30 @@ def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_n
         error = math.sqrt(2) * math.hypot(spread / math.sqrt(n), noise)
         return quantiles(2 * n - 2) * error <= effect - MARGIN
 
-    expected = next(n for n in range(minimal_repeats(ALPHA), 1000) if narrow(n))
-    assert needed_n(found, MARGIN, LEVELS, 1) == expected
+    expected = next(n for n in range(LEAST, 1000) if narrow(n))
+    assert needed_n(found, MARGIN, ALPHA, 1) == expected
 
 
 def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
     slower, same = (paired_estimate([x + effect for x in spread_out(8, 0.03)]) for effect in (0.05, 0.0))
-    strict = Levels.single(ALPHA / 10)
-    assert needed_n(slower, MARGIN, LEVELS, 10) == needed_n(slower, MARGIN, strict, 1)
-    assert needed_n(same, MARGIN, LEVELS, 10) == needed_n(same, MARGIN, LEVELS, 1)
-    assert needed_n(same, MARGIN, LEVELS, 1) != needed_n(same, MARGIN, strict, 1)
+    strict = ALPHA / 10
+    assert needed_n(slower, MARGIN, ALPHA, 10) == needed_n(slower, MARGIN, strict, 1)
+    assert needed_n(same, MARGIN, ALPHA, 10) == needed_n(same, MARGIN, ALPHA, 1)
+    assert needed_n(same, MARGIN, ALPHA, 1) != needed_n(same, MARGIN, strict, 1)
 
 
 @pytest.mark.parametrize(("would", "needed"), [(1000, 1000), (1001, None)])
 def test_more_than_a_thousand_are_not_asked_for(would: int, needed: int | None) -> None:
     distance = quantiles(would - 1) * 0.1 / math.sqrt(would) * (1 + 1e-9)
     found = RatioEstimate(MARGIN + distance, 0.1 / math.sqrt(10), 9, 10, 10, paired=True)
-    assert needed_n(found, MARGIN, LEVELS, 1) == needed
-
-
-def test_what_three_processes_cannot_reach_names_the_number_that_decides() -> None:
-    values = spread_out(3, 0.1)
-    found = one(Unpaired(values, tuple(x + 0.1 for x in values), RunNoise(0.0)))
-    assert found.needed is not None
-    assert found.needed > 5
-    assert found.reason.endswith(f"--repeats {found.needed}")
-    at_the_margin = one(Unpaired(values, values, RunNoise(0.0)), LEVELS, margin=0.0)
-    assert at_the_margin.needed is None
-    assert at_the_margin.reason.endswith("at least 5 are needed: zbench sweep --resume RUN --repeats 5")
+    assert needed_n(found, MARGIN, ALPHA, 1) == needed
 
 
 def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:
-    block, process = one(Paired((0.1,))), one(Unpaired((0.0,), (0.1,), RunNoise(0.0)))
-    assert block.reason == "1 blocks cannot reach alpha 0.01; at least 7 are needed"
-    assert process.reason.startswith("1 processes a side cannot reach alpha 0.01; at least 5 are needed")
+    block, process = one(Paired((0.1,))), one(Stored((0.0,), (0.1,)))
+    assert block.reason == f"about {LEAST} blocks would decide"
+    assert (
+        process.reason
+        == f"about {LEAST} processes a side would decide: zbench sweep --resume RUN --repeats {LEAST}"
+    )
     assert (block.paired, process.paired) == (True, False)

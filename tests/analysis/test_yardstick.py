@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from zbench.analysis.compare import Comparison, compare_runs
-from zbench.analysis.decision import RESIDUAL, Levels, Unpaired, decide_over
+from zbench.analysis.decision import decide_over
+from zbench.analysis.evidence import Stored
 from zbench.analysis.settings import Settings
 from zbench.analysis.statistics import share_followed
 from zbench.record.record import Heat, Record
@@ -112,10 +113,10 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
 
     def answer(*changes: float) -> str:
         family = {
-            str(part): {"x": (Unpaired(base, tuple(b + change for b in base), RESIDUAL), 0.05)}
+            str(part): {"x": (Stored(base, tuple(b + change for b in base)), 0.05)}
             for part, change in enumerate(changes)
         }
-        return decide_over(family, Levels.single(0.01))["x"].answer
+        return decide_over(family, 0.01)["x"].answer
 
     missed = math.log1p(0.02)  # where repeats hardly vary; else it adds up with their error, as variances do
     beyond, within = 0.0505 + missed, 0.0495 - missed
@@ -129,17 +130,17 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
     ("head", "source", "why"),
     [
         (beside([0.0] * 5, version=2), {}, "another version (base 1, head 2)"),
-        (trial([1.0] * 5), {}, "three repeats of head"),
+        ([replace(one, heat=None) for one in trial([1.0] * 5)], {}, "three repeats of head"),
         (beside([0.0] * 2), {}, "three repeats of head"),
         (beside([0.0] * 5), {"facts": MACHINE | {"cpu": "Other CPU"}}, "another CPU"),
     ],
     ids=["version", "none", "two repeats", "cpu"],
 )
-def test_without_a_common_yardstick_one_message_says_why_and_runs_are_compared_as_before(
+def test_without_a_common_yardstick_one_message_says_why_and_what_to_do(
     head: list[Record], source: dict[str, Any], why: str
 ) -> None:
     found = compared(beside([0.0] * 5), head, **source)
     assert why in found.no_yardstick
     assert [why in line for line in texts.summary(found)].count(True) == 1
     assert found.rows[0].answer == "inconclusive"
-    assert "the noise between runs is unknown" in found.rows[0].step_time.reason
+    assert found.rows[0].step_time.reason.endswith("measure it paired: zbench compare --paired")

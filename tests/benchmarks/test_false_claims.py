@@ -21,7 +21,7 @@ STEPS, SLOWER = [0.1, 0.101, 0.099, 0.1, 0.1005], ("1.1", "1.25", "2")
 def compared(factor: float) -> Comparison:
     source = Source("run", facts={"machine": "one"})
     runs = [RunResults.of(source, trial([by * step for step in STEPS])) for by in (1.0, factor)]
-    return compare_runs(*runs, Settings(run_noise=0.01))
+    return compare_runs(*runs, Settings())
 
 
 @pytest.mark.parametrize(

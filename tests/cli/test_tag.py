@@ -33,7 +33,7 @@ def test_a_tag_names_a_run_everywhere(zbench, out):
     assert resolve_run("before", out).name == BASE_ID
     code, text, _ = zbench("tag")
     assert (code, text) == (0, f"before  example/{BASE_ID}\n")
-    assert zbench("compare", "before", HEAD_ID, "--run-noise", "1%")[0] == 0
+    assert zbench("compare", "before", HEAD_ID)[0] == 0
     assert zbench("compare", "before", BASE_ID)[0] == 2, "one run under two names"
     assert zbench("tag", "last", "a/b")[0] == 2
     assert zbench("tag", "last")[0] == 2
@@ -41,6 +41,6 @@ def test_a_tag_names_a_run_everywhere(zbench, out):
 
 def test_each_branch_has_its_baseline(zbench, out):
     assert zbench("compare", BASE_ID, "--save-baseline", "@feature/x")[0] == 0
-    assert zbench("compare", "@feature/x", HEAD_ID, "--run-noise", "1%")[0] == 0
+    assert zbench("compare", "@feature/x", HEAD_ID)[0] == 0
     assert zbench("compare", "@main", HEAD_ID)[0] == 2
     assert branch_baseline("feature/x") != branch_baseline("feature-x")

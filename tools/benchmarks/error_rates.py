@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tools.benchmarks import results
 from zbench.analysis import decision
 from zbench.analysis.bounds import bounds_of
-from zbench.analysis.decision import RESIDUAL, Decision, Levels, Paired, Unpaired, noise_of_runs
+from zbench.analysis.decision import Decision
+from zbench.analysis.evidence import RESIDUAL, Paired, Stored, over_part
 from zbench.analysis.measurement import Plan
 from zbench.analysis.paired import (
     BASE_FIRST,
@@ -37,17 +38,15 @@ Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, float, int], Floats]
 ALPHA = 0.01
 STORED_MARGIN, PAIRED_MARGIN = 0.05, 0.02
-NOISES, REPEATS, BETWEEN = (0.003, 0.02, 0.05), (3, 5, 7, 12), (0.0, 0.01, 0.03)
-EFFECTS = (0.0, 0.05, 0.08, 9.0)
-HISTORY = 10
+NOISES = (0.003, 0.02, 0.05)
 BETWEEN_PAIRS = 0.05
 """How far one pair of samples lies from the next, where they are taken in turns."""
 
-OVER_REPEATS, PARTS = (5, 7), {"compute": 0.01, "memory": 0.005, "meeting": 0.02}
+REPEATS, PARTS = (3, 5, 7), {"compute": 0.01, "memory": 0.005, "meeting": 0.02}
 """Repeats of runs beside a yardstick; the noise of each of its parts where a neighbour is beside one run."""
 OWN_SHARE = math.sqrt(1 / 17)
 """Share of a quotient's noise that is the yardstick's: a quarter of the step time's."""
-MISSED = math.sqrt(2) * RESIDUAL.spread
+MISSED = math.sqrt(2) * RESIDUAL
 ALWAYS = math.log1p(0.02)
 """What the yardstick misses of how far two runs lie apart: its standard deviation; the same in every pair."""
 
@@ -109,17 +108,6 @@ def label(found: Decision) -> str:
     return "faster" if found.faster else found.answer
 
 
-def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: int, between: float) -> str:
-    """Return the answer for two stored runs on a machine with ten earlier ones."""
-    runs = KINDS[kind](rng, noise, (HISTORY + 2) * n).reshape(HISTORY + 2, n)
-    runs += rng.normal(0, between, HISTORY + 2)[:, None]
-    known = noise_of_runs([np.mean(runs[2:], axis=1).tolist()])
-    base, head = runs[0].tolist(), (runs[1] + math.log1p(effect)).tolist()
-    evidence = Unpaired(tuple(base), tuple(head), known)
-    family = {"x": (evidence, math.log1p(STORED_MARGIN))}
-    return label(decision.decide(family, Levels.single(ALPHA))["x"])
-
-
 def over_yardstick(
     rng: np.random.Generator, kind: str, effect: float, noise: float, n: int, between: float
 ) -> str:
@@ -131,14 +119,14 @@ def over_yardstick(
     base, head = KINDS[kind](rng, noise * math.sqrt(1 - OWN_SHARE**2), 2 * n).reshape(2, n)
     head += math.log1p(effect) + (rng.normal(0, between) if between == MISSED else between)
     loaded = rng.integers(2)
-    plain = Unpaired(tuple(base.tolist()), tuple(head.tolist()), RESIDUAL)
+    plain = Stored(tuple(base.tolist()), tuple(head.tolist()))
     family = {PLAIN: {"x": (plain, math.log1p(STORED_MARGIN))}}  # as if no load slowed it: it objects least
     for part, beside in PARTS.items():
         own = rng.normal(0, noise * OWN_SHARE, (2, n))
         own[loaded] += rng.normal(0, beside, n) * (between == MISSED)
-        evidence = decision.over_part((base.tolist(), head.tolist()), own.tolist())
+        evidence = over_part((base.tolist(), head.tolist()), own.tolist())
         family[part] = {"x": (evidence, math.log1p(STORED_MARGIN))}
-    return label(decision.decide_over(family, Levels.single(ALPHA))["x"])
+    return label(decision.decide_over(family, ALPHA)["x"])
 
 
 def ranked(rng: np.random.Generator, kind: str, setting: str, noise: float, n: int) -> str:
@@ -189,16 +177,10 @@ def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, 
     return label(found["x"])
 
 
-def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
-    """Return every cell of the stored comparison; drift within a run belongs to the paired one."""
-    settings = itertools.product(("normal", "bimodal"), EFFECTS, NOISES, REPEATS, BETWEEN)
-    return [RateCell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
-
-
 def over_yardstick_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     """Return every cell of the stored comparison beside a yardstick."""
     effects, between = (0.0, 0.05, 0.08, 0.1, 0.25), (0.0, MISSED, ALWAYS)
-    settings = itertools.product(("normal", "bimodal"), effects, NOISES, OVER_REPEATS, between)
+    settings = itertools.product(("normal", "bimodal"), effects, NOISES, REPEATS, between)
     return [RateCell(*s, Counter(over_yardstick(rng, *s) for _ in range(draws))) for s in settings]
 
 
@@ -250,7 +232,6 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(14)
     by_pairs, by_turns = (paired_cells(given.draws, rng, in_turns=in_turns) for in_turns in (False, True))
-    by_runs = stored_cells(given.draws, rng)
     by_yardstick = over_yardstick_cells(given.draws, np.random.default_rng(15))
     text = "\n\n".join(
         [
@@ -262,16 +243,12 @@ def main() -> None:
             false_table(by_turns, PAIRED_MARGIN, given.draws),
             "### Paired, in turns: true answers (power), normal noise",
             power_table(by_turns, given.draws, [PLAN.most]),
-            f"### Stored: margin {STORED_MARGIN:.0%}, {HISTORY} earlier runs; false answers",
-            false_table(by_runs, STORED_MARGIN, given.draws),
-            "### Stored: true answers (power), normal noise, none between runs",
-            power_table(by_runs, given.draws, REPEATS),
             f"### Stored, over the machine's yardstick: margin {STORED_MARGIN:.0%}; false answers",
             false_table([c for c in by_yardstick if c.between != ALWAYS], STORED_MARGIN, given.draws),
             "### The same where every head seems 2 % slower than it is; false answers",
             false_table([c for c in by_yardstick if c.between == ALWAYS], STORED_MARGIN, given.draws),
             "### Stored, over the machine's yardstick: true answers (power), normal noise",
-            power_table(by_yardstick, given.draws, OVER_REPEATS),
+            power_table(by_yardstick, given.draws, REPEATS),
             "### Ranking: a best among equals",
             ranking_table(given.draws, rng),
         ]

@@ -16,23 +16,26 @@ from typing import Literal
 
 from zbench.analysis import statistics
 from zbench.analysis.compare import Comparison
-from zbench.analysis.decision import Answer, Decision, Levels, Paired, RunNoise, Unpaired, claim_p
+from zbench.analysis.decision import Answer, Decision
+from zbench.analysis.evidence import Paired, Stored
 from zbench.analysis.paired import Blocks
 from zbench.analysis.rows import Row
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.record.summary import is_incorrect
 
-_SIDE_BY_SIDE = RunNoise(0.0)
-"""A block holds GOOD's time beside the other's, so what the machine did from one to the next is in none."""
+_SIDE_BY_SIDE = 0.0
+"""The shift between two series of blocks: a block holds GOOD's time beside the other's, so what the machine
+did from one to the next is in none.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LikeGoodOrBad:
     """The question of one search. bad: BAD's blocks against GOOD, of each configuration that became slower.
 
-    Both tests of a claim are those of a comparison: Student's t and an exact one. "Like BAD" is tested by the
-    revision's own blocks (against GOOD, margin 0); "like GOOD" by Welch's test and the rank test of its
-    blocks against BAD's, so that BAD's error counts, too.
+    Both claims are tested as in a comparison, by Student's t. "Like BAD" is tested by the revision's own
+    blocks (against GOOD, margin 0); "like GOOD" by its blocks against BAD's, so that BAD's error counts,
+    too.
     """
 
     bad: Blocks
@@ -41,7 +44,7 @@ class LikeGoodOrBad:
         self,
         differences: Blocks,
         replicates: Blocks,
-        levels: Levels,
+        level: float,
         before: Mapping[str, Decision],
     ) -> dict[str, Decision]:
         """Return, for each configuration of `bad`: `regression` for like BAD, `pass` for like GOOD."""
@@ -49,23 +52,23 @@ class LikeGoodOrBad:
         seen = {
             name: Paired(differences[name], replicates[name]) for name in self.bad if differences.get(name)
         }
-        p_values = statistics.holm([claim_p(revision, 0.0, levels) for revision in seen.values()])
+        p_values = statistics.holm([one.estimate().p_above(0.0) for one in seen.values()])
         answers = {
-            name: self._answer(name, revision, p, levels)
+            name: self._answer(name, revision, p, level)
             for (name, revision), p in zip(seen.items(), p_values, strict=True)
         }
         return answers | settled
 
-    def _answer(self, name: str, revision: Paired, p_good: float, levels: Levels) -> Decision:
+    def _answer(self, name: str, revision: Paired, p_good: float, level: float) -> Decision:
         estimate = revision.estimate()
         middle = math.fsum(self.bad[name]) / len(self.bad[name]) / 2
-        faster_than_bad = Unpaired(revision.differences, self.bad[name], _SIDE_BY_SIDE)
+        faster_than_bad = Stored(revision.differences, self.bad[name], _SIDE_BY_SIDE)
         answer: Answer = "inconclusive"
-        if p_good <= levels.alarm and estimate.log_ratio > middle:
+        if p_good <= level and estimate.log_ratio > middle:
             answer = "regression"
-        elif claim_p(faster_than_bad, 0.0, levels) <= levels.passing and estimate.log_ratio < middle:
+        elif faster_than_bad.estimate().p_above(0.0) <= level and estimate.log_ratio < middle:
             answer = "pass"
-        low, high = estimate.interval(levels.passing)
+        low, high = estimate.interval(level)
         return Decision(
             answer, estimate.log_ratio, low, high, middle, p_good,
             estimate.n_base, estimate.n_head, paired=True,

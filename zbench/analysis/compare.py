@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zbench.analysis import decision, trials
-from zbench.analysis.decision import RESIDUAL, Decision, Evidence, Levels, RunNoise, Unpaired
+from zbench.analysis.decision import Decision, Family
+from zbench.analysis.evidence import Stored, over_part
 from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
@@ -105,19 +106,13 @@ class Comparison:
         return ExitCode.PASS
 
 
-def compare_runs(
-    base: RunResults,
-    head: RunResults,
-    settings: Settings,
-    noise: Mapping[str, RunNoise] | None = None,
-) -> Comparison:
-    """Compare two stored runs, measured at different times: unpaired.
+def compare_runs(base: RunResults, head: RunResults, settings: Settings) -> Comparison:
+    """Compare two stored runs, measured at different times, with the machine's yardstick.
 
-    Each repeat is divided by each part of the machine's yardstick in its own heat, as far as the repeats may
-    follow that part. An answer needs the agreement of all parts and of the time itself. Without a yardstick
-    the machine's noise between runs widens the intervals. noise: that of earlier runs, by base's trial id.
-    `settings.run_noise` replaces both.
-    IncomparableError if the machines are unlike (unless `settings.across`) or no configuration is in both.
+    Each repeat is divided by each part of the yardstick in its own heat, as far as the repeats may follow
+    that part. An answer needs the agreement of all parts and of the time itself. Without a yardstick
+    nothing is said of time but that it is to be measured paired. IncomparableError if the machines are
+    unlike (unless `settings.across`) or no configuration is in both.
     """
     unlike = unlike_machines(base, head)
     if unlike and not settings.across:
@@ -127,12 +122,11 @@ def compare_runs(
         )
     pairs = {pair[0].trial_id: pair for pair in match_trials(base.trials, head.trials).pairs}
     gaps = {name: _yardstick_gap(base.source, head.source, pair) for name, pair in pairs.items()}
-    if settings.run_noise is not None:
-        gaps = dict.fromkeys(gaps, "--run-noise states the noise between the runs")
-    decisions = _stored_decisions(pairs, gaps, settings, noise or {})
-    for name, answer in decisions.items():
-        if gaps[name] and (reason := trials.doubt(*pairs[name])):
-            decisions[name] = decision.doubted(answer, reason)
+    beside = {name: pair for name, pair in pairs.items() if not gaps[name]}
+    decisions = _stored_decisions(beside, settings)
+    for name, pair in pairs.items():
+        if gaps[name] and all(trials.step_logs(trial) for trial in pair):
+            decisions[name] = _refused(pair, settings)
     why = next((gap for name, gap in gaps.items() if gap and name in decisions), "")
     return replace(build(base, head, settings, decisions, unlike=unlike), no_yardstick=why)
 
@@ -171,28 +165,30 @@ def build(
     )
 
 
-def _stored_decisions(
-    pairs: Mapping[str, Pair], gaps: Mapping[str, str], settings: Settings, noise: Mapping[str, RunNoise]
-) -> dict[str, Decision]:
-    """Return the decisions by base's trial id: over all parts of the yardstick, if no trial lacks it."""
-    margin = settings.margin("step_time")
-    beside = {
-        name: [trials.turn_logs(trial) for trial in pairs[name]] for name, gap in gaps.items() if not gap
-    }
-    family: dict[str, tuple[Evidence, float]] = {
-        name: (evidence, margin)
-        for name, pair in pairs.items()
-        if (evidence := _stored_evidence(pair, settings, noise.get(name))) is not None
-    }
-    parts = {}
-    for part in next(iter(beside.values()), [{PLAIN: ()}])[0]:
-        parts[part] = family | {name: (_beside(part, *sides), margin) for name, sides in beside.items()}
-    return decision.decide_over(parts, Levels.single(settings.alpha))
+def _stored_decisions(pairs: Mapping[str, Pair], settings: Settings) -> dict[str, Decision]:
+    """Return the decisions by base's trial id, over all parts of the yardstick and by the plain time."""
+    logs = {name: [trials.turn_logs(trial) for trial in pair] for name, pair in pairs.items()}
+    if not logs:
+        return {}
+    margin, parts = settings.margin("step_time"), dict[str, Family]()
+    for part in next(iter(logs.values()))[0]:
+        parts[part] = {name: (_beside(part, *sides), margin) for name, sides in logs.items()}
+    return decision.decide_over(parts, settings.alpha)
 
 
-def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Unpaired:
+def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Stored:
     own = (base[PLAIN], head[PLAIN])
-    return Unpaired(*own, RESIDUAL) if part == PLAIN else decision.over_part(own, (base[part], head[part]))
+    return Stored(*own) if part == PLAIN else over_part(own, (base[part], head[part]))
+
+
+def _refused(pair: Pair, settings: Settings) -> Decision:
+    """Return the estimate of two runs without a common yardstick: no number of repeats makes it an answer."""
+    base, head = (trials.step_logs(trial) for trial in pair)
+    family = {"": (Stored(base, head), settings.margin("step_time"))}
+    what = "two stored runs without a common yardstick do not show what the machine did between them"
+    return decision.refused(
+        decision.decide(family, settings.alpha)[""], f"{what}; measure it paired: zbench compare --paired"
+    )
 
 
 def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
@@ -211,17 +207,6 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
         )
         return f"it has another version ({each}); measure both with one version of zbench"
     return ""
-
-
-def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> Unpaired | None:
-    """Return the step times of the undisturbed repeats, or of all repeats if a side has too few."""
-    doubtful = bool(trials.doubt(*pair))
-    base, head = (trials.step_logs(trial, None if doubtful else trials.quiet(trial)) for trial in pair)
-    if not base or not head:
-        return None
-    if settings.run_noise is not None:
-        noise = RunNoise(math.log1p(settings.run_noise))
-    return Unpaired(base, head, noise)
 
 
 def unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:

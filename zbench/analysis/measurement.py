@@ -10,12 +10,13 @@ from typing import Protocol
 
 from zbench.analysis import compare, decision, paired
 from zbench.analysis.compare import Comparison
-from zbench.analysis.decision import Decision, Levels, Paired
+from zbench.analysis.decision import Decision
+from zbench.analysis.evidence import Paired
 from zbench.analysis.group_sequential import nominal_levels
 from zbench.analysis.paired import Blocks, Order, Side
+from zbench.analysis.reasons import LEAST
 from zbench.analysis.rows import match_trials
 from zbench.analysis.settings import Settings
-from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import IncomparableError, OutOfTimeError, UsageError
 from zbench.record.record import Record
@@ -45,27 +46,28 @@ Sample = Mapping[str, float]
 """Trial id (base's) -> mean step in seconds, of the trials that finished."""
 
 
-Question = Callable[[Blocks, Blocks, Levels, Mapping[str, Decision]], dict[str, Decision]]
-"""What a measurement is to decide: takes the differences and replicates of all blocks so far, the levels of
+Question = Callable[[Blocks, Blocks, float, Mapping[str, Decision]], dict[str, Decision]]
+"""What a measurement is to decide: takes the differences and replicates of all blocks so far, the level of
 this look, and the decisions of the look before, of which what was decided stays. Returns the decisions by
 base's trial id.
 """
 
 
 def within_margin(
-    margin: float, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
+    margin: float, differences: Blocks, replicates: Blocks, level: float, before: Mapping[str, Decision]
 ) -> dict[str, Decision]:
     """Decide a comparison's question, all configurations as one family: is head slower by more than `margin`?
 
     margin: a logarithm. See `Question` for the rest.
     """
     family = {name: (Paired(values, replicates[name]), margin) for name, values in differences.items()}
-    return decision.decide(family, levels, before)
+    return decision.decide(family, level, before)
 
 
 _LOOK_EVERY = 4
 """Blocks from one look at the data to the next: each look costs the last one a little of its level."""
 
+MOST_BLOCKS = 40
 _BLOCK, _CONTROL = 4, 2
 """Samples of a block, and of base against itself at either end."""
 
@@ -86,26 +88,21 @@ class Plan:
         """Say whether nothing is to be timed."""
         return self.most == 0
 
-    def levels(self, alpha: float) -> dict[int, Levels]:
-        """Return the levels of each look by its number of blocks."""
+    def levels(self, alpha: float) -> dict[int, float]:
+        """Return the level of each look by its number of blocks."""
         looks = tuple(sorted({*range(self.least, self.most, _LOOK_EVERY), self.most}))
-        return {n: Levels(x, x, alpha) for n, x in zip(looks, nominal_levels(looks, alpha), strict=True)}
+        return dict(zip(looks, nominal_levels(looks, alpha), strict=True))
 
 
-def check_plan(plan: Plan, alpha: float) -> None:
-    """Raise UsageError for a plan that cannot answer: too few blocks for alpha, or too many."""
-    least = minimal_pairs(alpha)
+def check_plan(plan: Plan) -> None:
+    """Raise UsageError for a plan that cannot answer: too few blocks, or too many."""
     if plan.most < plan.least:
         raise UsageError(f"--blocks: expected MIN:MAX with MIN at most MAX, got {plan.least}:{plan.most}")
-    if plan.exact_only:
-        return
-    if plan.least < least:
+    if not plan.exact_only and not LEAST <= plan.least <= plan.most <= MOST_BLOCKS:
         raise UsageError(
-            f"--blocks: {plan.least} blocks cannot reach alpha {alpha:g}, whatever they measure; at least "
-            f"{least} are needed (or a larger --alpha, or 0 blocks for exact figures and verdicts only)"
+            f"--blocks: expected {LEAST} to {MOST_BLOCKS} blocks, or 0 for exact figures and verdicts only,"
+            f" got {plan.least}:{plan.most}; fewer show too little of the noise"
         )
-    if plan.most > MAX_EXACT_PAIRS:
-        raise UsageError(f"--blocks: expected at most {MAX_EXACT_PAIRS} blocks, got {plan.most}")
 
 
 class PairedMeasurement:
@@ -175,9 +172,9 @@ class PairedMeasurement:
                     break
         return decisions
 
-    def _look(self, levels: Levels, before: Mapping[str, Decision]) -> dict[str, Decision]:
+    def _look(self, level: float, before: Mapping[str, Decision]) -> dict[str, Decision]:
         seen = {name: blocks for name, blocks in self._differences.items() if blocks}
-        return self._question(seen, self._replicates, levels, before)
+        return self._question(seen, self._replicates, level, before)
 
     def _stop(self, blocks: int, planned: str, before: Mapping[str, Decision]) -> dict[str, Decision]:
         """Return what may be said where the time is over: what was decided stays.
@@ -187,11 +184,11 @@ class PairedMeasurement:
         self._stopped = f"stopped at --max-time after {blocks} of {planned} blocks"
         if blocks == 0:
             raise OutOfTimeError(f"{self._stopped}; no step time can be compared yet")
-        levels = next(at for n, at in self._plan.levels(self._settings.alpha).items() if n >= blocks)
+        level = next(at for n, at in self._plan.levels(self._settings.alpha).items() if n >= blocks)
         decided = {name for name, one in before.items() if one.is_decided}
         return {
             name: one if name in decided else decision.doubted(one, self._stopped)
-            for name, one in self._look(levels, before).items()
+            for name, one in self._look(level, before).items()
         }
 
     def _add_block(self, order: Order) -> None:

@@ -259,7 +259,9 @@ def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
     dispersion = None
     if of_row is None:
         free = np.bincount(layout.row, left)
-        noise, degrees = shrunk(np.bincount(layout.row, squares) / np.maximum(free, EXACT), free)
+        own = np.bincount(layout.row, squares) / np.maximum(free, EXACT)
+        noise, degrees = shrunk(own, free)
+        noise = np.maximum(noise, np.where(free > EXACT, own, 0.0))  # two repeats show no unlike noise
     else:
         dispersion, about = _dispersion(float((squares * weights).sum()), layout.degrees)
         uneven = float(np.ptp(of_row) > 0)  # where all rows have one variance, the factor alone is uncertain

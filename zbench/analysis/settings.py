@@ -31,15 +31,10 @@ PAIRED_THRESHOLDS: Mapping[str, float] = {**STORED_THRESHOLDS, "step_time": 0.02
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How runs are compared. Thresholds are fractions.
-
-    run_noise: the noise between runs of one version, a fraction, if the user stated it; None to estimate it
-    from earlier runs.
-    """
+    """How runs are compared. Thresholds are fractions."""
 
     alpha: float = 0.01
     thresholds: Mapping[str, float] = field(default_factory=lambda: STORED_THRESHOLDS)
-    run_noise: float | None = None
     fail_on: frozenset[FailOn] = frozenset(FAIL_ON)
     across: bool = False
 

@@ -1,7 +1,4 @@
-"""One side of a comparison: its configurations, where they were measured, and which repeats count. Pure.
-
-A repeat whose record warns of a disturbed machine shows what else ran there rather than the trial.
-"""
+"""One side of a comparison: its configurations, where they were measured, and their times. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,10 +42,9 @@ class RunResults:
         return frozenset(r.machine for trial in self.trials for r in trial.ok if r.machine is not None)
 
 
-def step_logs(trial: ConfigSummary, records: Iterable[Record] | None = None) -> tuple[float, ...]:
-    """Return the natural logarithm of the mean step of each finished repeat (seconds), or of `records`."""
-    chosen = trial.ok if records is None else records
-    return tuple(math.log(r.timing.mean_step_s) for r in chosen if r.timing is not None)
+def step_logs(trial: ConfigSummary) -> tuple[float, ...]:
+    """Return the natural logarithm of the mean step of each finished repeat (seconds)."""
+    return tuple(math.log(r.timing.mean_step_s) for r in trial.ok if r.timing is not None)
 
 
 KINDS = (
@@ -62,23 +58,13 @@ KINDS = (
 Logs = dict[str, tuple[float, ...]]
 PLAIN = "plain time"  # counts too: load that slows the yardstick may slow a trial by any share of that
 
-LEAST_QUIET = 3
-"""Undisturbed repeats that a side must have for its step time to be compared."""
+_LEAST = 3
+"""Repeats beside the yardstick that a side must have for its step time to be compared."""
 
 
 def disturbances(record: Record) -> list[str]:
     """Return the warnings of a record that make its step time doubtful."""
     return [warning for warning in record.warnings if warning.startswith(KINDS)]
-
-
-def quiet(trial: ConfigSummary) -> tuple[Record, ...]:
-    """Return the finished and timed repeats that nothing disturbed."""
-    return tuple(r for r in trial.ok if r.timing is not None and not disturbances(r))
-
-
-def usable(trial: ConfigSummary) -> tuple[Record, ...]:
-    """Return the repeats that show the trial: the undisturbed ones, or none where they are too few."""
-    return () if _doubt("it", trial) else quiet(trial)
 
 
 def turn_logs(trial: ConfigSummary) -> Logs:
@@ -87,7 +73,7 @@ def turn_logs(trial: ConfigSummary) -> Logs:
     Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
     """
     heats = [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
-    if len(heats) < LEAST_QUIET:
+    if len(heats) < _LEAST:
         return {}
     parts = {part: tuple(mean_log(heat.machine[part]) for heat in heats) for part in heats[0].machine}
     return parts | {PLAIN: tuple(mean_log(heat.turn_seconds) for heat in heats)}
@@ -106,24 +92,6 @@ def is_on_gpu(trial: ConfigSummary) -> bool:
 def mean_log(seconds: Sequence[float]) -> float:
     """Return the mean of the logarithms; NaN of nothing."""
     return math.fsum(map(math.log, seconds)) / len(seconds) if seconds else math.nan
-
-
-def doubt(base: ConfigSummary, head: ConfigSummary) -> str:
-    """Return why two stored trials' step times cannot be compared, or nothing.
-
-    Disturbed repeats are left out; with fewer than three others (or none, of one or two) a side shows what
-    else ran on the machine rather than the trial.
-    """
-    reasons = [text for name, trial in (("base", base), ("head", head)) if (text := _doubt(name, trial))]
-    return "; ".join(reasons)
-
-
-def _doubt(name: str, trial: ConfigSummary) -> str:
-    disturbed = [record for record in trial.ok if disturbances(record)]
-    if not disturbed or len(quiet(trial)) >= LEAST_QUIET:
-        return ""
-    kinds = dict.fromkeys(_kind(text) for record in disturbed for text in disturbances(record))
-    return f"{len(disturbed)} of {name}'s {len(trial.ok)} repeats were disturbed: {', '.join(kinds)}"
 
 
 def all_warnings(trials: Sequence[ConfigSummary]) -> list[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from zbench.analysis import sources as stored
 from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
-from zbench.analysis.noise import noise_between_runs
 from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
@@ -50,8 +49,7 @@ def compare_stored(
     comparison = None
     if len(loaded) == 2:
         require_two_runs(loaded[0].source, loaded[1].source)
-        noise = noise_between_runs(loaded[0], loaded[1], output_dir) if settings.run_noise is None else None
-        comparison = compare_runs(loaded[0], loaded[1], settings, noise)
+        comparison = compare_runs(loaded[0], loaded[1], settings)
     if save_baseline is not None:
         place = stored.save_baseline(save_baseline, loaded[-1], output_dir)
         voice.note(f"baseline {save_baseline}: {place}; next: zbench compare {save_baseline} last")
@@ -99,7 +97,7 @@ def measure(
     none.
     """
     plan = Plan(*blocks, seed or 0)
-    check_plan(plan, settings.alpha)
+    check_plan(plan)
     asked = load_sweep(file, list(overrides))
     if not expand(asked).trials:
         raise UsageError(f"{file} has no configuration that can run; `zbench plan {file}` prints why")

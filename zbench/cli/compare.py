@@ -42,13 +42,6 @@ def command(
     alpha: Annotated[
         float, typer.Option(help="Probability of at least one false alarm in the comparison, one-sided.")
     ] = 0.01,
-    run_noise: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PERCENT",
-            help="How much this machine's speed varies between runs. Default: measured on 10 earlier runs.",
-        ),
-    ] = None,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -94,7 +87,6 @@ def command(
     settings = Settings(
         read.check_alpha(alpha),
         read.parse_thresholds(thresholds, paired=paired),
-        None if run_noise is None else read.parse_percent(run_noise, "--run-noise"),
         read.parse_fail_on(fail_on),
         across,
     )

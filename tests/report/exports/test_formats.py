@@ -34,7 +34,7 @@ def comparison(**settings: Any) -> Comparison:
     }
     base = [item for stage in range(6) for item in trial(EVEN, axes={"zero_stage": stage})]
     head = [item for group in stages.values() for item in group]
-    return compare_runs(results(base), results(head, "head"), Settings(**({"run_noise": 0.01} | settings)))
+    return compare_runs(results(base), results(head, "head"), Settings(**settings))
 
 
 def hostile() -> Comparison:

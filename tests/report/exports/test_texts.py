@@ -21,7 +21,7 @@ ANSWER, PEAK = (texts.headings(RATE).index(name) for name in ("answer", "peak me
 
 
 def compared(base: list[Record], head: list[Record]) -> Row:
-    (row,) = compare_runs(results(base), results(head, "head"), Settings(run_noise=0.01)).rows
+    (row,) = compare_runs(results(base), results(head, "head"), Settings()).rows
     return row
 
 
@@ -115,9 +115,6 @@ def test_a_comparison_without_timing_says_so() -> None:
     assert "nothing was timed" in texts.method(replace(comparison(), paired=paired))
 
 
-@pytest.mark.parametrize(
-    ("run_noise", "words"),
-    [(0.02, "of 2 %, as --run-noise states"), (None, "as measured on earlier runs")],
-)
-def test_stored_runs_are_described_by_the_noise_between_runs(run_noise: float | None, words: str) -> None:
-    assert f"noise between runs {words}, margin 5 %" in texts.method(comparison(run_noise=run_noise))
+def test_stored_runs_are_described_by_their_yardstick() -> None:
+    said = texts.method(comparison())
+    assert "over each part of the machine's yardstick in each repeat's heat, margin 5 %" in said

@@ -34,7 +34,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "across": bool(comparison.unlike),
         "unlike": list(comparison.unlike),
         "alpha": settings.alpha,
-        "run_noise": settings.run_noise if comparison.paired is None else None,
         "thresholds": dict(settings.thresholds),
         "fail_on": sorted(settings.fail_on),
         "trials": list(map(row, comparison.rows)),

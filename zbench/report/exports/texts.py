@@ -8,7 +8,7 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
-from zbench.analysis.trials import doubt, quiet, step_logs
+from zbench.analysis.trials import step_logs
 from zbench.report.text import (
     failure_message,
     label,
@@ -105,8 +105,7 @@ def _seconds(row: Row) -> tuple[float | None, float | None]:
     base, head = row.base.number("mean_step_s"), row.head.number("mean_step_s")
     if row.step_time is None or base is None or head is None:
         return base, head
-    counted = None if doubt(row.base, row.head) else quiet(row.base)
-    typical = exp(fmean(step_logs(row.base, counted)))
+    typical = exp(fmean(step_logs(row.base)))
     return typical, typical * (1 + row.step_time.change)
 
 
@@ -172,8 +171,8 @@ def summary(comparison: Comparison) -> list[str]:
         lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
         lines.append(f"UNLIKE MACHINES, compared because of --across: {'; '.join(comparison.unlike)}")
-    if comparison.no_yardstick and comparison.settings.run_noise is None:
-        lines.append(f"compared without the machine's yardstick: {comparison.no_yardstick}")
+    if comparison.no_yardstick:
+        lines.append(f"no time is compared without the machine's yardstick: {comparison.no_yardstick}")
     if comparison.warnings:
         lines.append(f"warnings: {'; '.join(comparison.warnings)}")
     return [*lines, *_would_have_seen(comparison), method(comparison)]
@@ -200,15 +199,11 @@ def method(comparison: Comparison) -> str:
     if comparison.paired is not None:
         checked = comparison.paired.control
         return (
-            f"paired blocks on this machine, {level}, {margin}, {family}; looked at after every block, alpha "
-            f"spent over the looks (O'Brien-Fleming); control: base against "
+            f"paired blocks on this machine, {level}, {margin}, {family}; looked at every few blocks, alpha "
+            f"spent over the looks; control: base against "
             f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
             f"{percent(checked.drift)} from start to end"
         )
-    noise = "for noise between runs as measured on earlier runs"
-    if settings.run_noise is not None:
-        noise = f"for noise between runs of {100 * settings.run_noise:g} %, as --run-noise states"
-    elif not comparison.no_yardstick:
-        noise = "for 2 %, plain and over each part of the machine's yardstick in each repeat's heat"
+    noise = "for 2 %, plain and over each part of the machine's yardstick in each repeat's heat"
     less = "--paired detects smaller changes"
     return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"
