@@ -62,10 +62,11 @@ sanitize:
 neon:
 	csrc/tests/neon.sh
 
-# The CUDA kernels for every architecture; nvcc from PATH, else from NVIDIA's wheels. No GPU is needed.
-.PHONY: nvcc
-nvcc:
-	csrc/tests/nvcc.sh
+# The CUDA kernels for every architecture, by the NVRTC of NVIDIA's wheel. No GPU is needed.
+.PHONY: nvrtc
+nvrtc: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target build/nvrtc nvidia-cuda-nvrtc
+	PYTHONPATH=build/nvrtc $(BIN)/python -m pytest -rs tests/engine/adam/test_nvrtc.py
 
 # Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
 # Where no package index can be reached: `make gpu-wheels WHEELS=DIR` elsewhere, then `make gpu WHEELS=DIR` with a
@@ -88,8 +89,7 @@ build/gpu/.installed: pyproject.toml $(NATIVE_SOURCES)
 	$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
 	  $$(build/gpu/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/given.pth
 	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --find-links $(WHEELS) $(GPU_NEEDS)
-	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --no-build-isolation --no-deps \
-	  -C cmake.define.ZBENCH_CUDA=$(or $(ZBENCH_CUDA),ON) -e .
+	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --no-build-isolation --no-deps -e .
 	touch $@
 
 $(VENV)/bin/python:

@@ -53,6 +53,8 @@ def device_norm_rows(
 ) -> list[tuple[tuple[int], int, int, bytes]]: ...
 
 EXACT_LIMBS: int
+DEVICE_BLOCK_THREADS: int
+DEVICE_NORM_THREADS: int
 
 class UpdateFailed(RuntimeError): ...  # noqa: N818 - the native exception's name
 class UpdateTimeout(TimeoutError): ...  # noqa: N818
@@ -74,6 +76,7 @@ class Executor:
 def available_isas() -> list[str]: ...
 def isa() -> str: ...
 def force_isa(name: str) -> None: ...
+def device_sources() -> dict[str, str]: ...
 
 YARDSTICK_VERSION: int
 

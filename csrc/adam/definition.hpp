@@ -12,7 +12,7 @@ struct Element {
 };
 
 // torch.optim.AdamW/Adam(fused=True), operation by operation; AMSGrad where `amsgrad`.
-ZBENCH_EVERYWHERE inline Element adam_element(Element old, float grad, const Scalars& s, bool amsgrad) {
+inline Element adam_element(Element old, float grad, const Scalars& s, bool amsgrad) {
   float g = grad * s.grad_scale;
   if (s.gradient_decay != 0.0f) g = std::fma(old.param, s.gradient_decay, g);
   const float m = std::fma(s.lerp_weight, g - old.exp_avg, s.lerp_from_gradient ? g : old.exp_avg);

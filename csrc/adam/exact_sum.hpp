@@ -11,7 +11,7 @@ namespace {
 
 // Calls add(word, value) for each word that x adds to.
 template <class Add>
-ZBENCH_EVERYWHERE inline void add_exactly(double x, const Add& add) {
+inline void add_exactly(double x, const Add& add) {
   std::uint64_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   const std::uint64_t exponent = bits >> 52 & 0x7ff, fraction = bits & 0xfffffffffffffull;
@@ -26,7 +26,7 @@ ZBENCH_EVERYWHERE inline void add_exactly(double x, const Add& add) {
 }
 
 // Word i after each limb has passed on all but its last 32 bits.
-ZBENCH_EVERYWHERE inline std::uint64_t carried(const std::uint64_t* words, int i) {
+inline std::uint64_t carried(const std::uint64_t* words, int i) {
   if (i == 0) return words[0] & 0xffffffffu;
   if (i >= exact_limbs) return words[i];
   return (i < exact_limbs - 1 ? words[i] & 0xffffffffu : words[i]) + (words[i - 1] >> 32);

@@ -59,7 +59,7 @@ std::optional<std::tuple<std::size_t, std::string, std::size_t, std::string>> fi
                     std::string(found->second_name)};
 }
 
-// (dtype codes, blocks, rows, the rows' bytes) of each launch that the CUDA library needs for a plan.
+// (dtype codes, blocks, rows, the rows' bytes) of each launch that a plan needs on a device.
 py::list device_rows(const Plan& plan, double grad_scale) {
   py::list launches;
   for (const DeviceGroup& group : device_groups(plan.tasks(), grad_scale))
@@ -163,6 +163,8 @@ void bind_adam(py::module_& module) {
              py::arg("threads"));
   module.def("device_norm_rows", &device_norm_rows, py::arg("grads"));
   module.attr("EXACT_LIMBS") = exact_limbs;
+  module.attr("DEVICE_BLOCK_THREADS") = device_block_threads;
+  module.attr("DEVICE_NORM_THREADS") = device_norm_threads;
   module.def("available_isas", &available_isas);
   module.def("isa", [] { return std::string(kernels().name); });
   module.def("force_isa", &force_isa, py::arg("name"));

@@ -10,7 +10,7 @@ namespace {
 
 // The row whose blocks include `block`: the last that begins at or before it.
 template <class Row>
-__device__ const Row& row_of(const Row* rows, int count, std::int64_t block) {
+const Row& row_of(const Row* rows, int count, std::int64_t block) {
   int low = 0, high = count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -27,7 +27,7 @@ struct Four {
 };
 
 template <Dtype dtype>
-__device__ Four load_four(const void* from, std::int64_t i) {
+Four load_four(const void* from, std::int64_t i) {
   if constexpr (dtype == Dtype::float32) {
     const float4 v = *reinterpret_cast<const float4*>(static_cast<const float*>(from) + i);
     return {{v.x, v.y, v.z, v.w}};
@@ -41,7 +41,7 @@ __device__ Four load_four(const void* from, std::int64_t i) {
 }
 
 template <Dtype dtype>
-__device__ void store_four(void* to, std::int64_t i, const Four& v) {
+void store_four(void* to, std::int64_t i, const Four& v) {
   if constexpr (dtype == Dtype::float32) {
     *reinterpret_cast<float4*>(static_cast<float*>(to) + i) = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
   } else if constexpr (dtype != Dtype::none) {
@@ -55,14 +55,14 @@ __device__ void store_four(void* to, std::int64_t i, const Four& v) {
 }
 
 // The 32 random bits of element i, or of nothing where rounding is to nearest.
-__device__ inline std::uint32_t random_of(const DeviceTask& task, std::int64_t i) {
+inline std::uint32_t random_of(const DeviceTask& task, std::int64_t i) {
   const std::uint64_t element = task.rounding_offset + static_cast<std::uint64_t>(i);
   return random_bits(static_cast<std::uint32_t>(element),
                      rounding_key(task.rounding_seed, task.step, element >> 32));
 }
 
 template <Dtype dtype>
-__device__ void store_moments(const DeviceTask& task, void* to, std::int64_t i, const Four& v, bool upper) {
+void store_moments(const DeviceTask& task, void* to, std::int64_t i, const Four& v, bool upper) {
   if (!task.stochastic) return store_four<dtype>(to, i, v);
   if constexpr (dtype == Dtype::bfloat16) {
     std::uint16_t bits[4];
@@ -76,7 +76,7 @@ __device__ void store_moments(const DeviceTask& task, void* to, std::int64_t i, 
 }
 
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-__device__ int update_four(const DeviceTask& task, std::int64_t i) {
+int update_four(const DeviceTask& task, std::int64_t i) {
   const bool amsgrad = task.from.max_exp_avg_sq != nullptr;
   Four param = load_four<Dtype::float32>(task.from.param, i), grad = load_four<grad_dtype>(task.grad, i);
   Four m = load_four<moment_dtype>(task.from.exp_avg, i), v = load_four<moment_dtype>(task.from.exp_avg_sq, i);
@@ -98,7 +98,7 @@ __device__ int update_four(const DeviceTask& task, std::int64_t i) {
   return nonfinite;
 }
 
-__device__ inline void store_moment(const DeviceTask& task, void* to, Dtype dtype, std::int64_t i, float x,
+inline void store_moment(const DeviceTask& task, void* to, Dtype dtype, std::int64_t i, float x,
                                     std::uint32_t random) {
   if (task.stochastic)
     static_cast<std::uint16_t*>(to)[i] = to_bfloat16(x, random);
@@ -107,7 +107,7 @@ __device__ inline void store_moment(const DeviceTask& task, void* to, Dtype dtyp
 }
 
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-__device__ int update_one(const DeviceTask& task, std::int64_t i) {
+int update_one(const DeviceTask& task, std::int64_t i) {
   const Slot &from = task.from, &into = task.into;
   const bool amsgrad = from.max_exp_avg_sq != nullptr;
   const Element old{from.param[i], load(from.exp_avg, moment_dtype, i), load(from.exp_avg_sq, moment_dtype, i),
@@ -124,7 +124,7 @@ __device__ int update_one(const DeviceTask& task, std::int64_t i) {
 
 // One block of the update. Every thread of it calls this.
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-__device__ void update_block(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
+void update_block(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
   // A copy: a store might alias the row, which would then be read anew behind each.
   const DeviceTask task = row_of(rows, count, blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) * device_block_elements;
@@ -142,7 +142,7 @@ __device__ void update_block(const DeviceTask* rows, int count, unsigned long lo
 
 // The sum of squares of the chunk at `begin`: eight neighbouring threads of a warp have one lane of the definition each.
 template <Dtype dtype>
-__device__ double chunk_sum(const DeviceNormTask& task, std::int64_t begin) {
+double chunk_sum(const DeviceNormTask& task, std::int64_t begin) {
   const std::int64_t mine = begin + threadIdx.x % 8;
   double lane = 0.0;
   if (begin + norm_chunk <= task.numel) {
@@ -165,14 +165,14 @@ __device__ double chunk_sum(const DeviceNormTask& task, std::int64_t begin) {
 
 struct AddToWords {
   std::uint64_t* words;
-  __device__ void operator()(int word, std::uint64_t value) const {
+  void operator()(int word, std::uint64_t value) const {
     if (value) atomicAdd(reinterpret_cast<unsigned long long*>(words) + word, static_cast<unsigned long long>(value));
   }
 };
 
 // One block of the norm: adds the square sums of its chunks to an ExactSum's words. Every thread of it calls this.
 template <Dtype dtype>
-__device__ void square_sums_block(const DeviceNormTask* rows, int count, std::uint64_t* sums) {
+void square_sums_block(const DeviceNormTask* rows, int count, std::uint64_t* sums) {
   __shared__ std::uint64_t words[exact_words];
   for (int i = threadIdx.x; i < exact_words; i += device_norm_threads) words[i] = 0;
   __syncthreads();

@@ -1,84 +1,84 @@
-// The machine's yardstick on a CUDA device: a matrix product on its tensor cores, and a copy through its memory.
-// Loaded by zbench/worker/yardstick.py, with the C interface's rules of adam.cu; but each call returns when the
-// device has done the work.
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-#include <mma.h>
+// The machine's yardstick on a CUDA device: a matrix product on its tensor cores, for NVRTC. zbench/worker/yardstick.py
+// launches it, and copies within the device's memory.
+#include "adam/rounding.hpp"
 
-#include <cstddef>
-
-#include "cuda/export.hpp"
+using namespace zbench;
 
 namespace {
 
-constexpr int side = 2048;                              // of the matrices: 17 GFLOP a product
-constexpr int fragment_side = 16;                       // what a tensor core multiplies at once
-constexpr int warp_side = 32;                           // of a warp's part of the product
+constexpr int side = 2048;         // of the matrices
+constexpr int fragment_side = 16;  // what a tensor core multiplies at once
+constexpr int warp_side = 32;      // of a warp's part of the product
 constexpr int block_side = 2 * warp_side;
-constexpr std::size_t array_bytes = std::size_t(128) << 20;  // two exceed every cache of 2025
 
-// Numbers in [-1, 1) without a pattern: a card computes faster, and draws less power, on zeros.
-__global__ void fill(half* values, std::size_t count) {
-  for (std::size_t i = blockIdx.x * std::size_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
-    values[i] = __float2half(float((unsigned(i) * 2654435761u) >> 8) * 0x1p-23f - 1.0f);
+// 16 x 16 numbers, spread over the threads of a warp as the tensor core wants them.
+struct Halves {
+  unsigned x[8];
+};
+struct Floats {
+  float x[8];
+};
+
+// By rows where `rows`, else by columns.
+template <bool rows>
+Halves load_fragment(const std::uint16_t* from) {
+  Halves h;
+  if constexpr (rows)
+    asm("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
+        : "=r"(h.x[0]), "=r"(h.x[1]), "=r"(h.x[2]), "=r"(h.x[3]), "=r"(h.x[4]), "=r"(h.x[5]), "=r"(h.x[6]),
+          "=r"(h.x[7])
+        : "l"(from), "r"(side));
+  else
+    asm("wmma.load.b.sync.aligned.col.m16n16k16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8], %9;"
+        : "=r"(h.x[0]), "=r"(h.x[1]), "=r"(h.x[2]), "=r"(h.x[3]), "=r"(h.x[4]), "=r"(h.x[5]), "=r"(h.x[6]),
+          "=r"(h.x[7])
+        : "l"(from), "r"(side));
+  return h;
 }
 
-// out [side, side] = a [side, side] times b [side, side]; b by columns.
-__global__ void __launch_bounds__(128) product(const half* a, const half* b, float* out) {
-  using namespace nvcuda::wmma;
-  constexpr int n = fragment_side, each = warp_side / fragment_side;
-  const int warp = threadIdx.x / 32;
-  const int row = blockIdx.y * block_side + warp / 2 * warp_side;
-  const int column = blockIdx.x * block_side + warp % 2 * warp_side;
-  fragment<accumulator, n, n, n, float> sums[each][each];
-  for (auto& line : sums)
-    for (auto& sum : line) fill_fragment(sum, 0.0f);
-  for (int k = 0; k < side; k += n) {
-    fragment<matrix_a, n, n, n, half, row_major> left[each];
-    fragment<matrix_b, n, n, n, half, col_major> right[each];
-    for (int i = 0; i < each; i++) {
-      load_matrix_sync(left[i], a + (row + i * n) * side + k, side);
-      load_matrix_sync(right[i], b + (column + i * n) * side + k, side);
-    }
-    for (int i = 0; i < each; i++)
-      for (int j = 0; j < each; j++) mma_sync(sums[i][j], left[i], right[j], sums[i][j]);
-  }
-  for (int i = 0; i < each; i++)
-    for (int j = 0; j < each; j++)
-      store_matrix_sync(out + (row + i * n) * side + column + j * n, sums[i][j], side, mem_row_major);
+void multiply_add(Floats& sum, const Halves& a, const Halves& b) {
+  float* const s = sum.x;
+  asm(
+      "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "{%8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19, %20, %21, %22, %23}, "
+      "{%0, %1, %2, %3, %4, %5, %6, %7};"
+      : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]), "+f"(s[7])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(a.x[4]), "r"(a.x[5]), "r"(a.x[6]), "r"(a.x[7]),
+        "r"(b.x[0]), "r"(b.x[1]), "r"(b.x[2]), "r"(b.x[3]), "r"(b.x[4]), "r"(b.x[5]), "r"(b.x[6]), "r"(b.x[7]));
 }
 
-cudaError_t done() {
-  const cudaError_t launched = cudaGetLastError();
-  return launched != cudaSuccess ? launched : cudaDeviceSynchronize();
+void store_fragment(float* to, const Floats& sum) {
+  const float* const s = sum.x;
+  asm volatile("wmma.store.d.sync.aligned.row.m16n16k16.f32 [%0], {%1, %2, %3, %4, %5, %6, %7, %8}, %9;" ::"l"(to),
+               "f"(s[0]), "f"(s[1]), "f"(s[2]), "f"(s[3]), "f"(s[4]), "f"(s[5]), "f"(s[6]), "f"(s[7]), "r"(side)
+               : "memory");
 }
 
 }  // namespace
 
-// *place: memory on the device for the calls below; it goes with the process.
-ZBENCH_EXPORT int zbench_cuda_yardstick(int device, void** place) {
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
-  if (const cudaError_t error = cudaMalloc(place, 2 * array_bytes); error != cudaSuccess) return error;
-  fill<<<1024, 256>>>(static_cast<half*>(*place), 2 * array_bytes / sizeof(half));
-  return done();
+// Numbers in [-1, 1) without a pattern: a card computes faster, and draws less power, on zeros.
+extern "C" __global__ void zbench_fill(std::uint16_t* values, std::int64_t count) {
+  for (std::int64_t i = blockIdx.x * std::int64_t(blockDim.x) + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+    values[i] = to_float16(float((unsigned(i) * 2654435761u) >> 8) * 0x1p-23f - 1.0f);
 }
 
-ZBENCH_EXPORT int zbench_cuda_product(int device, void* place, int times) {
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
-  const half* from = static_cast<const half*>(place);
-  float* out = reinterpret_cast<float*>(static_cast<char*>(place) + array_bytes);
-  for (int count = 0; count < times; count++)
-    product<<<dim3(side / block_side, side / block_side), 128>>>(from, from + side * side, out);
-  return done();
-}
-
-ZBENCH_EXPORT int zbench_cuda_copy(int device, void* place, int times) {
-  if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess) return error;
-  for (int count = 0; count < times; count++) {
-    void* to = static_cast<char*>(place) + array_bytes;
-    if (const cudaError_t error = cudaMemcpyAsync(to, place, array_bytes, cudaMemcpyDeviceToDevice);
-        error != cudaSuccess)
-      return error;
+// out [side, side] = a [side, side] times b [side, side], which is stored by columns.
+extern "C" __global__ void __launch_bounds__(128)
+    zbench_product(const std::uint16_t* a, const std::uint16_t* b, float* out) {
+  constexpr int n = fragment_side, each = warp_side / fragment_side;
+  const int warp = threadIdx.x / 32;
+  const int row = blockIdx.y * block_side + warp / 2 * warp_side;
+  const int column = blockIdx.x * block_side + warp % 2 * warp_side;
+  Floats sums[each][each] = {};
+  for (int k = 0; k < side; k += n) {
+    Halves left[each], right[each];
+    for (int i = 0; i < each; i++) {
+      left[i] = load_fragment<true>(a + (row + i * n) * side + k);
+      right[i] = load_fragment<false>(b + (column + i * n) * side + k);
+    }
+    for (int i = 0; i < each; i++)
+      for (int j = 0; j < each; j++) multiply_add(sums[i][j], left[i], right[j]);
   }
-  return done();
+  for (int i = 0; i < each; i++)
+    for (int j = 0; j < each; j++) store_fragment(out + (row + i * n) * side + column + j * n, sums[i][j]);
 }

@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#define __device__
 #define __shared__ static
 
 namespace {
@@ -45,7 +44,7 @@ inline void __syncthreads() { block->barrier.arrive_and_wait(); }
 }  // namespace
 
 #include "cuda/kernels.cuh"
-#include "cuda/dispatch.hpp"
+#include "tests/dispatch.hpp"
 
 using namespace zbench;
 

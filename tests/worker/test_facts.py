@@ -1,12 +1,17 @@
 """What `doctor` says of engines is what `plan` says; what it calibrates is work over its seconds."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from tests.engine.adam.host_kernels import COMPILER, HostKernels
+from zbench.engine.adam import AdamTask
 from zbench.measure.counts import count_operators
 from zbench.spec import peers
 from zbench.spec.engine import EngineSpec
@@ -67,3 +72,34 @@ def test_a_links_bandwidth_is_what_a_rank_sends_over_the_time_beyond_the_latency
     monkeypatch.setattr(facts, "_exchange", lambda _, numel, __: 1.0 if numel == 256 * ranks else 5.0)
     monkeypatch.setattr(facts, "_mean", lambda value: value)
     assert tuple(facts._links(torch.device("cpu")).values()) == links
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("wrong", ["", "update", "norm", "launch"])
+def test_every_cuda_kernel_is_run_once_beside_the_cpus(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Kernels(HostKernels):
+        def update(self, tasks: Sequence[AdamTask], **options: Any) -> None:
+            super().update(tasks, **options)
+            if wrong == "update":
+                tasks[0].slot.exp_avg[7] += 1.0
+
+        def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+            super().add_square_sums(grads, sums)
+            if wrong == "norm":
+                sums[40] += 1
+
+    class Products:
+        def __init__(self, device: torch.device) -> None:
+            if wrong == "launch":
+                raise RuntimeError("CUDA error 700: an illegal memory access was encountered")
+
+        def run(self, times: int) -> None:
+            assert times == 1
+
+    monkeypatch.setattr(facts, "CudaAdam", Kernels)
+    monkeypatch.setattr(facts, "Products", Products)
+    problem = facts.kernels_problem(torch.device("cpu"))
+    if wrong == "launch":
+        assert problem == "CUDA error 700: an illegal memory access was encountered"
+    else:
+        assert (problem is None) == (not wrong)

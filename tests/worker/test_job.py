@@ -15,6 +15,8 @@ from zbench.errors import UsageError
 from zbench.job.calling import call, private_caches
 from zbench.job.failures import first_failure
 from zbench.job.jobs import RankJob, reference_key, threads_per_rank
+from zbench.spec.run import slow_update
+from zbench.worker import process
 from zbench.worker.process import backend_for, device_of, set_threads, variables_of
 
 SHAPES_NO_BIT = {
@@ -122,6 +124,35 @@ def test_a_device_is_the_cpu_unless_cuda_is_there(monkeypatch: pytest.MonkeyPatc
     assert device_of("cpu") == device_of("auto") == torch.device("cpu")
     with pytest.raises(UsageError, match="cuda is not available here"):
         device_of("cuda")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_rocm_is_refused_with_the_reason(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    with pytest.raises(UsageError, match=r"ROCm 6\.4\.1.*use cpu"):
+        device_of(wanted)
+    assert device_of("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({}, True),
+        ({"offload_optimizer": "cpu", "offload_ratio": 0.5, "zero_stage": 2}, True),
+        ({"offload_optimizer": "cpu", "zero_stage": 2}, False),
+        ({"engine": "ddp"}, False),
+    ],
+)
+def test_an_update_without_our_kernels_is_told_where_a_gpu_makes_it(
+    engine: dict[str, Any], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(process, "cuda_unavailable_reason", lambda: "NVRTC is missing")
+    job = RankJob({}, 0, 2, "file:///tmp/meeting", "", "", "")
+    gpus, warnings = process.gpus_of(job, trial(engine), torch.device("cuda", 0))
+    assert gpus == 2
+    assert warnings == ([slow_update("NVRTC is missing")] if told else [])
+    assert process.gpus_of(job, trial(engine), torch.device("cpu"))[1] == []
 
 
 def test_threads_have_started_when_they_are_set() -> None:

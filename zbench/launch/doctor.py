@@ -17,6 +17,7 @@ from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
+from zbench.spec.run import slow_update
 from zbench.spec.trial import TrialSpec
 from zbench.topology import this_host
 from zbench.units import format_bytes, format_seconds
@@ -155,22 +156,22 @@ def _trials() -> Iterator[Check]:
 
 
 def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
-    torch, native, bandwidth = facts["torch"], facts["native"], facts["bandwidth"]
+    torch, bandwidth = facts["torch"], facts["bandwidth"]
     backends = ", ".join(torch["backends"])
     yield Check("torch", "ok", f"{torch['version']}, {torch['threads']} threads, {backends}")
     rate = f"{bandwidth['bytes_per_s'] / 1e9:.1f} GB/s"
     yield Check("bandwidth", "ok", f"{rate} measured ({bandwidth['threads']} threads, a = b + s c)")
-    if native["problem"]:
-        yield Check("native kernels", "fail", f"{native['problem']}; reinstall zbench")
-    else:
-        kernels = f"{native['isa']} in use; available: {', '.join(native['available'])}"
-        yield Check("native kernels", "ok", kernels)
-    cuda = native["cuda_problem"]
-    if cuda and "CUDA error 35" in cuda:  # what the runtime calls a machine without a driver
-        cuda = "no CUDA driver on this machine, or one that is too old"
-    yield _usable("cuda kernels", cuda and f"{cuda}; a CUDA device uses torch's own fused AdamW")
-    devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
-    yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")
+    isas = facts["isas"]
+    kernels = f"{isas['in use']} in use; available: {', '.join(isas['available'])}"
+    yield Check("native kernels", "ok", kernels)
+    yield _usable("cuda kernels", facts["cuda_problem"])
+    for index, device in enumerate(facts["cuda"]):
+        problem = device["kernels_problem"]
+        kernels = slow_update(problem) if problem else "every kernel ran, with the CPU's bits"
+        name = f"{device['name']} ({format_bytes(device['memory_bytes'])})"
+        yield Check(f"cuda:{index}", "warn" if problem else "ok", f"{name}; {kernels}")
+    if not facts["cuda"]:
+        yield Check("cuda devices", "info", "none; trials run on the CPU")
     shim = facts["memory_shim"]
     exact = "exact: every allocation of torch is counted"
     yield Check("memory meter", "warn" if shim else "ok", shim or exact)

@@ -28,6 +28,7 @@ from zbench.launch.yardsticks import alone_trial
 from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
+from zbench.spec.run import SLOW_UPDATE
 from zbench.spec.trial import TrialSpec
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class SweepRun:
         self._last_end = 0.0
         self._room = Room()
         self._crowded: set[str] = set()
+        self._told: set[str] = set()
         self._begun: dict[str, list[TrialSpec]] = {}
         for record in directory.records():
             self._remember(record)
@@ -283,6 +285,10 @@ class SweepRun:
         record = replace(record, run_id=self._directory.run_id)
         self._directory.append(record)
         self._remember(record)
+        for warning in record.warnings:
+            if warning.startswith(SLOW_UPDATE) and warning not in self._told:
+                self._told.add(warning)
+                self._tell(Notice(warning))
         return record
 
     def _remember(self, record: Record) -> None:

@@ -40,6 +40,14 @@ def shared_gpus(ranks: int, gpus: int) -> str:
     )
 
 
+SLOW_UPDATE = "slower update: "
+
+
+def slow_update(reason: str) -> str:
+    """Return the warning for GPUs that zbench's own kernels cannot be used on."""
+    return f"{SLOW_UPDATE}GPUs use torch's own fused AdamW, apart from norm and casts, because {reason}"
+
+
 class RunSpec(SpecModel):
     """How a trial is run and timed."""
 

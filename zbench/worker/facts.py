@@ -11,6 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench import _native
+from zbench.engine.adam import AdamTask, CudaAdam, Hyper, NativeAdam, Slot, cuda_unavailable_reason
+from zbench.engine.adam.exact_sum import exact_zero, rounded
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Tag
@@ -26,6 +29,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.worker import process
 from zbench.worker.engines import GROUP, find_builder
 from zbench.worker.loop import Trainer
+from zbench.worker.yardstick import Products
 from zbench.workloads import build_workload
 
 
@@ -39,7 +43,8 @@ def report(job: RankJob) -> None:
             "threads": torch.get_num_threads(),
             "backends": [name for name in ("gloo", "nccl", "mpi") if dist.is_backend_available(name)],
         },
-        "native": native_kernels(),
+        "isas": {"in use": _native.isa(), "available": _native.available_isas()},
+        "cuda_problem": cuda_unavailable_reason(),
         "memory_shim": choose_meter(cpu)[1],
         "instructions": instruction_problem(),
         "engines": {name: engine_problem(name) for name in engines},
@@ -49,15 +54,29 @@ def report(job: RankJob) -> None:
     write_json(Path(job.result_path), facts)
 
 
-def native_kernels() -> dict[str, Any]:
-    """Return the native kernels' instruction sets, in use and available, or the problem; likewise CUDA's."""
+_PROBED = 10_000  # elements: more than a block
+
+
+def kernels_problem(device: torch.device) -> str | None:
+    """Run each CUDA kernel once on a device, beside the CPU's; return what is wrong, or None."""
+    start = torch.linspace(-1.0, 1.0, _PROBED)
+    results = []
     try:
-        from zbench import _native
-        from zbench.engine.adam import cuda_unavailable_reason
-    except ImportError as error:
-        return {"problem": str(error), "isa": None, "available": [], "cuda_problem": "not built"}
-    isas = {"isa": _native.isa(), "available": list(_native.available_isas())}
-    return {"problem": None, **isas, "cuda_problem": cuda_unavailable_reason()}
+        for place, backend in ((torch.device("cpu"), NativeAdam()), (device, CudaAdam())):
+            param, grad = start.to(place, copy=True), start.flip(0).to(place)
+            out = torch.empty_like(param, dtype=torch.bfloat16)
+            slot = Slot(param, grad.clone(), grad.square())
+            hyper, sums = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01), exact_zero(place)
+            backend.update([AdamTask(slot, grad, 5, hyper, param_out=out)], grad_scale=0.5)
+            backend.add_square_sums([grad], sums)
+            state = [t.cpu() for t in (slot.param, slot.exp_avg, slot.exp_avg_sq, out)]
+            results.append((state, rounded(sums.tolist())))
+        Products(device).run(1)
+    except RuntimeError as error:
+        return str(error)
+    (ours, norm), (theirs, their_norm) = results
+    same = norm == their_norm and all(map(torch.equal, ours, theirs))
+    return None if same else "expected the CPU kernels' bits, got others; please report it"
 
 
 def engine_problem(name: str) -> str | None:
@@ -75,11 +94,18 @@ def engine_problem(name: str) -> str | None:
 
 
 def cuda_devices() -> list[dict[str, Any]]:
-    """Return name and memory of every CUDA device torch can use."""
+    """Return name and memory of every CUDA device torch can use, and why zbench's kernels cannot use it."""
     # where the driver is too old, there are devices to count and none to use
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = map(torch.cuda.get_device_properties, range(count))
-    return [{"name": device.name, "memory_bytes": device.total_memory} for device in devices]
+    return [
+        {
+            "name": device.name,
+            "memory_bytes": device.total_memory,
+            "kernels_problem": kernels_problem(torch.device("cuda", index)),
+        }
+        for index, device in enumerate(devices)
+    ]
 
 
 _ROWS, _WIDTH = 256, 768

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from zbench.engine.adam import cuda_unavailable_reason
 from zbench.errors import UsageError
 from zbench.gpus import visible_gpus
 from zbench.job.jobs import RankJob, threads_per_rank
-from zbench.spec.run import RunSpec, shared_gpus
+from zbench.spec.run import RunSpec, shared_gpus, slow_update
 from zbench.spec.trial import TrialSpec
 
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
@@ -64,15 +65,20 @@ def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
     return "cpu:gloo,cuda:nccl" if alone else "gloo"
 
 
-def gpus_of(job: RankJob, device: torch.device) -> tuple[int, list[str]]:
-    """Return the number of devices of all ranks of a trial, equally many on each host, and a warning if ranks
-    share one.
+def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, list[str]]:
+    """Return the number of devices of all ranks of a trial, equally many on each host, and warnings of what
+    makes them slower: ranks that share one, an update without zbench's kernels.
     """
     if device.type != "cuda":
         return job.world_size, []
     local = job.local_world_size or job.world_size
     gpus = min(local, torch.cuda.device_count()) * job.world_size // local
-    return gpus, [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
+    warnings = [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
+    engine = trial.engine
+    on_gpu = engine.offload_optimizer == "none" or engine.offload_ratio < 1.0
+    if engine.engine == "builtin" and on_gpu and (reason := cuda_unavailable_reason()):
+        warnings.append(slow_update(reason))
+    return gpus, warnings
 
 
 def stop() -> None:
@@ -91,6 +97,11 @@ def set_threads(threads: int) -> None:
 
 def device_of(wanted: str, local_rank: int = 0) -> torch.device:
     """Return the device of one of this machine's ranks, as `run.device` says."""
+    if torch.version.hip and wanted != "cpu":
+        raise UsageError(
+            f"run.device: expected a torch built for CUDA, got one for ROCm {torch.version.hip}, whose GPUs"
+            " zbench has no kernels for; use cpu, or a torch of CUDA's"
+        )
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():

@@ -146,7 +146,7 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
             subject = Subject(one_more_step, meters.clock, meter, engine, device)
             look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
     engine.close()
-    gpus, shared = process.gpus_of(job, device)
+    gpus, slower = process.gpus_of(job, trial, device)
     mfu = utilization(timing.tflops, device, trial.engine.dtype, gpus)
     return {
         "timing": dataclasses.asdict(timing) | {"mfu": mfu},
@@ -154,7 +154,7 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness) | {"deterministic_steps": algorithms.steps},
-        "warnings": [*filter(None, [warning]), *shared, *algorithms.warnings, *judgement.warnings],
+        "warnings": [*filter(None, [warning]), *slower, *algorithms.warnings, *judgement.warnings],
         "inputs": read,
         "losses": observer.curve if observer is not None else [],
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,

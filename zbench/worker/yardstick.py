@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import torch
 
 from zbench import _native
-from zbench.engine.adam.cuda import cuda_library, launch
+from zbench.engine.adam.device_kernels import kernel
 from zbench.job.jobs import RankJob, threads_per_rank, write_json
 from zbench.job.turns import Turns, turn_lengths
 from zbench.spec.trial import TrialSpec
@@ -21,6 +21,10 @@ _ROUNDS, _ORDER = 2, ("compute", "memory", "compute", "meeting", "compute")
 
 _PRODUCTS, _COPIES, _MEETINGS = 16, 16, 16
 """Of a sample on CUDA."""
+
+_SIDE, _BLOCK_SIDE, _ARRAY_BYTES = 2048, 64, 1 << 27
+"""Of the matrices, 17 GFLOP a product, and of what a block computes (csrc/cuda/yardstick.cu). Two arrays
+exceed every cache of 2025."""
 
 
 def run_machine(job: RankJob) -> None:
@@ -47,25 +51,49 @@ def _on_cpu(stick: _native.Yardstick) -> dict[str, Callable[[], float]]:
     return {"compute": stick.compute, "memory": stick.memory, "meeting": stick.meeting}
 
 
+class Products:
+    """Matrix products on a device's tensor cores, and copies within its memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.current_stream(device).cuda_stream
+        self._arrays = torch.empty((2, _ARRAY_BYTES), dtype=torch.uint8, device=device)
+        a, out = (ctypes.c_void_p(array.data_ptr()) for array in self._arrays)
+        b = ctypes.c_void_p(self._arrays.data_ptr() + 2 * _SIDE * _SIDE)
+        self._operands = a, b, out
+        numbers = ctypes.c_int64(self._arrays.nbytes // 2)
+        kernel("yardstick", "fill", device).launch((1024, 1), 256, self._stream, (a, numbers))
+        self._product = kernel("yardstick", "product", device)
+        torch.cuda.synchronize(device)
+
+    def run(self, times: int) -> None:
+        """Multiply so many times; return when the device has."""
+        blocks = _SIDE // _BLOCK_SIDE, _SIDE // _BLOCK_SIDE
+        for _ in range(times):
+            self._product.launch(blocks, 128, self._stream, self._operands)
+        torch.cuda.synchronize(self._device)
+
+    def copy(self, times: int) -> None:
+        """Copy an array so many times; return when the device has."""
+        for _ in range(times):
+            self._arrays[1].copy_(self._arrays[0])
+        torch.cuda.synchronize(self._device)
+
+
 def _on_cuda(stick: _native.Yardstick, device: torch.device) -> dict[str, Callable[[], float]]:
     """Return the parts on a device: matrix products, copies within its memory, and products between meetings.
 
     Ranks meet on the host, so that no library's collective is part of it.
     """
-    library, place = cuda_library(), ctypes.c_void_p()
-    launch(library, library.zbench_cuda_yardstick, device, ctypes.byref(place))
-
-    def run(function: Callable[..., int], times: int) -> None:
-        launch(library, function, device, place, times)
+    products = Products(device)
 
     def meet() -> None:
         for _ in range(_MEETINGS):
-            run(library.zbench_cuda_product, 1)
+            products.run(1)
             stick.meet()
 
     work: dict[str, Callable[[], None]] = {
-        "compute": partial(run, library.zbench_cuda_product, _PRODUCTS),
-        "memory": partial(run, library.zbench_cuda_copy, _COPIES),
+        "compute": partial(products.run, _PRODUCTS),
+        "memory": partial(products.copy, _COPIES),
         "meeting": meet,
     }
     return {name: partial(stick.slowest, part) for name, part in work.items()}

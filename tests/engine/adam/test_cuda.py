@@ -103,5 +103,7 @@ def test_the_function_updates_cuda_tensors() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_device_cuda_says_why() -> None:
     assert adam.cuda_unavailable_reason()
-    with pytest.raises(RuntimeError, match=r"^(the CUDA kernels were not built|CUDA error \d+): "):
+    with pytest.raises(
+        RuntimeError, match=r"^(this torch is built without CUDA|there is no CUDA driver|CUDA error \d+)"
+    ):
         adam.CudaAdam()

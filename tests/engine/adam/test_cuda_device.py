@@ -1,50 +1,140 @@
-"""The CUDA library's runtime changes the thread's device; torch's own is put back."""
+"""Launches happen in the device's primary context; what was current before is so again."""
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
-from zbench.engine.adam.cuda import launch
+from zbench.engine.adam import cuda, cuda_adam, cuda_unavailable_reason, device_kernels
+from zbench.engine.adam.cuda import TorchFusedAdam
+from zbench.engine.adam.device_kernels import Kernel, kernel
+
+CONTEXTS = {0: 0xC0, 1: 0xC1}
 
 
 class Driver:
-    """What the thread's device is to the driver, which torch's runtime and the library's both set."""
+    """The functions of CUDA's driver, for two devices; `contexts` is the thread's stack."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.current = 0
-        monkeypatch.setattr(torch.cuda, "device", self.device)
+    def __init__(self, launch_error: int = 0) -> None:
+        self.contexts: list[int] = [CONTEXTS[0]]
+        self.launches: list[tuple[Any, ...]] = []
+        self.loaded: list[bytes] = []
+        self._launch_error = launch_error
 
-    @contextmanager
-    def device(self, device: torch.device) -> Iterator[None]:
-        before, self.current = self.current, device.index
-        try:
-            yield
-        finally:
-            self.current = before
+    def cuDeviceGet(self, handle: Any, index: int) -> int:  # noqa: N802 - the driver's names
+        handle._obj.value = index
+        return 0
 
-    def library(self, error: int) -> Any:
-        def update(device: int, *arguments: object) -> int:
-            assert self.current == device, "torch's memory and stream are of this device"
-            self.current = device
-            return error
+    def cuDevicePrimaryCtxRetain(self, context: Any, handle: Any) -> int:  # noqa: N802
+        context._obj.value = CONTEXTS[handle.value]
+        return 0
 
-        loaded = ctypes.CDLL(None)
-        loaded.zbench_cuda_update = update  # type: ignore[assignment]
-        loaded.zbench_cuda_error = lambda number: b"out of memory"  # type: ignore[assignment]
-        return loaded
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:  # noqa: N802
+        self.contexts.append(context.value)
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:  # noqa: N802
+        context._obj.value = self.contexts.pop()
+        return 0
+
+    def cuModuleLoadData(self, module: Any, code: bytes) -> int:  # noqa: N802
+        module._obj.value = self.contexts[-1]
+        self.loaded.append(code)
+        return 0 if code else 200
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:  # noqa: N802
+        function._obj.value = module.value + 0x100
+        return 0 if name == b"zbench_update" else 500
+
+    def cuLaunchKernel(self, function: Any, *arguments: Any) -> int:  # noqa: N802
+        assert function.value == self.contexts[-1] + 0x100, "the function is of the current context"
+        *shape, stream, places, extra = arguments
+        assert extra is None
+        values = (
+            ctypes.cast(places[0], ctypes.POINTER(ctypes.c_void_p))[0],
+            ctypes.cast(places[1], ctypes.POINTER(ctypes.c_int))[0],
+        )
+        self.launches.append((*shape, stream.value, *values))
+        return self._launch_error
+
+    def cuGetErrorString(self, error: int, text: Any) -> int:  # noqa: N802
+        text._obj.value = {2: b"out of memory", 200: b"invalid image", 500: b"named symbol not found"}[error]
+        return 0
 
 
 @pytest.mark.parametrize("error", [0, 2])
-def test_torchs_device_is_the_one_before_also_after_an_error(
-    error: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(monkeypatch)
-    library = driver.library(error)
+def test_the_context_before_is_current_again_also_after_an_error(error: int) -> None:
+    driver = Driver(error)
+    update = Kernel(driver, 1, b"code", "zbench_update")  # type: ignore[arg-type]
+    assert driver.contexts == [CONTEXTS[0]]
     refused = pytest.raises(RuntimeError, match="CUDA error 2: out of memory") if error else nullcontext()
     with refused:
-        launch(library, library.zbench_cuda_update, torch.device("cuda", 1))
-    assert driver.current == 0
+        update.launch((7, 1), 256, 0xABC, (ctypes.c_void_p(0xDEF), ctypes.c_int(3)))
+    assert driver.launches == [(7, 1, 1, 256, 1, 1, 0, 0xABC, 0xDEF, 3)]
+    assert driver.contexts == [CONTEXTS[0]]
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "reason"), [(b"", "zbench_update", "image"), (b"code", "other", "symbol")]
+)
+def test_what_cannot_be_loaded_says_why(code: bytes, name: str, reason: str) -> None:
+    driver = Driver()
+    with pytest.raises(RuntimeError, match=reason):
+        Kernel(driver, 0, code, name)  # type: ignore[arg-type]
+    assert driver.contexts == [CONTEXTS[0]]
+
+
+def test_a_kernel_is_compiled_for_its_device_and_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    asked = []
+    monkeypatch.setattr(device_kernels, "driver", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, index))
+
+    def compiled(*wanted: Any) -> bytes:
+        asked.append(wanted)
+        return b"code"
+
+    monkeypatch.setattr(device_kernels, "compiled", compiled)
+    device_kernels._kernel.cache_clear()
+    try:
+        for index in (0, 1, 0):
+            kernel("update", "update", torch.device("cuda", index), ZBENCH_GRAD=1)
+    finally:
+        device_kernels._kernel.cache_clear()
+    assert asked == [("update", {"ZBENCH_GRAD": 1}, (9, index)) for index in (0, 1)]
+    assert len(driver.loaded) == 2
+
+
+@pytest.mark.parametrize(
+    ("hip", "version", "reason"),
+    [("6.4", None, "this torch is built for ROCm"), (None, None, "this torch is built without CUDA")],
+)
+def test_without_cuda_torchs_adam_is_used_and_the_reason_told(
+    hip: str | None, version: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    cuda_unavailable_reason.cache_clear()
+    try:
+        assert reason in (cuda_unavailable_reason() or "")
+        assert isinstance(cuda_adam(), TorchFusedAdam)
+        with pytest.raises(RuntimeError, match=reason):
+            cuda.CudaAdam()
+    finally:
+        cuda_unavailable_reason.cache_clear()
+
+
+def test_a_kernel_that_does_not_compile_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("NVRTC refuses it")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(cuda, "driver", lambda: None)
+    monkeypatch.setattr(cuda, "kernel", refused)
+    cuda_unavailable_reason.cache_clear()
+    try:
+        assert cuda_unavailable_reason() == "NVRTC refuses it"
+    finally:
+        cuda_unavailable_reason.cache_clear()

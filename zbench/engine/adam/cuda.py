@@ -6,9 +6,8 @@ fused AdamW behind the contract; MixedAdam updates each task where it is.
 
 import ctypes
 import functools
-import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -24,8 +23,10 @@ from zbench.engine.adam.contract import (
     check_tasks,
     plain_square_sums,
 )
+from zbench.engine.adam.device_kernels import driver, kernel, launch
 from zbench.engine.adam.exact_sum import add_exactly
 from zbench.engine.adam.native import (
+    DTYPE_CODES,
     Flat,
     PlanCache,
     build_plan,
@@ -37,52 +38,16 @@ from zbench.engine.adam.native import (
 
 
 @functools.cache
-def cuda_library() -> ctypes.CDLL:
-    """Load csrc/cuda as built; RuntimeError with the remedy where it was not, or there is no device."""
-    extension = importlib.util.find_spec("zbench._cuda")
-    if extension is None or extension.origin is None:
-        raise RuntimeError(
-            "the CUDA kernels were not built: install zbench where nvcc is on PATH, or with ZBENCH_CUDA=ON"
-        )
-    library = ctypes.CDLL(extension.origin)
-    pointer, long = ctypes.c_void_p, ctypes.c_int64
-    number = ctypes.c_int
-    library.zbench_cuda_error.restype = ctypes.c_char_p
-    library.zbench_cuda_update.argtypes = [
-        *(number, pointer, number, long),
-        *(number, number, number),
-        *(pointer, pointer),
-    ]
-    library.zbench_cuda_square_sums.argtypes = [number, pointer, number, long, number, pointer, pointer]
-    library.zbench_cuda_yardstick.argtypes = [number, pointer]
-    library.zbench_cuda_product.argtypes = library.zbench_cuda_copy.argtypes = [number, pointer, number]
-    count = ctypes.c_int()
-    _check(library, library.zbench_cuda_device_count(ctypes.byref(count)))
-    return library
-
-
-def _check(library: ctypes.CDLL, error: int) -> None:
-    if error != 0:
-        raise RuntimeError(f"CUDA error {error}: {library.zbench_cuda_error(error).decode()}")
-
-
-def launch(
-    library: ctypes.CDLL, function: Callable[..., int], device: torch.device, *arguments: object
-) -> None:
-    """Call a function of the library, which makes `device` the thread's own; have torch put its own back.
-
-    RuntimeError where CUDA returns one.
-    """
-    with torch.cuda.device(device):
-        error = function(device.index, *arguments)
-    _check(library, error)
-
-
 def cuda_unavailable_reason() -> str | None:
-    """Return why the CUDA kernels cannot be used here, or None if they can."""
+    """Return why the CUDA kernels cannot be used here, or None if they can: one has been compiled."""
+    if torch.version.hip:
+        return "zbench's kernels are CUDA's, and this torch is built for ROCm"
+    if not torch.version.cuda:
+        return "this torch is built without CUDA"
     try:
-        cuda_library()
-    except (RuntimeError, OSError) as error:
+        driver()
+        kernel("square_sums", "square_sums", torch.device("cuda"), ZBENCH_GRAD=DTYPE_CODES[torch.float32])
+    except RuntimeError as error:
         return str(error)
     return None
 
@@ -95,12 +60,13 @@ def cuda_adam() -> AdamBackend:
 class CudaAdam:
     """The CUDA kernels behind the AdamBackend interface. Tensors of a call live on one CUDA device.
 
-    Calls are asynchronous on torch's current stream of that device. RuntimeError where the library was not
-    built or there is no device (see `cuda_unavailable_reason`).
+    Calls are asynchronous on torch's current stream of that device. RuntimeError where the kernels cannot be
+    used (see `cuda_unavailable_reason`).
     """
 
     def __init__(self) -> None:
-        self._library = cuda_library()
+        if reason := cuda_unavailable_reason():
+            raise RuntimeError(reason)
         self._plans = PlanCache("cuda")
 
     def update(
@@ -124,13 +90,13 @@ class CudaAdam:
         nonfinite: Tensor | None,
         device: torch.device,
     ) -> None:
-        stream = torch.cuda.current_stream(device).cuda_stream
-        counter = None if nonfinite is None else nonfinite.data_ptr()
+        counter = ctypes.c_void_p(None if nonfinite is None else nonfinite.data_ptr())
         plan = self._plans.plan(flat, lambda: tasks, steps_of(tasks))
         for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
             table = _on_device(rows, device)
-            arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)
-            launch(self._library, self._library.zbench_cuda_update, device, *arguments)
+            arguments = ctypes.c_void_p(table.data_ptr()), ctypes.c_int(count), counter
+            macros = dict(zip(("ZBENCH_GRAD", "ZBENCH_MOMENT", "ZBENCH_OUT"), dtypes, strict=True))
+            launch("update", device, blocks, _native.DEVICE_BLOCK_THREADS, *arguments, **macros)
 
     def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
         """See AdamBackend.add_square_sums. Fake tensors are checked and left alone."""
@@ -140,11 +106,12 @@ class CudaAdam:
             call_native(partial(self._square_sums, grads, sums, device), [*grads, sums])
 
     def _square_sums(self, grads: Sequence[Tensor], sums: Tensor, device: torch.device) -> None:
-        stream = torch.cuda.current_stream(device).cuda_stream
+        words = ctypes.c_void_p(sums.data_ptr())
         for (dtype,), blocks, count, rows in _native.device_norm_rows(grads=norm_rows(grads)):
             table = _on_device(rows, device)
-            arguments = (table.data_ptr(), count, blocks, dtype, sums.data_ptr(), stream)
-            launch(self._library, self._library.zbench_cuda_square_sums, device, *arguments)
+            arguments = ctypes.c_void_p(table.data_ptr()), ctypes.c_int(count), words
+            threads = _native.DEVICE_NORM_THREADS
+            launch("square_sums", device, blocks, threads, *arguments, ZBENCH_GRAD=dtype)
 
 
 def _one_device(tensors: Sequence[Tensor]) -> torch.device | None:

@@ -1,5 +1,5 @@
-// From dtypes known at run time to a kernel compiled for them; the same on CUDA and where a test runs kernels on the
-// host. `run` has a member template `update<grad, moment, out>()`, or `square_sums<grad>()`.
+// From dtypes known at run time to a kernel compiled for them, where a test runs kernels on the host. `run` has a member
+// template `update<grad, moment, out>()`, or `square_sums<grad>()`.
 #pragma once
 #include "adam/types.hpp"
 
