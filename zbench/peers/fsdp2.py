@@ -1,10 +1,22 @@
-"""torch's FSDP2 (`fully_shard`) with a fused Adam over its shards: `engine: fsdp2`, stage 3."""
+"""torch's FSDP2 (`fully_shard`) with a fused Adam over its shards: `engine: fsdp2`, stages 2 and 3."""
 
+from functools import partial
+
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
+from zbench.engine.assembly.settings import DTYPES
+from zbench.engine.assembly.stages import stage_of
+from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.peers.stepping import TorchAdam, TorchEngine
 from zbench.spec.engine import EngineSpec
 
@@ -19,23 +31,51 @@ def build_engine(
 ) -> TorchEngine:
     """Return FSDP2, one unit for each entry of a module list (a transformer's blocks) and one for the rest.
 
-    mixed_precision: None computes in the parameters' own dtype, all that `zbench sweep` asks of it. The
-    values of rank 0's model count. It counts no collectives, so `instruments` measure nothing.
+    mixed_precision: None for what the dtypes of `spec` ask for, over float32 parameters. A key of offload
+    moves parameters, gradients and moments to the host: FSDP2 has one policy for all. The values of rank 0's
+    model count. It counts no collectives, so `instruments` measure nothing.
     """
     group = process_group or dist.group.WORLD
     assert group is not None, "FSDP2 needs torch.distributed"
     device = next(model.parameters()).device.type
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), group_src=0, group=group)
-    policy = mixed_precision or MixedPrecisionPolicy()
-    mesh = DeviceMesh.from_group(group, device)
+    offloads = "cpu" in (spec.offload_optimizer, spec.offload_param)
+    shard = partial(
+        fully_shard,
+        mesh=_mesh(group, device, spec.shard_group_size),
+        mp_policy=mixed_precision or _precision(spec),
+        offload_policy=CPUOffloadPolicy(pin_memory=device == "cuda") if offloads else OffloadPolicy(),
+        reshard_after_forward=None if stage_of(spec).parameters is ShardedParameters else False,
+    )
     for unit in _blocks(model):
-        fully_shard(unit, mesh=mesh, mp_policy=policy)
-    sharded: FSDPModule = fully_shard(model, mesh=mesh, mp_policy=policy)
+        shard(unit)
+    sharded: FSDPModule = shard(model)
     # of the sharded parameters; FSDP asks which are frozen at the first forward
     adam = TorchAdam.of(model, spec)
     named = dict(model.named_parameters())
-    return TorchEngine(model, named, adam.make(), spec, set_reducing=sharded.set_requires_gradient_sync)
+    return TorchEngine(
+        model,
+        named,
+        adam.make(),
+        spec,
+        set_reducing=sharded.set_requires_gradient_sync,
+        prefix="host_" if offloads else "",
+    )
+
+
+def _mesh(group: dist.ProcessGroup, device: str, shard_group_size: int | None) -> DeviceMesh:
+    """Return one dimension of all ranks, or replicas of groups of consecutive ranks that share shards."""
+    if shard_group_size is None:
+        return DeviceMesh.from_group(group, device)
+    ranks = torch.tensor(dist.get_process_group_ranks(group)).view(-1, shard_group_size)
+    return DeviceMesh(device, ranks, mesh_dim_names=("replicas", "shards"))
+
+
+def _precision(spec: EngineSpec) -> MixedPrecisionPolicy:
+    """Return the policy that computes in `dtype`. FSDP2 adds gradients up in the dtype that it reduces in."""
+    reduced = DTYPES[spec.communication_dtype or spec.grad_accum_dtype]
+    return MixedPrecisionPolicy(param_dtype=DTYPES[spec.dtype], reduce_dtype=reduced)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

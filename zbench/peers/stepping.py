@@ -44,7 +44,8 @@ class TorchEngine:
     """A TrainingEngine of a torch wrapper and a torch optimizer.
 
     module: called instead of the model. named: name -> parameter, as the optimizer has it. set_reducing:
-    called before each forward with whether its backward reduces gradients.
+    called before each forward with whether its backward reduces gradients. prefix: `host_` where state is
+    offloaded.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class TorchEngine:
         spec: EngineSpec,
         *,
         set_reducing: Callable[[bool], None],
+        prefix: str = "",
     ) -> None:
+        self._prefix = prefix
         self.module, self._named, self._optimizer = module, named, optimizer
         self._clipping, self._set_reducing = spec.gradient_clipping, set_reducing
         self._counting = settings.accumulation(spec)
@@ -111,9 +114,9 @@ class TorchEngine:
         states = self._optimizer_states().values()
         moments = [value for state in states for value in state.values() if torch.is_tensor(value)]
         return {
-            "parameters": _bytes(named),
-            "gradients": _bytes([p for p in named if p.requires_grad]),
-            "moments": _bytes(moments),
+            f"{self._prefix}parameters": _bytes(named),
+            f"{self._prefix}gradients": _bytes([p for p in named if p.requires_grad]),
+            f"{self._prefix}moments": _bytes(moments),
         }
 
     def close(self) -> None:

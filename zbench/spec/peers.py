@@ -40,10 +40,14 @@ _DEEPSPEED = frozenset({
     "grad_accum_dtype", "communication_dtype", "sub_group_size", "prefetch_bucket_size",
     "param_persistence_threshold", "overlap_comm",
 })  # fmt: skip
+_FSDP2 = frozenset({
+    "reduce_at", "dtype", "grad_accum_dtype", "communication_dtype", "offload_optimizer", "offload_param",
+    "shard_group_size",
+})  # fmt: skip
 PEERS = {
     "ddp": Peer((0,), _ALL | {"reduce_at", "reduce_bucket_size"}),
     "zero_redundancy": Peer((1,), _ALL | {"reduce_at", "reduce_bucket_size"}),
-    "fsdp2": Peer((3,), _ALL | {"reduce_at"}),
+    "fsdp2": Peer((2, 3), _ALL | _FSDP2),
     "deepspeed": Peer((0, 1, 2, 3), _ALL | _DEEPSPEED, needs="deepspeed", told_last=True, rounds_first=True),
 }
 
@@ -98,6 +102,8 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
         yield f"engine.{key}", f"{name} has no {key}; leave it out, or set engine: builtin"
     if name == "deepspeed":
         yield from broken(_UNJUDGED, engine)
+    if name == "fsdp2" and engine.dtype == "float16":
+        yield "engine.dtype", "FSDP2 scales no loss; set dtype: bfloat16 or float32, or engine: builtin"
     if peer.told_last and engine.accumulation_mode == "unmanaged":
         yield (
             "engine.accumulation_mode",

@@ -63,7 +63,7 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if func in (aten._local_scalar_dense.default, aten.equal.default):
             self.note("a value is read", args[0].device == DEVICE)
-            return func is aten.equal.default or 0.0
+            return func is aten.equal.default or (0.0 if args[0].is_floating_point() else 0)
         if func is aten._to_copy.default:
             crosses = kwargs.get("device", args[0].device).type != args[0].device.type
             self.note("an ordinary copy", crosses and not kwargs.get("non_blocking"))
