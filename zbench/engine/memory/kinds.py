@@ -197,13 +197,18 @@ class Filled:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor, self._event = tensor, None
+        self._readers: set[object] = set()
         if tensor.device.type == "cuda":
+            current = torch.cuda.current_stream(tensor.device)
+            self._readers.add(current)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(tensor.device))
+            self._event.record(current)
 
     def read_here(self) -> None:
         """Have the current stream read it behind what filled it; its memory stays until it has."""
         if self._event is not None:
             current = torch.cuda.current_stream(self._tensor.device)
-            current.wait_event(self._event)
-            self._tensor.record_stream(current)
+            if current not in self._readers:  # a module reads each of its weights
+                current.wait_event(self._event)
+                self._tensor.record_stream(current)
+                self._readers.add(current)

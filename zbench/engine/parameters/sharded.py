@@ -302,8 +302,19 @@ class ShardedParameters(Parameters):
 
     def absorb_hidden(self) -> None:
         for group in self.groups:
-            for m in group.members if group.resident and group.is_whole else ():
-                self._take_edit(group, m)
+            if group.resident and group.is_whole and self._differs(group):
+                for m in group.members:
+                    self._take_edit(group, m)
+
+    def _differs(self, group: ShardedGroup) -> bool:
+        """Return whether the whole values have others than this rank's parts; waits for the device."""
+        assert group.full is not None
+        for block in group.blocks:
+            local, at = self.shard.local(block), self.shard.part(block).start - group.extent.start
+            own, whole = self._stored(group.dtype_group, local.start, local.length), group.full[at:]
+            if not torch.equal(whole[: local.length], own.to(whole)):
+                return True
+        return False
 
     @_apart
     def _take_edit(self, group: ShardedGroup, m: Member) -> None:
