@@ -10,7 +10,7 @@ OTHER: dict[str, Any] = {
     "param_persistence_threshold": 7, "leaf_modules": ["Experts"], "overlap_comm": False,
     "dtype": "bfloat16", "grad_accum_dtype": "bfloat16", "communication_dtype": "bfloat16",
     "buffer_dtype": "float32", "initial_loss_scale": 256.0, "loss_scale_window": 7, "compile": "inductor",
-    "shard_group_size": 2, "param_groups": {"*.bias": {"weight_decay": 0.5}},
+    "reduction": "rank_order", "shard_group_size": 2, "param_groups": {"*.bias": {"weight_decay": 0.5}},
     "ds_config": {"wall_clock_breakdown": True},
     **{f"optimizer.{key}": value for key, value in {
         "name": "adam", "lr": 0.5, "betas": [0.5, 0.6], "eps": 0.5, "weight_decay": 0.5, "amsgrad": True,

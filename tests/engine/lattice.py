@@ -97,6 +97,7 @@ def reference_options(spec: dict[str, Any]) -> dict[str, Any]:
         "max_norm": spec.get("gradient_clipping", 0.0),
         "divisor": spec.get("gradient_accumulation_steps", 1),
         "each_backward": each,
+        "group_size": spec.get("shard_group_size"),
         **{key: spec[key] for key in same if key in spec},
     }
     return {

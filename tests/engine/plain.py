@@ -1,7 +1,7 @@
 """The reference: plain PyTorch in one process that plays every rank in turn; no code of the engine."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -65,6 +65,15 @@ class Options:
     communication_dtype: str | None = None
     initial_loss_scale: float = 65536.0
     loss_scale_window: int = 1000
+    group_size: int | None = None
+
+
+def added(values: Sequence[Tensor]) -> Tensor:
+    """Return the sum, added in this order."""
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
 
 
 class PlainTrainer:
@@ -153,11 +162,9 @@ class PlainTrainer:
             return gradient.to(self.sent).float() if self.sent and self.world_size > 1 else gradient.float()
 
         def over_ranks(parts: list[Tensor | None]) -> Tensor:
-            total = torch.zeros(shape)
-            for k, part in enumerate(parts):
-                value = torch.zeros(shape) if part is None else sent(part)
-                total = value if k == 0 else total + value
-            return total
+            values = [torch.zeros(shape) if part is None else sent(part) for part in parts]
+            size = self.plan.group_size or len(values)
+            return added([added(values[k : k + size]) for k in range(0, len(values), size)])
 
         if self.plan.each_backward and several and self.world_size > 1:
             total = torch.zeros(shape, dtype=self.kept)

@@ -49,8 +49,11 @@ def test_a_checkpoint_of_two_ranks_is_resumed_by_any_number(
 
 
 def test_a_checkpoint_of_shard_groups_is_resumed_by_any_number(ranks: RankPool, tmp_path: Path) -> None:
-    grouped = ALL[5] | {"shard_group_size": 2}
-    ranks.run(4, "tests.engine.resuming:interrupted", "gpt", grouped, [ALL[1], grouped], str(tmp_path))
+    groups = {"shard_group_size": 2}
+    grouped = ALL[5] | groups
+    ranks.run(
+        4, "tests.engine.resuming:interrupted", "gpt", grouped, [ALL[1] | groups, grouped], str(tmp_path)
+    )
     saved = load_file(tmp_path / "saved" / "state.safetensors")
     for world_size, spec in ((1, ALL[5]), (2, ALL[9]), (4, ALL[3] | {"shard_group_size": 1})):
         arguments = ("gpt", [spec], str(tmp_path / "saved"))

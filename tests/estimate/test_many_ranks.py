@@ -55,7 +55,7 @@ def check(shape: str, world_size: int, engine: dict[str, Any], blocks: int = FEW
     """Hold a step to the budgets."""
     counts = launches(shape, world_size, blocks, **engine)
     parameters, groups = OF_BLOCK * blocks + 2, blocks + 2
-    reductions = counts.collectives["all_to_all"]["calls"]
+    reductions = counts.collectives["reduce_scatter"]["calls"]
     gathers = counts.collectives["all_gather"]["calls"]
     assert counts.gradient_copies <= parameters + reductions
     if engine["zero_stage"] < 3:
@@ -88,6 +88,23 @@ def test_whole_models_keep_them(shape: str, stage: int, world_size: int) -> None
 @pytest.mark.parametrize("more", [FAR, {"shard_group_size": 8}, {"prefetch_bucket_size": 1}])
 def test_offload_and_shard_groups_of_a_whole_model_keep_them(more: dict[str, Any]) -> None:
     check("7B", 64, {"zero_stage": 3, **more}, BLOCKS["7B"])
+
+
+@pytest.mark.parametrize("world_size", [8, 64])
+def test_a_bucket_is_summed_by_one_operator_whoever_adds(world_size: int) -> None:
+    """A backend's sums are cast to float32, those in rank order are added in it."""
+    counts = [launches("7B", world_size, 2, zero_stage=2, reduction=r) for r in ("backend", "rank_order")]
+    assert counts[0].launches == counts[1].launches
+    assert counts[1].collectives["all_to_all"] == counts[0].collectives["reduce_scatter"]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_of_a_gradient_a_share_leaves_a_node_that_is_a_shard_group(stage: int) -> None:
+    far, sent = 128, 2 * elements("7B", 2)
+    apart = launches("7B", far, 2, zero_stage=stage, shard_group_size=PER_NODE)
+    assert 0 < apart.inter_node_bytes <= 0.3 * sent * PER_NODE
+    together = launches("7B", far, 2, zero_stage=1).inter_node_bytes
+    assert together <= 1.1 * 2 * sent, "a ring's reduction and gather"
 
 
 def test_at_least_the_next_group_is_begun_ahead_whatever_the_window() -> None:

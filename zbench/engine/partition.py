@@ -80,6 +80,12 @@ class Layout:
     groups: tuple[GatherGroup, ...]
     group_extents: tuple[Extent, ...]
     buckets: tuple[Bucket, ...]
+    replicas: int = 1
+
+    @property
+    def alignment(self) -> int:
+        """What the length of each block is a multiple of: CHUNK elements for every rank."""
+        return self.shards * self.replicas * CHUNK
 
     @cached_property
     def blocks(self) -> tuple[Extent, ...]:
@@ -161,14 +167,19 @@ class Layout:
 
 
 def plan_layout(
-    sizes: Sequence[int], groups: Sequence[GatherGroup], *, shards: int, block_size: int
+    sizes: Sequence[int],
+    groups: Sequence[GatherGroup],
+    *,
+    shards: int,
+    block_size: int,
+    replicas: int = 1,
 ) -> Layout:
     """Lay out parameters of `sizes` elements (registration order) by gather group.
 
-    block_size: an upper limit in elements, but a block holds at least CHUNK elements per shard. Groups of one
-    dtype group must be consecutive.
+    block_size: an upper limit in elements, but a block holds at least CHUNK elements per rank. replicas: how
+    often each shard is kept. Groups of one dtype group must be consecutive.
     """
-    alignment = shards * CHUNK
+    alignment = shards * replicas * CHUNK
     limit = max(block_size // alignment, 1) * alignment
     spans = [Extent(0, 0)] * len(sizes)
     extents: list[Extent] = []
@@ -182,7 +193,8 @@ def plan_layout(
         at = begin + round_up(at - begin, alignment)
         extents.append(Extent(begin, at - begin))
         blocks += [Bucket(cut, min(limit, at - cut), 0, group.dtype_group) for cut in range(begin, at, limit)]
-    return _in_launch_order(Layout(shards, tuple(spans), tuple(groups), tuple(extents), tuple(blocks)))
+    layout = Layout(shards, tuple(spans), tuple(groups), tuple(extents), tuple(blocks), replicas)
+    return _in_launch_order(layout)
 
 
 def _in_launch_order(layout: Layout) -> Layout:
@@ -203,7 +215,7 @@ def split_layout(layout: Layout, offload_ratio: float) -> tuple[Layout, int]:
     The bucket at the boundary is cut in two; nothing else moves. The device keeps the rest, whose gradients
     backward produces last.
     """
-    alignment = layout.shards * CHUNK
+    alignment = layout.alignment
     left = round(offload_ratio * layout.length / alignment) * alignment  # elements still to be offloaded
     buckets: list[Bucket] = []
     offloaded = 0

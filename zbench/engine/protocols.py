@@ -127,7 +127,7 @@ class Tag:
 
 
 class Collectives(Protocol):
-    """The only operations the engine asks of a process group; every reduction sums in rank order.
+    """The only operations the engine asks of a process group.
 
     Shapes: W is the world size, N the number of shards. Rank r keeps shard r % N; N consecutive ranks are a
     shard group, and without `shard_group_size` N is W. `send` holds N equal parts, part s meant for the ranks
@@ -141,7 +141,9 @@ class Collectives(Protocol):
     shards: int
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        """out[i] = sum over ranks r, in rank order, of rank r's send[shard * n + i], added in out's dtype."""
+        """out[i] = sum over ranks r of rank r's send[shard * n + i]: in rank order and in out's dtype (within
+        shard groups, then over groups), or as a backend does it.
+        """
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         """Fill `flat` [N * n] in place; this rank's part already stands at [shard * n, (shard + 1) * n)."""

@@ -5,9 +5,10 @@ memory is another device, reached by copies. What another thread would do is don
 tensors belongs to one thread. A copy is not over before somebody waits for it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -17,27 +18,44 @@ from torch import Tensor
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.protocols import Copy, Memory
 from zbench.engine.transport import process_group
-from zbench.engine.transport.choose import Transport, grouped
+from zbench.engine.transport.choose import Reduction, Transport, grouped
 from zbench.engine.transport.process_group import ProcessGroupCollectives
-from zbench.engine.transport.sums import add_in_rank_order
 from zbench.engine.transport.works import QueuedWork, WorkerThread
 from zbench.estimate.launches import StepCounter
 from zbench.estimate.ledger import AllocationLedger
 
 
 def card_transport(
-    group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
+    group: dist.ProcessGroup | None,
+    local: Memory,
+    host: Memory,
+    shard_group_size: int | None = None,
+    reduction: Reduction = "auto",
 ) -> Transport:
     """Return the collectives of NCCL over a group that sends nothing."""
     members = group or dist.group.WORLD
     assert members is not None
-    return grouped(members, local.device, shard_group_size, _collectives)
+    return grouped(
+        members,
+        local.device,
+        shard_group_size,
+        partial(_collectives, in_rank_order=reduction == "rank_order"),
+    )
 
 
 def _collectives(
-    group: dist.ProcessGroup, device: torch.device, shards: int | None
+    group: dist.ProcessGroup, device: torch.device, *, in_rank_order: bool
 ) -> ProcessGroupCollectives:
-    return ProcessGroupCollectives(group, device, None, shards)
+    return ProcessGroupCollectives(group, device, in_rank_order=in_rank_order)
+
+
+def _add_in_one_pass(out: Tensor, parts: Sequence[Tensor]) -> None:
+    """One operator, as the card's kernel is. The parts follow one another; without data, their order does not
+    count.
+    """
+    length = parts[0].numel()
+    rows = parts[0].as_strided((len(parts), length), (length, 1))
+    torch.sum(rows, 0, dtype=torch.float32, out=out)
 
 
 class HostMemory(PinnedHostMemory):
@@ -118,7 +136,7 @@ def on_card(counter: StepCounter) -> Iterator[None]:
     with (
         patch.object(WorkerThread, "submit", submit),
         patch.object(QueuedWork, "wait", waited),
-        patch.object(process_group, "sum_in_rank_order", add_in_rank_order),
+        patch.object(process_group, "sum_in_rank_order", _add_in_one_pass),
         patch.object(Tensor, "cpu", lambda tensor, *_: counter.to_host(tensor)),
     ):
         yield

@@ -100,13 +100,17 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
     """Return (bytes that one rank sends, bytes that it receives) in these collectives.
 
     Only the source counts the bytes of a broadcast (see CountingCollectives). Every rank broadcasts a part of
-    its own, so a rank receives the parts of all others.
+    its own, so a rank receives the parts of all others. Sums of shard groups are added over groups in
+    float32, by a reduce-scatter and a gather.
     """
-    shards = trial.engine.shard_group_size or trial.run.world_size
+    engine = trial.engine
+    shards = engine.shard_group_size or trial.run.world_size
     sent = received = 0.0
-    others = shards - 1
+    others, groups = shards - 1, trial.run.world_size // shards
+    wider = 1 if (engine.communication_dtype or engine.dtype) == "float32" else 2
+    reduced = (others + 2 * wider * (groups - 1) / groups) / shards
     for kind, payload in traffic.items():
-        shares = {"reduce_scatter": (trial.run.world_size - 1) / shards, "broadcast": 1.0}
+        shares = {"reduce_scatter": reduced, "broadcast": 1.0}
         share = shares.get(kind, float(others))
         sent += payload["bytes"] * share
         received += payload["bytes"] * (others if kind == "broadcast" else share)

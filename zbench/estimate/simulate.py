@@ -22,9 +22,8 @@ from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.protocols import Memory, Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import share_storage
-from zbench.engine.transport.choose import Transport, grouped
-from zbench.engine.transport.works import Done, Then
+from zbench.engine.transport.choose import Reduction, Transport, grouped
+from zbench.engine.transport.works import Done
 from zbench.estimate.card import CardHostMemory, HostMemory, card_transport, on_card
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.launches import StepCounter, WatchedCollectives
@@ -210,7 +209,11 @@ def world(rank: int, size: int) -> Iterator[None]:
 
 
 def simulated_transport(
-    group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
+    group: dist.ProcessGroup | None,
+    local: Memory,
+    host: Memory,
+    shard_group_size: int | None = None,
+    reduction: Reduction = "auto",
 ) -> Transport:
     """Return collectives with the allocations of those of a real group."""
     members = group or dist.group.WORLD
@@ -250,17 +253,10 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 class SimulatedCrossMemory(GroupCollectives):
-    """Collectives of ranks on one host. Only a reduce_scatter of shard groups into its input allocates."""
+    """Collectives of ranks on one host; none allocates."""
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        if self.shards == self.world_size or not share_storage(send, out):
-            return Done()
-        sums = torch.empty_like(out)
-
-        def finish() -> None:
-            out.copy_(sums)
-
-        return Then(Done(), finish)
+        return Done()
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         return Done()

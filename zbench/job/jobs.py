@@ -19,7 +19,7 @@ _SHAPES_NO_BIT = {
     "engine", "engine_python", "ds_config", "zero_stage", "shard_group_size", "leaf_modules", "overlap_comm",
     "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio", "optimizer_threads",
     "rollback", "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",
-    "param_persistence_threshold", "compile",
+    "param_persistence_threshold", "compile", "reduction",
 }  # fmt: skip
 _SAID_OTHERWISE = {  # by `accumulation`, and by the loss scale of float16
     "gradient_accumulation_steps", "accumulation_mode", "reduce_at",
@@ -108,9 +108,16 @@ def reference_key(trial: TrialSpec) -> str:
         "accumulation": dataclasses.asdict(accumulation(engine, trial.workload)),
         "truth": trial.verify.mode == "full",
         "begins_rounded": begins_rounded(engine),
+        "added_within": _added_within(trial),
     }
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def _added_within(trial: TrialSpec) -> int | None:
+    """Return the ranks whose gradients are added first, if this order is not that of all ranks."""
+    size = trial.engine.shard_group_size
+    return size if size not in (1, trial.run.world_size) else None
 
 
 def write_json(path: Path, value: Any) -> None:

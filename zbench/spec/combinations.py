@@ -82,6 +82,8 @@ _RULES = (
          "a compiled step must know its last backward; set accumulation_mode: micro_steps or multi_backward"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.reduce_at == "each_backward",
          "a compiled step reduces gradients at the boundary; set reduce_at: auto or boundary"),
+    Rule("engine.reduction", lambda e: e.compile != "off" and e.reduction == "rank_order",
+         "a compiled step is held to no order of ranks; set reduction: auto, or compile: off"),
     Rule("engine.gradient_accumulation_steps",
          lambda e: e.accumulation_mode != "micro_steps" and e.gradient_accumulation_steps != 1,
          "only accumulation_mode: micro_steps counts micro-batches; set gradient_accumulation_steps: 1 and"

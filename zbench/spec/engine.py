@@ -122,6 +122,10 @@ class EngineSpec(SpecModel):
     leaf_modules: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Names or classes of modules to gather whole, such as experts (stage 3)."
     )
+    reduction: Literal["auto", "backend", "rank_order"] = Field(
+        "auto",
+        description="Who adds the ranks' gradients: NCCL, or zbench in rank order. auto: NCCL if there.",
+    )
     overlap_comm: bool = Field(True, description="Reduce gradients during backward.")
     dtype: Dtype = Field("float32", description="Dtype of the model's computation.")
     grad_accum_dtype: Dtype = Field("float32", description="Dtype of gradient accumulation.")

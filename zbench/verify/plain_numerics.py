@@ -48,6 +48,30 @@ class GradientSums:
                 sent = gradient.to(self._sent or gradient.dtype).to(self._wide)
                 total[name] = sent if before is None else before + sent
 
+    def add_group(self, total: Gradients, gradients: Gradients) -> None:
+        """Add the sums of a group of ranks to `total`, in place."""
+        for name, gradient in gradients.items():
+            before = total.setdefault(name, None)
+            if gradient is not None:
+                total[name] = gradient if before is None else before + gradient
+
+
+class RankOrder:
+    """`total`: the gradients of all ranks, added within groups of `size` ranks and then over groups."""
+
+    def __init__(self, sums: GradientSums, size: int) -> None:
+        self.total: Gradients = {}
+        self._sums, self._size, self._count = sums, size, 0
+        self._group: Gradients = {}
+
+    def add(self, gradients: Gradients) -> None:
+        """Add those of the next rank."""
+        self._sums.add_rank(self._group, gradients)
+        self._count += 1
+        if self._count % self._size == 0:
+            self._sums.add_group(self.total, self._group)
+            self._group = {}
+
 
 class LossScale:
     """The factor on the loss: 1, or in float16 one that halves on overflow and doubles after a window."""

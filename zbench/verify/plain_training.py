@@ -1,7 +1,8 @@
 """The reference: plain PyTorch in one process that plays every rank in turn, and the same run in float64.
 
 It uses no engine code but the chunk sums of the canonical norm (`plain_numerics`). Gradients are summed in
-float32, over ranks in rank order and over micro-batches in order, whichever the trial does first; one factor
+float32, over ranks in rank order (within shard groups, then over groups) and over micro-batches in order,
+whichever the trial does first; one factor
 then averages, unscales and clips.
 """
 
@@ -23,6 +24,7 @@ from zbench.verify.plain_numerics import (
     GradientSums,
     LossScale,
     PlainAdam,
+    RankOrder,
     canonical_square_sum,
     clipping_factor,
     group_named,
@@ -211,19 +213,25 @@ class _PlainRun:
         weights = self._task.workload.loss_weights(step, len(micros))
         if self._task.accumulation.each_backward:
             for micro in micros:
-                over_ranks: Gradients = {}
+                over_ranks = RankOrder(sums, self._group_size)
                 for rank in ranks:
                     gradients, losses[rank][micro] = self._backward(step, micro, rank, weights[rank][micro])
-                    sums.add_rank(over_ranks, gradients)
-                sums.add_micro_batch(total, over_ranks)
+                    over_ranks.add(gradients)
+                sums.add_micro_batch(total, over_ranks.total)
         else:
+            over_ranks = RankOrder(sums, self._group_size)
             for rank in ranks:
                 local: Gradients = {}
                 for micro in micros:
                     gradients, losses[rank][micro] = self._backward(step, micro, rank, weights[rank][micro])
                     sums.add_micro_batch(local, gradients)
-                sums.add_rank(total, local)
+                over_ranks.add(local)
+            total = over_ranks.total
         return total, losses
+
+    @property
+    def _group_size(self) -> int:
+        return self._task.spec.shard_group_size or self._task.workload.world_size
 
     def _backward(self, step: int, micro: int, rank: int, weight: float) -> tuple[Gradients, float]:
         """Return one micro-batch's gradients, of the (scaled) loss, and its unscaled loss."""

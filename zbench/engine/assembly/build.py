@@ -78,7 +78,9 @@ def build_engine(
     discovery.check_buffers(model, *dtypes)
     instruments = instruments or Instruments()
     memories = instruments.memories(device)
-    transport = instruments.transport(process_group, memories.local, memories.host, spec.shard_group_size)
+    transport = instruments.transport(
+        process_group, memories.local, memories.host, spec.shard_group_size, spec.reduction
+    )
     collectives = instruments.wrap_collectives(transport)
     groups = discovery.make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
@@ -137,7 +139,7 @@ class _Builder:
                     self.device,
                     plan.dtypes,
                     self.collectives,
-                    self._sizes.reduction,
+                    self._in_flight(layout),
                 )
                 gradients = reducing.build(self.model, param_infos, self.transport)
                 optimizer = make_optimizer(
@@ -180,8 +182,19 @@ class _Builder:
         reduce = self.spec.reduce_bucket_size or (sys.maxsize if plan.whole else self._sizes.reduction)
         gathers = acts(self.spec, ("engine", "allgather_bucket_size"))
         gather = self.spec.allgather_bucket_size if gathers else None
-        block_size = min(reduce, gather or reduce)
-        return plan_layout(sizes, plan.groups, shards=self.collectives.shards, block_size=block_size)
+        block_size, shards = min(reduce, gather or reduce), self.collectives.shards
+        replicas = self.collectives.world_size // shards
+        return plan_layout(sizes, plan.groups, shards=shards, block_size=block_size, replicas=replicas)
+
+    def _in_flight(self, layout: Layout) -> int:
+        """Return the most elements that are reduced at once: two buckets on a device."""
+        if self.spec.leaf_modules:  # a rank may not wait for one that gathers first
+            return sys.maxsize
+        if not self.spec.overlap_comm or self.collectives.world_size == 1:  # alone, nothing is sent
+            return 0
+        if self._device_type == "cpu":
+            return (self._sizes.reduction + 1) // 2
+        return 2 * max((bucket.length for bucket in layout.buckets), default=1)
 
     def _schedule(
         self,

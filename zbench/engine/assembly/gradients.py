@@ -1,6 +1,5 @@
 """Builds the gradients: the memory of buckets and of their rank sums, and how they are reduced."""
 
-import sys
 from collections.abc import Sequence
 
 import torch
@@ -39,7 +38,9 @@ class InSums:
 class GradientBuilder:
     """Chooses where gradients are added up, written, sent from and reduced.
 
-    dtypes: that of each dtype group. A compiled step frees all memory of gradients when it ends.
+    dtypes: that of each dtype group. in_flight: the most elements that are reduced at once. A compiled step
+    frees all memory of gradients when it ends.
+    frees all memory of gradients when it ends.
     """
 
     def __init__(
@@ -50,10 +51,10 @@ class GradientBuilder:
         device: torch.device,
         dtypes: Sequence[torch.dtype],
         collectives: Collectives,
-        bucket_size: int,
+        in_flight: int,
     ) -> None:
         self.spec, self.shard, self.device, self.collectives = spec, shard, device, collectives
-        self._dtypes, self._bucket_size, self._compiled = dtypes, bucket_size, spec.compile != "off"
+        self._dtypes, self._in_flight, self._compiled = dtypes, in_flight, spec.compile != "off"
         self._alone = collectives.world_size == 1  # nothing is sent
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and not self._alone else None
         self._accumulation, self._communication = DTYPES[spec.grad_accum_dtype], sent
@@ -67,7 +68,7 @@ class GradientBuilder:
         """Return the gradients of `param_infos`, the trained parameters of `model`."""
         spec = self.spec
         polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
-        buckets = Buckets(self.collectives, self.sums, in_flight=self._in_flight(), polls=polls)
+        buckets = Buckets(self.collectives, self.sums, in_flight=self._in_flight, polls=polls)
         accumulate = accumulated_as(spec)
         if self._alone and not self._compiled:  # both orders of addition are the same: add where sums are
             accumulate = Accumulate.REPLICATED if self.sums.is_near else Accumulate.SHARDED
@@ -80,12 +81,6 @@ class GradientBuilder:
 
             return CompiledGradients(buckets, param_infos, memory, transport, model, spec.compile)
         return Gradients(buckets, param_infos, memory)
-
-    def _in_flight(self) -> int:
-        """Return the most elements that are reduced at once."""
-        if self.spec.leaf_modules:  # a rank may not wait for one that gathers first
-            return sys.maxsize
-        return (self._bucket_size + 1) // 2 if self.spec.overlap_comm and not self._alone else 0
 
     def _once(self, accumulate: Accumulate) -> BucketMemory:
         """Return the memory of a backward that alone is reduced: that of its sums, where this saves a copy

@@ -70,7 +70,7 @@ class ReplicatedBuilder(ParameterBuilder):
     """Builds ReplicatedParameters."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        alignment = self.collectives.shards * NORM_CHUNK
+        alignment = self.collectives.world_size * NORM_CHUNK
         return replicated_groups(param_infos, self.dtype, alignment, self._sizes.standalone)
 
     def store(

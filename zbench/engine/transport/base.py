@@ -2,6 +2,7 @@
 
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,20 +13,21 @@ from torch._C._distributed_c10d import PrefixStore
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
 from zbench.engine.transport.buffers import ScratchPool, to_device
+from zbench.engine.transport.works import WorkerThread
 
 
 class GroupCollectives(ABC):
     """Collectives over one process group, with receive buffers that are kept between calls."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, shards: int | None = None) -> None:
-        """shards: what reductions are scattered into; as many as ranks where it is None. Gathers are among
-        all ranks.
-        """
+    in_rank_order = True
+    """Whether reductions add in rank order; else in the backend's own, in the dtype that is sent."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        self.shards = self.world_size if shards is None else shards
-        self.shard = self.rank % self.shards
+        self.shard, self.shards = self.rank, self.world_size
         self.scratch = ScratchPool(device)
+        self._following: WorkerThread | None = None
         store = group.get_group_store()
         # The same number on every rank: all make their engines together.
         self.store = PrefixStore(f"zbench/{store.add(f'zbench/{self.rank}', 1)}", store)
@@ -39,6 +41,18 @@ class GroupCollectives(ABC):
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         call = self.agreement.note(GATHERS, tag, flat.nbytes)
         return Attended(self._all_gather(flat, call), call, self.agreement)
+
+    def all_reduce(self, flat: Tensor, tag: Tag) -> None:
+        """flat [W * n] = sum over ranks, in place; parts begin at 64-byte boundaries. Returns when the result
+        may be read on the current stream.
+        """
+        self.reduce_scatter(flat, flat.chunk(self.world_size)[self.rank], tag).wait()
+        self.all_gather(flat, tag).wait()
+
+    def follow(self, work: Work, run: Callable[[], object]) -> Work:
+        """Have `run`, which may call collectives and wait for them, follow `work`: here on a thread."""
+        self._following = self._following or WorkerThread("replicas")
+        return self._following.submit(lambda: (work.wait(), run()))
 
     @abstractmethod
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work: ...
@@ -79,6 +93,8 @@ class GroupCollectives(ABC):
 
     def close(self) -> None:
         """Release what was made for this engine alone."""
+        if self._following is not None:
+            self._following.close()
         self._watch.close()
         self.agreement.leave("it has closed its engine")
 

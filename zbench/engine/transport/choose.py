@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -15,19 +16,26 @@ from zbench.engine.transport.hybrid import HybridCollectives, check_shard_group_
 from zbench.engine.transport.peers import probe_peers
 from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group
 from zbench.engine.transport.single import SingleProcessCollectives
+from zbench.errors import UsageError
 
 Transport = SingleProcessCollectives | GroupCollectives | HostStagedCollectives | HybridCollectives
-ChooseTransport = Callable[[dist.ProcessGroup | None, Memory, Memory, int | None], Transport]
-Group = Callable[[dist.ProcessGroup, torch.device, int | None], GroupCollectives]
+Reduction = Literal["auto", "backend", "rank_order"]
+ChooseTransport = Callable[[dist.ProcessGroup | None, Memory, Memory, int | None, Reduction], Transport]
+Group = Callable[[dist.ProcessGroup, torch.device], GroupCollectives]
 
 
 def choose_collectives(
-    group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
+    group: dist.ProcessGroup | None,
+    local: Memory,
+    host: Memory,
+    shard_group_size: int | None = None,
+    reduction: Reduction = "auto",
 ) -> Transport:
     """Return the collectives of `group` (None: the default group, or a world of one where there is none).
 
-    shard_group_size: so many consecutive ranks share one set of shards; None: all ranks. UsageError where
-    such groups do not fill the world.
+    shard_group_size: so many consecutive ranks share one set of shards; None: all ranks. reduction: who adds
+    gradients; auto: the backend, but with gloo, where it is rank order. UsageError where shard groups do not
+    fill the world, or gloo is to add.
     """
     device = local.device
     if group is None and not dist.is_initialized():
@@ -36,7 +44,13 @@ def choose_collectives(
     group = group or dist.group.WORLD
     assert group is not None
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
-        return grouped(group, device, shard_group_size, _device_collectives)
+        make_near = partial(_device_collectives, in_rank_order=reduction == "rank_order")
+        return grouped(group, device, shard_group_size, make_near)
+    if reduction == "backend" and dist.get_world_size(group) > 1:
+        raise UsageError(
+            "reduction: backend: expected a process group of NCCL, got gloo, over which zbench adds in rank"
+            " order itself; set reduction: auto or rank_order, or train on GPUs with NCCL"
+        )
     staged = None if device.type == "cpu" else host
     make = partial(host_collectives, memory=staged)
     through = grouped(group, torch.device("cpu"), shard_group_size, make)
@@ -55,25 +69,28 @@ def grouped(
     if world_size == 1:
         return SingleProcessCollectives()
     if size == world_size:
-        return make(group, device, None)
+        return make(group, device)
+    world = make(group, device)
     if size == 1:
-        return HybridCollectives(make(group, device, size), SingleProcessCollectives())
-    return HybridCollectives(make(group, device, size), make(shard_group(group, size, device), device, None))
+        return HybridCollectives(world, SingleProcessCollectives(), make(group, device))
+    within, across = (shard_group(group, size, device, across=across) for across in (False, True))
+    return HybridCollectives(world, make(within, device), make(across, device))
 
 
 def host_collectives(
-    group: dist.ProcessGroup, cpu: torch.device, shards: int | None, *, memory: Memory | None = None
+    group: dist.ProcessGroup, cpu: torch.device, *, memory: Memory | None = None
 ) -> GroupCollectives:
     """Return collectives of tensors in `memory` (None: anywhere on the CPU), over several ranks of a group
     that has gloo.
     """
     peers = probe_peers(group, memory)
     if peers is None:
-        return GlooCollectives(group, cpu, shards)
-    return CrossMemoryCollectives(group, cpu, peers, shards)
+        return GlooCollectives(group, cpu)
+    return CrossMemoryCollectives(group, cpu, peers)
 
 
 def _device_collectives(
-    group: dist.ProcessGroup, device: torch.device, shards: int | None
+    group: dist.ProcessGroup, device: torch.device, *, in_rank_order: bool
 ) -> GroupCollectives:
-    return ProcessGroupCollectives(group, device, gathering_group(group, device), shards)
+    gathers = gathering_group(group, device)
+    return ProcessGroupCollectives(group, device, gathers, in_rank_order=in_rank_order)

@@ -16,7 +16,6 @@ from torch import Tensor
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import share_storage
 from zbench.engine.transport.peers import PeerProcesses, PeerSockets, read_memory
 from zbench.engine.transport.sums import sum_memory
 from zbench.engine.transport.works import WorkerThread
@@ -33,19 +32,14 @@ class CrossMemoryCollectives(GroupCollectives):
         group: dist.ProcessGroup,
         device: torch.device,
         peers: PeerProcesses,
-        shards: int | None = None,
     ) -> None:
-        super().__init__(group, device, shards)
+        super().__init__(group, device)
         self.pids, self._channels = peers.pids, peers.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
         self._threads = WorkerThread("reductions"), WorkerThread("gathers")
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        """Where `out` lies in `send` and replicas read that part, too, it is written after they have."""
-        if self.shards == self.world_size or not share_storage(send, out):
-            return self._submit(0, send, partial(self._reduce, send, out), call)
-        sums = torch.empty_like(out)
-        return self._submit(0, send, partial(self._reduce, send, sums), call, partial(out.copy_, sums))
+        return self._submit(0, send, partial(self._reduce, send, out), call)
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         return self._submit(1, flat, partial(self._gather, flat), call)
@@ -60,19 +54,12 @@ class CrossMemoryCollectives(GroupCollectives):
             thread.close()
             channel.close()
 
-    def _submit(
-        self,
-        index: int,
-        shared: Tensor,
-        read: Callable[[Sequence[int]], None],
-        call: Call,
-        finish: Callable[[], object] = lambda: None,
-    ) -> Work:
-        """Queue a collective: exchange the address of `shared`, call `read` with all ranks' addresses,
-        confirm, and call `finish` when all ranks have.
+    def _submit(self, index: int, shared: Tensor, read: Callable[[Sequence[int]], None], call: Call) -> Work:
+        """Queue a collective: exchange the address of `shared`, call `read` with all ranks' addresses, and
+        confirm.
         """
         tell = partial(self._tell, self._channels[index], call)
-        return self._threads[index].submit(partial(_run_collective, tell, shared, read, finish))
+        return self._threads[index].submit(partial(_run_collective, tell, shared, read))
 
     def _tell(self, channel: PeerSockets, call: Call, value: int) -> list[int]:
         """Return every rank's value in this call."""
@@ -116,7 +103,6 @@ def _run_collective(
     tell: Callable[[int], list[int]],
     shared: Tensor,
     read: Callable[[Sequence[int]], None],
-    finish: Callable[[], object],
 ) -> None:
     addresses = tell(shared.data_ptr())
     error: Exception | None = None
@@ -129,4 +115,3 @@ def _run_collective(
         raise error
     if _FAILED in answers:
         raise RuntimeError(f"rank {answers.index(_FAILED)} could not read the memory of another rank")
-    finish()

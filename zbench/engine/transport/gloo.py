@@ -28,8 +28,8 @@ class GlooCollectives(GroupCollectives):
     Reductions and gathers have a process group each, so they need no order relative to one another.
     """
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, shards: int | None = None) -> None:
-        super().__init__(group, device, shards)
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group, device)
         self._timeout = group._get_backend(torch.device("cpu")).options._timeout
         self._exchanges, self._gathers = self._own_group("exchanges"), self._own_group("gathers")
         self._waits = {g: WorkerThread("gloo") for g in (self._exchanges, self._gathers)}
@@ -42,8 +42,7 @@ class GlooCollectives(GroupCollectives):
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         """Allocates memory for the other ranks' parts only; this rank's own is read from `send`."""
-        shards, others = send.chunk(self.shards), self.world_size - 1
-        parts = [shards[rank % self.shards] for rank in range(self.world_size)]
+        parts, others = list(send.chunk(self.world_size)), self.world_size - 1
         length = parts[0].numel()
         buffer = self.scratch.take(others * length, send.dtype)
         received = list(buffer[: others * length].split(length))  # type: ignore[no-untyped-call]

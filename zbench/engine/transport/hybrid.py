@@ -1,9 +1,8 @@
 """Hybrid sharding: shards within groups of consecutive ranks, replicas across groups.
 
 PyTorch calls it HSDP, DeepSpeed MiCS (Zhang et al., 2022, arXiv:2205.00119). Gathers, which are most of the
-traffic at stage 3, stay within a group, such as one host. Every rank adds its shard of all ranks' gradients
-in rank order, so the bits are those of a world without groups, and replicas stay equal without a message.
-The price of that order: a rank receives its shard from every rank, W / N times what a group alone would send.
+traffic at stage 3, stay within a group, such as one host. Gradients are added within each group, and then the
+sums of each shard over the groups. So of a gradient's bytes only a share leaves a group, one over its size.
 """
 
 from weakref import WeakKeyDictionary
@@ -13,24 +12,44 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
-from zbench.engine.transport.agreement import GATHERS
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.process_group import subgroup
 from zbench.engine.transport.single import SingleProcessCollectives
+from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
 
 
 class HybridCollectives:
-    """`world` reduces into its `shards` shards; `group` gathers them, among the ranks of one shard group."""
+    """`group`: the ranks of this rank's shard group, which reduce and gather. `across`: the ranks that keep
+    the same shard, one of each group, in their order. `world`: all, for what concerns them all.
+    """
 
-    def __init__(self, world: GroupCollectives, group: GroupCollectives | SingleProcessCollectives) -> None:
+    def __init__(
+        self,
+        world: GroupCollectives,
+        group: GroupCollectives | SingleProcessCollectives,
+        across: GroupCollectives,
+    ) -> None:
         self.rank, self.world_size = world.rank, world.world_size
-        self.shard, self.shards = world.shard, world.shards
+        self.shard, self.shards = group.rank, group.world_size
         self.agreement = world.agreement
-        self._world, self._group = world, group
+        self._world, self._group, self._across = world, group, across
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        return self._world.reduce_scatter(send, out, tag)
+        self.agreement.note(REDUCTIONS, tag, send.nbytes)
+        if self._across.in_rank_order or send.dtype == out.dtype:
+            reduced = self._group.reduce_scatter(send, out, tag)
+            return self._across.follow(reduced, lambda: self._across.all_reduce(out, tag))
+        buffer = self._across.scratch.take(out.numel(), send.dtype)
+        sums = buffer[: out.numel()]
+        reduced = self._group.reduce_scatter(send, sums, tag)
+        added = self._across.follow(reduced, lambda: self._add_across(sums, out, tag))
+        return Then(added, lambda: self._across.scratch.give(buffer))
+
+    def _add_across(self, sums: Tensor, out: Tensor, tag: Tag) -> None:
+        self._across.all_reduce(sums, tag)
+        out.copy_(sums)
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         self.agreement.note(GATHERS, tag, flat.nbytes)  # replicas gather alike, too
@@ -53,19 +72,19 @@ class HybridCollectives:
         self._world.barrier()
 
     def bytes_by_category(self) -> dict[str, int]:
-        """Return what the receive buffers of both hold now."""
-        both = (self._world.bytes_by_category(), self._group.bytes_by_category())
-        return {"buckets": sum(size for held in both for size in held.values())}
+        """Return what all receive buffers hold now."""
+        held = [part.bytes_by_category() for part in (self._world, self._group, self._across)]
+        return {"buckets": sum(size for each in held for size in each.values())}
 
     def release_scratch(self) -> None:
         """Free the receive buffers that are not in use."""
-        self._world.release_scratch()
-        self._group.release_scratch()
+        for part in (self._world, self._group, self._across):
+            part.release_scratch()
 
     def close(self) -> None:
         """Release what was made for this engine alone."""
-        self._world.close()
-        self._group.close()
+        for part in (self._across, self._world, self._group):
+            part.close()
 
 
 def check_shard_group_size(size: int, world_size: int) -> None:
@@ -78,18 +97,19 @@ def check_shard_group_size(size: int, world_size: int) -> None:
         )
 
 
-_SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, torch.device], dist.ProcessGroup]] = (
-    WeakKeyDictionary()
-)
+_Key = tuple[int, torch.device, bool]
+_SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, dist.ProcessGroup]] = WeakKeyDictionary()
 
 
-def shard_group(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.ProcessGroup:
-    """Return the process group of this rank's shard group, for tensors of `device`; every rank of `group`
-    calls it.
+def shard_group(
+    group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool = False
+) -> dist.ProcessGroup:
+    """Return the process group of this rank's shard group, or that `across` shard groups, for tensors of
+    `device`; every rank of `group` calls it.
 
     It is made once and ends with `group`.
     """
-    groups = _SHARD_GROUPS.setdefault(group, {})
-    if (size, device) not in groups:
-        groups[size, device] = subgroup(group, size, device)
-    return groups[size, device]
+    groups, key = _SHARD_GROUPS.setdefault(group, {}), (size, device, across)
+    if key not in groups:
+        groups[key] = subgroup(group, size, device, across=across)
+    return groups[key]

@@ -1,5 +1,6 @@
 """The collectives of NCCL and of other backends that need no composition, and groups of some of the ranks."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -7,19 +8,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
-from zbench.engine.transport.agreement import GATHERS, Attended, Call
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Attended, Call
 from zbench.engine.transport.base import GroupCollectives, launched
 from zbench.engine.transport.buffers import to_device
 from zbench.engine.transport.sums import sum_in_rank_order
-from zbench.engine.transport.works import Then
+from zbench.engine.transport.works import OnStream, Then
 from zbench.errors import UsageError
 
 
 class ProcessGroupCollectives(GroupCollectives):
     """gathers: another group of the same ranks, so that no gather waits behind a reduction in one queue.
 
-    Sums in rank order: each rank sends every part to its owner, which adds them. A backend's own
-    reduce-scatter moves as many bytes, and adds in an order of its own that depends on sizes and links.
+    in_rank_order: each rank sends every part to its owner, which adds them in one pass, on a stream of its
+    own. A backend's own reduce-scatter moves as many bytes, and adds in an order of its own that depends on
+    sizes and links.
     """
 
     def __init__(
@@ -27,10 +29,12 @@ class ProcessGroupCollectives(GroupCollectives):
         group: dist.ProcessGroup,
         device: torch.device,
         gathers: dist.ProcessGroup | None = None,
-        shards: int | None = None,
+        *,
+        in_rank_order: bool = True,
     ) -> None:
-        super().__init__(group, device, shards)
-        self._gathers = gathers or group
+        super().__init__(group, device)
+        self._gathers, self.in_rank_order = gathers or group, in_rank_order
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         super().close()
@@ -39,16 +43,31 @@ class ProcessGroupCollectives(GroupCollectives):
             self._gathers = self.group
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        send = send.repeat(self.world_size // self.shards) if self.shards < self.world_size else send
-        buffer = self.scratch.take(send.numel(), send.dtype)
-        received = buffer[: send.numel()]
-        work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
+        if not self.in_rank_order and send.dtype == out.dtype:
+            return launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
+        length = send.numel() if self.in_rank_order else out.numel()
+        buffer = self.scratch.take(length, send.dtype)
+        received = buffer[:length]
+        if self.in_rank_order:
+            parts = received.chunk(self.world_size)
+            work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
+            added = self.follow(launched(work), lambda: sum_in_rank_order(out, parts))
+        else:
+            work = dist.reduce_scatter_tensor(received, send, group=self.group, async_op=True)
+            added = self.follow(launched(work), lambda: out.copy_(received))
+        return Then(added, lambda: self.scratch.give(buffer))
 
-        def finish() -> None:
-            sum_in_rank_order(out, received.chunk(self.world_size))
-            self.scratch.give(buffer)
+    def all_reduce(self, flat: Tensor, tag: Tag) -> None:
+        if self.in_rank_order:
+            super().all_reduce(flat, tag)
+        else:
+            call = self.agreement.note(REDUCTIONS, tag, flat.nbytes)
+            work = launched(dist.all_reduce(flat, group=self.group, async_op=True))
+            Attended(work, call, self.agreement).wait()
 
-        return Then(launched(work), finish)
+    def follow(self, work: Work, run: Callable[[], object]) -> Work:
+        """Have it follow on a stream of its own, where there are streams: what is computed does not wait."""
+        return Then(work, run) if self._stream is None else OnStream(self._stream, self.device, work, run)
 
     def add_up(self, words: Tensor, tag: Tag) -> Tensor:
         """Integers: a backend's own reduction gives the sum, whatever its order."""
@@ -70,9 +89,12 @@ def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.Proc
     return subgroup(group, dist.get_world_size(group), device) if device.type == "cuda" else None
 
 
-def subgroup(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.ProcessGroup:
-    """Return a new process group of `size` consecutive ranks of `group`, this rank among them: for tensors of
-    `device` only, with the backend and the timeout that `group` has for them.
+def subgroup(
+    group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool = False
+) -> dist.ProcessGroup:
+    """Return a new process group of `size` consecutive ranks of `group`, this rank among them, or of the
+    ranks `across` such groups that have the same place in theirs: for tensors of `device` only, with the
+    backend and the timeout that `group` has for them.
 
     Every rank of `group` calls it, and `size` divides their number. UsageError where they could not agree on
     a name.
@@ -86,7 +108,9 @@ def subgroup(group: dist.ProcessGroup, size: int, device: torch.device) -> dist.
     )
     ranks = dist.get_process_group_ranks(group)
     groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    own = dist.get_rank(group) // size
+    if across:
+        groups = [ranks[place::size] for place in range(size)]
+    own = dist.get_rank(group) % size if across else dist.get_rank(group) // size
     if len(ranks) == dist.get_world_size():
         own_group = [make(members) for members in groups][own]
     else:

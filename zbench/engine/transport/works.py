@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event, Thread
 
+import torch
+
 from zbench.engine.protocols import Work
 
 _SECONDS_TO_END = 10.0
@@ -60,6 +62,26 @@ class Then:
 
     def is_completed(self) -> bool:
         return self.work.is_completed()
+
+
+class OnStream:
+    """What follows a work on a stream of its own: other streams wait for it, the host does not."""
+
+    def __init__(
+        self, stream: torch.cuda.Stream, device: torch.device, work: Work, run: Callable[[], object]
+    ) -> None:
+        self._device, self._event = device, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            work.wait()
+            run()
+            self._event.record(stream)
+
+    def wait(self) -> None:
+        """Order the current stream behind it."""
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+
+    def is_completed(self) -> bool:
+        return bool(self._event.query())  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True)
