@@ -8,6 +8,7 @@ import torch
 
 from tests.engine.adam.cases import Case, results
 from zbench.engine.adam import Hyper, NativeAdam, Slot, TorchFusedAdam, adam_step_
+from zbench.engine.adam.exact_sum import EXACT_WORDS, exact_zero
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 BAD_TASKS: list[tuple[str, dict[str, Any]]] = [
@@ -95,3 +96,21 @@ def test_the_function_uses_its_own_argument_names() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call(**change)
+
+
+@pytest.mark.parametrize(
+    ("grads", "sums", "message"),
+    [
+        ([torch.zeros(4)], torch.zeros(EXACT_WORDS), "sums: expected torch.int64"),
+        ([torch.zeros(4)], torch.zeros(EXACT_WORDS - 1, dtype=torch.int64), r"sums: expected shape \[68\]"),
+        ([torch.zeros(4), torch.zeros(4).double()], exact_zero(), r"grads\[1\]: expected torch.float32"),
+        ([torch.zeros(4, 4).t()[0]], exact_zero(), r"grads\[0\]: expected a contiguous tensor"),
+    ],
+)
+@pytest.mark.parametrize("backend", [NativeAdam(), TorchFusedAdam()])
+def test_what_cannot_be_summed_is_named(
+    backend: Any, grads: list[torch.Tensor], sums: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        backend.add_square_sums(grads, sums)
+    assert not sums.any()

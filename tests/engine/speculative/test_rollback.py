@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.engine.plain import assert_same
 from tests.engine.speculative.running import Layers, after_a_step, bits, engine, layers, loss, schedule_of
+from zbench.engine.adam.exact_sum import rounded
 
 HOSTILE = {
     "inf": float("inf"),
@@ -104,3 +105,18 @@ def test_a_hyperparameter_that_no_update_takes_leaves_every_bit_as_it_was(how: s
         e.param_groups[0]["lr"] = 1e-3
         assert_same(before, bits(e))
         e.step()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_norm_may_be_asked_for_again_and_counts_each_gradient_once(how: str) -> None:
+    """Updates add their gradients' squares to one sum: again after a discarded step, it begins at zero."""
+    model, plain, sums = layers(), layers(), list[float]()
+    loss(plain).backward()
+    squares = [float(p.grad.double().square().sum()) for p in plain.parameters() if p.grad is not None]
+    with engine(model, **HOW[how]) as built:
+        for _ in range(2):
+            built.backward(loss(model))
+            sums += [rounded(schedule_of(built).square_sums().tolist()) for _ in range(2)]
+            built.zero_grad()
+    assert len(set(sums)) == 1
+    assert sums[0] == pytest.approx(sum(squares), rel=1e-12)
