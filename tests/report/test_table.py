@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.making import make_record
-from zbench.analysis.ranking import Ranking
+from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, VerdictName
 from zbench.record.summary import summarize
 from zbench.report import text
@@ -88,6 +88,26 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
     chosen = next(line.split()[1] for line in lines[1:4] if line.startswith("≈*"))
     assert lines[-1].startswith(f"≈* recommended zero_stage={chosen[-1]} ")
     assert lines[-1].endswith(f" % slower than whatever is best ({why}, tied with 1 other)")
+
+
+def test_leaders_that_are_far_apart_come_with_what_to_run_and_its_cost(tmp_path: Path) -> None:
+    records = [
+        record(stage, rate, repeat=n, elapsed_s=20.0)
+        for stage in range(2)
+        for n, rate in enumerate((1000.0, 700.0)[:: 1 - 2 * stage])
+    ]
+
+    def said(run: Path | None) -> str:
+        summaries = summarize(records)
+        return notes(summaries, FASTEST, rank(summaries, FASTEST), run)[-1].plain
+
+    line = r"to tell the leaders apart: zbench sweep --resume (\S+) --separate 5%: about (\d+) min"
+    found = re.fullmatch(line, said(tmp_path))
+    assert found is not None
+    assert found.groups() == (tmp_path.name, "12")  # 18 more repeats of two that take 20 s each
+    assert not re.fullmatch(line, said(None))
+    (tmp_path / "search.json").write_text("{}")
+    assert not re.fullmatch(line, said(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ CLOSE = 0.05
 
 _MOST_EFFECTS = 8
 _MOST_REPEATS = 20  # as run.max_repeats has it
+_SEARCH = "search.json"  # of a run that is a search, which has rounds of its own
 
 
 def worse(objective: ObjectiveSpec) -> str:
@@ -124,8 +125,10 @@ def _why_none(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, rank
 def _next_lines(summaries: Sequence[ConfigSummary], ranking: Ranking, run_dir: Path | None) -> Iterator[Text]:
     """Return what to run to tell the leaders apart, and about how long that takes."""
     within, leaders = ranking.equal_within, [s for s in summaries if s.trial_id in ranking.indistinguishable]
-    if run_dir is None or (within is not None and within <= CLOSE):
+    if run_dir is None or (within is not None and within <= CLOSE) or (run_dir / _SEARCH).exists():
         return
+    if (leaders[0].config.get("run") or {}).get("separate") is not None:
+        return  # it was asked for already
     done = max(len(summary.ok) for summary in leaders)
     ratio = math.log1p(within if within is not None else 1.0) / math.log1p(CLOSE)
     more = min(max(1, math.ceil(done * (ratio**2 - 1))), _MOST_REPEATS - done)
