@@ -19,6 +19,7 @@ from zbench.verify.evidence import Witness, adam_of
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainRun, cast_module
 from zbench.verify.replay import Parts, Remainder, replay
+from zbench.verify.sketches import sketches
 from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.verify.verdict import Judgement, judge
 from zbench.workloads import seed_all
@@ -146,12 +147,14 @@ class Run:
         losses, norms, digests, remainders = [], [], [], list[Remainder]()
         first = {name: digest(value) for name, value in self.masters.items()}
         gradients: dict[str, Tensor] = {}
+        seen = [self.sketches()]
         for step in range(self.of.steps):
             self.step = step
             before = self.parts()
             of_step, norm = self.train()
             losses.append(of_step)
             norms.append(norm)
+            seen.append(self.sketches())
             digests.append([digest(value) for value in self.masters.values()])
             if self.step == 0:
                 gradients = {n: s["exp_avg"] / (1 - self.adams[n].beta1) for n, s in self.state.items()}
@@ -165,9 +168,15 @@ class Run:
             digests=torch.tensor(digests, dtype=torch.int64),
             parameters={name: value.clone() for name, value in self.masters.items()},
             moments={name: s["exp_avg"].clone() for name, s in self.state.items()},
+            sketches=torch.stack(seen),
         )
         witness = Witness(self.adams, remainders, None, None, gradients, first, [], self.of.spec.dtype)
         return trajectory, witness
+
+    def sketches(self) -> Tensor:
+        moments = {name: s["exp_avg"] for name, s in self.state.items()}
+        both = (self.masters, moments)
+        return torch.stack([sketches(values, list(self.masters)) for values in both], dim=1)
 
     def judged(self, reference: Reference) -> Judgement:
         observed, witness = self.observe()

@@ -101,7 +101,7 @@ def test_replicas_that_are_alike_share_the_replay(
 def test_a_parameter_without_a_gradient_in_a_step_is_not_replayed_there() -> None:
     """A layer that some steps leave out, as an unused expert, was called wrong: Adam had not updated it."""
     replayer = object.__new__(_Replayer)
-    replayer._names, replayer._skipped = ["always", "seldom"], [False, True, False, False]
+    replayer.names, replayer._skipped = ["always", "seldom"], [False, True, False, False]
     replayer._active = np.array([[True, True], [True, True], [True, False], [True, True]])
     assert [replayer._counts(step)["seldom"] for step in (0, 2, 3)] == [1, 0, 2]
     assert replayer._counts(3)["always"] == 3

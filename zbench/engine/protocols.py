@@ -47,8 +47,8 @@ class TrainingEngine(Protocol):
         """Return this rank's own part of the optimizer, `NAME@PLACE` -> `param` (the float32 master),
         `exp_avg`, `exp_avg_sq` and, with amsgrad, `max_exp_avg_sq`: flat, all of one length.
 
-        They may be views; PLACE tells the parts of one parameter apart. Moments may be missing before the
-        first step. None, as here: not readable.
+        They may be views; PLACE is where the part starts in the flat parameter. Moments may be missing before
+        the first step. None, as here: not readable.
         """
         return None
 

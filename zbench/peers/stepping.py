@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
@@ -106,7 +107,7 @@ class TorchEngine:
         """Return this rank's parameters and moments (`TrainingEngine.optimizer_parts`)."""
         states = self._optimizer_states()
         trained = {name: p for name, p in self._named.items() if p.requires_grad}
-        return {f"{name}@": part_of(p, states.get(p) or {}) for name, p in trained.items()}
+        return {f"{name}@{_start(p)}": part_of(p, states.get(p) or {}) for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
         """Return category -> bytes of this rank during a step; gradients have the sizes of the parameters."""
@@ -133,6 +134,14 @@ def part_of(master: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     moments = {kind.removesuffix("s"): value for kind, value in state.items() if kind.startswith(_MOMENTS)}
     both = {"param": master.detach(), **moments}
     return {k: (v.to_local() if isinstance(v, DTensor) else v).reshape(-1) for k, v in both.items()}
+
+
+def _start(tensor: Tensor) -> int:
+    """Return the place of this rank's first element in the flat tensor; FSDP2 shards the first dimension."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
+    return offset[0] * tensor.shape[1:].numel() if offset else 0
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 UNIT_ROUNDOFF = 2.0**-24
 _POOLED_ELEMENTS = 64
+_SINGLE = 2
+"""How many single elements decide nothing: one with a gradient of rounding noise moves either way."""
 _PIECE = 1 << 16
 SMALLEST, TINY = 2.0**-149, 2.0**-126
 LEAST_SHARE = 1e-4
@@ -122,15 +124,19 @@ def errors_of(
     shares that of `_POOLED_ELEMENTS` elements of the median tensor, since it cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
-    totals, roots = [], {}
+    totals, roots, single = [], dict[str, tuple[float, float, float]](), 0.0
     for name, size in sizes.items():
         least, sums = max(SMALLEST, (allowed or {}).get(name, 0.0)), torch.zeros(2, 3, dtype=torch.float64)
+        largest = 0.0
         for value, other, exact in _pieces(values[name], yardstick[name], truth[name]):
             floor = (exact * UNIT_ROUNDOFF).abs_().add_(least)
             errors = torch.stack([value.double() - exact, other.double() - exact, floor]).abs_()
             sums += torch.stack([errors.sum(dim=1), errors.sqrt().sum(dim=1)])
+            largest = max(largest, float(errors[0].max()))
         totals.append(sums[0])
-        roots[name] = (sums[1] / size).tolist()
+        single = max(single, largest)
+        root, yard, rounded = (sums[1] / size).tolist()
+        roots[name] = _without_singles(root, math.sqrt(largest), size), yard, rounded
     ours, yard, rounded = torch.stack(totals).sum(dim=0).tolist()
     median = statistics.median(root for _, root, _ in roots.values())
     each, counted = dict[str, float](), counts_from or {}
@@ -140,7 +146,14 @@ def errors_of(
         each[name] = (own / max(pooled, rounding)) ** 2
         if own**2 <= counted.get(name, 0.0) + roundings * rounding**2:
             each[name] = min(1.0, each[name])
-    overall = ours / max(yard, rounded)
+    elements = sum(sizes.values())
+    overall = _without_singles(ours / elements, single, elements) * elements / max(yard, rounded)
     if ours <= sum(counted.get(n, 0.0) * size for n, size in sizes.items()) + roundings * rounded:
         overall = min(1.0, overall)
     return Errors(overall, each)
+
+
+def _without_singles(mean: float, largest: float, size: int) -> float:
+    """Return the mean of errors without those of the few largest elements, where there are many."""
+    few = min(_SINGLE, size // 8)
+    return max(0.0, mean * size - few * largest) / (size - few)

@@ -15,6 +15,7 @@ from zbench.verify.distance import errors_of
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Remainder
 from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
+from zbench.verify.steps import judge_losses, judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
 
 _BUFFERS_UP_TO = 10.0
@@ -60,7 +61,10 @@ def examine(
     if not scale_checked:
         neither = "the engine reports neither first_moments() nor gradient norms"
         unchecked["scale"] = evidence.unread_moments or neither
-    findings = sorted([*scale, *updates, *state], key=lambda finding: finding.gravity != "wrong")
+    faults = [*scale, *updates, *state]
+    faults = faults or judge_steps(observed, reference, evidence.adams, evidence.dtype)
+    faults = faults or judge_losses(observed, reference, evidence.dtype)
+    findings = sorted(faults, key=lambda finding: finding.gravity != "wrong")
     return findings, [*of_gradient, *of_update], unchecked
 
 
@@ -115,6 +119,25 @@ def _judge_untrained(observed: Trajectory, reference: Reference, evidence: Witne
         elif name in reference.frozen and evidence.first[name] not in reference.frozen[name].tolist():
             findings.append(Finding(1.0, f"{what} {name} has other values than the model's"))
     return findings
+
+
+def judge_copies(own: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rank: int) -> list[Finding]:
+    """Return whether the model of a rank computes with other weights than the engine's, rounded to its dtype.
+
+    own: the model's weights, those of other shapes are sharded and left out.
+    """
+    strays = [
+        name
+        for name, value in own.items()
+        if name in parameters
+        and value.shape == parameters[name].shape
+        and not torch.equal(value, parameters[name].cpu().to(value.dtype))
+    ]
+    more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
+    text = (
+        f"the model of rank {rank} has other weights than the engine's ({strays[0]}{more})" if strays else ""
+    )
+    return [Finding(1.0, text)] if strays else []
 
 
 def judge_buffers(model: nn.Module, reference: Reference, rank: int) -> list[Finding]:

@@ -32,7 +32,7 @@ from zbench.verify.plain_numerics import (
     torch_dtype,
     torch_norm,
 )
-from zbench.verify.slope import SKETCH, sketch
+from zbench.verify.sketches import SKETCH, sketch, sketches
 from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.workloads import Workload, seed_all, weighted
 
@@ -76,7 +76,7 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     true, threads = _PlainRun(task, skips=trajectory.skipped), torch.get_num_threads()
     # as many as all ranks have: its last bits, which depend on them, decide nothing
     torch.set_num_threads(min(threads * task.workload.world_size, len(os.sched_getaffinity(0))))
-    true.run(lambda step: on_step(task.steps + step, total))
+    exact = true.run(lambda step: on_step(task.steps + step, total))
     torch.set_num_threads(threads)
     return replace(
         reference,
@@ -84,6 +84,8 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
         true_moments=true.adam.first_moments(),
         true_gradients=true.gradients,
         true_buffers=true.buffers(),
+        true_sketches=exact.sketches,
+        true_losses=exact.losses,
     )
 
 
@@ -170,7 +172,7 @@ class _PlainRun:
 
     def run(self, on_step: Callable[[int], None]) -> Trajectory:
         """Train for all steps; return what was seen, with final values of the run's own dtype."""
-        losses, norms, digests, skipped = [], [], [], []
+        losses, norms, digests, skipped, seen = [], [], [], [], [self.sketches()]
         for step in range(self._task.steps):
             gradients, step_losses = self._gradients(step)
             self.active.append([gradient is not None for gradient in gradients.values()])
@@ -182,6 +184,7 @@ class _PlainRun:
             skipped += [] if updated else [step]
             if not self._exact:
                 digests.append([digest(value) for value in self.adam.values().values()])
+            seen.append(self.sketches())
             on_step(step + 1)
         return Trajectory(
             names=tuple(self._parameters),
@@ -191,7 +194,14 @@ class _PlainRun:
             parameters=self.adam.values(),
             moments=self.adam.first_moments(),
             skipped=tuple(skipped),
+            sketches=torch.stack(seen),
         )
+
+    def sketches(self) -> Tensor:
+        """Return [P, 2, 64]: of the weights and first moments."""
+        names = list(self._parameters)
+        both = (self.adam.values(), self.adam.first_moments())
+        return torch.stack([sketches(values, names) for values in both], dim=1)
 
     def digests(self) -> dict[str, int]:
         """Return the digest of every parameter as the model holds it, frozen ones too."""

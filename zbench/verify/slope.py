@@ -16,6 +16,7 @@ from torch import Tensor
 from zbench.record.record import Coefficient
 from zbench.verify.diagnosis import CERTAIN, MOST_FAULTS, NEAR, WRONG_FROM, Finding, percent, times, where_of
 from zbench.verify.replay import Adam, within
+from zbench.verify.sketches import SKETCH, sketch
 
 ALONE_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Share by which one parameter's gradient may be larger than the others', by the model's dtype."""
@@ -23,7 +24,6 @@ ALL_UP_TO = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 5e-3}
 """Share by which all may be larger than the reference's: a norm in bfloat16 clips all alike."""
 REST_UP_TO = 8.0
 """How much further from its slope it may be than the reference's own."""
-SKETCH = 64
 _SMALLEST = 2.0**-120
 
 
@@ -72,15 +72,6 @@ def slopes(
             elements=int(torch.count_nonzero(truth)),
         )
     return result
-
-
-def sketch(gradient: Tensor) -> Tensor:
-    """Return [64] float64 sums of a gradient's elements, each row of 64 with a random sign; it is linear."""
-    flat = gradient.detach().reshape(-1).double()
-    rows = -(-flat.numel() // SKETCH)
-    flat = torch.nn.functional.pad(flat, (0, rows * SKETCH - flat.numel()))
-    signs = torch.randint(2, (rows, 1), generator=torch.Generator().manual_seed(rows)) * 2 - 1
-    return (flat.view(rows, SKETCH) * signs).sum(dim=0)
 
 
 def shares(gradients: Mapping[str, Tensor], contributions: Mapping[str, Tensor]) -> Tensor | None:

@@ -21,7 +21,7 @@ from zbench.errors import DamagedReferenceError, UsageError, undamaged
 
 _BLOCK = 1 << 16
 _BASE = 0x9E3779B97F4A7C15
-_FORMAT = "6"
+_FORMAT = "7"
 _TEXTS = ("names", "skipped", "inputs", "deterministic_steps", "warnings")  # no tensors, kept as JSON
 
 
@@ -33,6 +33,8 @@ class Trajectory:
     where not known. digests [S, P] int64: of each parameter's float32 bits after each step, in the order of
     `names`. parameters: final values by name, float32. moments: final first moments (exp_avg) by name,
     float32; empty where the engine does not tell. skipped: the steps (from 0) that a loss scaler skipped.
+    sketches [S + 1, P, 2, 64] float64: of weights and first moments before the first step and after each, NaN
+    where not known; empty where nobody looked.
     """
 
     names: tuple[str, ...]
@@ -42,6 +44,7 @@ class Trajectory:
     parameters: Mapping[str, Tensor]
     moments: Mapping[str, Tensor] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
+    sketches: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Reference:
     it. active [S, P] bool: which parameters had a gradient. buffers, true_buffers: final ones by
     `RANK/NAME`. frozen: digests [2] int64 of what is not trained, in float32 and in the model's dtype.
     deterministic_steps: how many first steps decide `identical`; 0 for all. warnings: of operations that
-    were not deterministic there.
+    were not deterministic there. true_sketches, true_losses: as a Trajectory has them, of the float64 run.
     """
 
     plain: Trajectory
@@ -72,6 +75,8 @@ class Reference:
     true_buffers: Mapping[str, Tensor] = field(default_factory=dict)
     frozen: Mapping[str, Tensor] = field(default_factory=dict)
     clipping_error: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    true_sketches: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    true_losses: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     deterministic_steps: int = 0
     warnings: Sequence[str] = ()
 

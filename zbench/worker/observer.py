@@ -15,8 +15,10 @@ from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.record.inputs import changed
 from zbench.record.record import Correctness
 from zbench.spec.trial import TrialSpec
-from zbench.verify.evidence import Witness, adam_of, judge_buffers
+from zbench.verify.diagnosis import Finding
+from zbench.verify.evidence import Witness, adam_of, judge_buffers, judge_copies
 from zbench.verify.replay import KINDS, Adam, Parts, Remainder, replay
+from zbench.verify.sketches import Partial, of_parts, sketch, together
 from zbench.verify.trajectory import Trajectory, digest, load_reference, load_steps
 from zbench.verify.verdict import Judgement, judge, worse
 from zbench.workloads.workload import derived_seed
@@ -41,7 +43,12 @@ class Observer:
         self._digests: list[list[int]] = []
         parameters = engine.full_parameters()
         self._first = {name: digest(value.float()) for name, value in parameters.items()}
+        self._sizes = {name: value.numel() for name, value in parameters.items()}
         self._replayer = _Replayer(engine, trial, self._path, parameters)
+        self._weights: list[Tensor] = []
+        self._moments: list[Partial] = []
+        self._copies: list[Finding] = []
+        self._sketch(parameters)
 
     @property
     def curve(self) -> list[float]:
@@ -55,7 +62,17 @@ class Observer:
         parameters = self._engine.full_parameters()
         digests = {name: digest(value.float()) for name, value in parameters.items()}
         self._digests.append(list(digests.values()))
-        self._replayer.after_step(len(self._infos) - 1, info.skipped, parameters, digests)
+        step = len(self._infos) - 1
+        self._replayer.after_step(step, info.skipped, parameters, digests)
+        self._sketch(parameters)
+        if step in self._replayer.drawn or step == self._replayer.last:
+            self._copies += judge_copies(_own_weights(self._engine, self._model), parameters, dist.get_rank())
+
+    def _sketch(self, parameters: Mapping[str, Tensor]) -> None:
+        """Note the sketches of the weights, and of this rank's part of the first moments."""
+        names = self._replayer.names
+        self._weights.append(torch.stack([sketch(parameters[name]) for name in names if name in parameters]))
+        self._moments.append(self._replayer.sketched_moments())
 
     def _trajectory(self) -> Trajectory:
         """Return what this rank saw, with the losses of all ranks."""
@@ -69,8 +86,17 @@ class Observer:
             digests=torch.tensor(self._digests, dtype=torch.int64),
             parameters=parameters,
             moments={name: value.cpu().float() for name, value in moments.items()},
+            sketches=self._sketches(),
             skipped=tuple(step for step, info in enumerate(self._infos) if info.skipped),
         )
+
+    def _sketches(self) -> Tensor:
+        """Return those of weights and moments; NaN for moments that cannot be read."""
+        everyone, rank = from_all(self._moments), dist.get_rank()
+        sizes = {name: self._sizes[name] for name in self._replayer.names}
+        steps = zip(*everyone, strict=True)
+        moments = [together(of_ranks, rank, sizes) for of_ranks in steps]
+        return torch.stack([torch.stack(self._weights), torch.stack(moments)], dim=2)
 
     def verdict(self, inputs: Mapping[str, str]) -> Judgement:
         """Return the verdict. Every rank must call it.
@@ -79,8 +105,8 @@ class Observer:
         verdict is that of the worst rank.
         """
         own, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
-        buffers = judge_buffers(self._model, reference, dist.get_rank())
-        every = from_all((replayer.remainders, replayer.unread, buffers))
+        state = [*judge_buffers(self._model, reference, dist.get_rank()), *self._copies]
+        every = from_all((replayer.remainders, replayer.unread, state))
         evidence = Witness(
             adams=replayer.adams,
             remainders=[one for remainders, _, _ in every for one in remainders],
@@ -122,12 +148,12 @@ class _Replayer:
         self, engine: TrainingEngine, trial: TrialSpec, path: Path, parameters: Mapping[str, Tensor]
     ) -> None:
         self._engine = engine
-        self._names, self._active, self._digests = load_steps(path)
+        self.names, self._active, self._digests = load_steps(path)
         self._is_reference = True  # so far
-        self.adams = {name: adam_of(name, trial.engine) for name in self._names}
-        last = trial.run.warmup_steps + trial.run.steps
-        drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
-        self._steps = {0, 1, last} | drawn
+        self.adams = {name: adam_of(name, trial.engine) for name in self.names}
+        self.last = last = trial.run.warmup_steps + trial.run.steps
+        self.drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
+        self._steps = {0, 1, last} | self.drawn
         self._skipped: list[bool] = []
         self.remainders: list[Remainder] = []
         self.unread: str | None = None
@@ -139,7 +165,7 @@ class _Replayer:
         self, step: int, skipped: bool, parameters: Mapping[str, Tensor], digests: Mapping[str, int]
     ) -> None:
         """Replay the finished step if it is to be replayed; if the next one is, keep the state before it."""
-        self._is_reference &= self._digests[step : step + 1] == [[digests.get(n) for n in self._names]]
+        self._is_reference &= self._digests[step : step + 1] == [[digests.get(n) for n in self.names]]
         self._skipped.append(skipped)
         if not skipped and self._skipped.count(False) == 1:
             moments = self.moments(parameters)
@@ -168,10 +194,21 @@ class _Replayer:
         self.unread_moments = _mistake("first_moments()", moments, shapes)
         return {} if self.unread_moments else moments
 
+    def sketched_moments(self) -> Partial:
+        """Return sketches of this rank's parts of the first moments, or of whole ones that it can read."""
+        parts = None if self.unread is not None else _read(self._engine, "optimizer_parts")
+        if parts is None:
+            moments = _read(self._engine, "first_moments") or {}
+            parts = {f"{name}@": {"exp_avg": moment} for name, moment in moments.items()}
+        if not isinstance(parts, dict) or _mistake_of_parts(parts, {}):
+            return {}
+        trained = {key: part for key, part in parts.items() if key.rpartition("@")[0] in self.adams}
+        return of_parts(trained, "exp_avg")
+
     def _counts(self, step: int) -> dict[str, int]:
         """Return the updates of each parameter so far; 0 of one that this step leaves alone."""
         counts = self._active[[at for at in range(step + 1) if not self._skipped[at]]].sum(axis=0)
-        return dict(zip(self._names, (counts * self._active[step]).tolist(), strict=True))
+        return dict(zip(self.names, (counts * self._active[step]).tolist(), strict=True))
 
     def _parts(self, parameters: Mapping[str, Tensor]) -> Parts:
         """Return this rank's part; empty, with the reason in `unread`, if the engine has no such method."""
@@ -214,6 +251,17 @@ def _own(parts: Parts, parameters: Mapping[str, Tensor], digests: Mapping[str, i
         return parts
     mine = sorted(replicas, key=lambda key: (replicas[key], key))[dist.get_rank() :: len(everyone)]
     return {key: part for key, part in parts.items() if key not in replicas or key in mine}
+
+
+def _own_weights(engine: TrainingEngine, model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights that the model computes with on this rank; those that it shards are gathered, or
+    left out.
+    """
+    gathered = getattr(engine, "gathered", None)
+    with contextlib.nullcontext() if gathered is None else gathered(model):
+        return {
+            name: p.detach().cpu().clone() for name, p in model.named_parameters() if type(p.data) is Tensor
+        }
 
 
 def _read(engine: TrainingEngine, method: str) -> Any:

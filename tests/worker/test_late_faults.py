@@ -1,0 +1,41 @@
+"""A fault of any step is found and named, also where the step is not replayed."""
+
+import re
+
+import pytest
+
+from tests.worker.conftest import RunTrial, trial
+from tests.worker.test_wrong_engines import GPT
+
+HERE = "tests.worker.late_faults:"
+RUN = {"warmup_steps": 0, "steps": 11}
+
+
+@pytest.mark.parametrize(
+    ("engine", "diagnosis", "dtype"),
+    [
+        ("lost_5", "the update of step 5 is lost", "bfloat16"),
+        ("twice_9", "the update of step 9 is done twice", "float16"),
+        ("longer_6", r"updates 10\.0 % too long \(all parameters\) in step 6", "bfloat16"),
+        ("gradients_4", r"gradients [45]\.\d % too large \(all parameters\) in step 4", "bfloat16"),
+        ("gradients_8", r"gradients [45]\.\d % too large \(all parameters\) in step 8", "float16"),
+    ],
+)
+def test_the_step_is_named(run_trial: RunTrial, engine: str, diagnosis: str, dtype: str) -> None:
+    found = run_trial(trial({"engine": HERE + engine, "dtype": dtype}, workload=GPT, run=RUN)).correctness
+    assert found.verdict in ("drifted", "wrong")
+    assert re.fullmatch(diagnosis, str(found.diagnosis))
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("StaleNorms", "the model of rank 0 has other weights than the engine's (blocks.0."),
+        ("StaleBias", "the model of rank 1 has other weights than the engine's (blocks.1.mlp_norm.bias)"),
+        ("LastUpdateNeverArrives", "the model of rank 0 has other weights than the engine's (tokens.weight"),
+    ],
+)
+def test_the_models_own_weights_must_be_the_engines(run_trial: RunTrial, engine: str, says: str) -> None:
+    record = run_trial(trial({"engine": HERE + engine, "dtype": "bfloat16"}, workload=GPT, run={"steps": 3}))
+    assert record.correctness.verdict == "wrong"
+    assert says in str(record.correctness.diagnosis)
