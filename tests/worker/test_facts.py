@@ -103,3 +103,10 @@ def test_every_cuda_kernel_is_run_once_beside_the_cpus(wrong: str, monkeypatch: 
         assert problem == "CUDA error 700: an illegal memory access was encountered"
     else:
         assert (problem is None) == (not wrong)
+
+
+def test_gpus_of_rocm_are_no_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    assert facts.cuda_devices() == []

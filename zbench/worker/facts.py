@@ -95,8 +95,8 @@ def engine_problem(name: str) -> str | None:
 
 def cuda_devices() -> list[dict[str, Any]]:
     """Return name and memory of every CUDA device torch can use, and why zbench's kernels cannot use it."""
-    # where the driver is too old, there are devices to count and none to use
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # where the driver is too old, there are devices to count and none to use; ROCm's are no CUDA devices
+    count = torch.cuda.device_count() if torch.cuda.is_available() and not torch.version.hip else 0
     devices = map(torch.cuda.get_device_properties, range(count))
     return [
         {
