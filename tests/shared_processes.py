@@ -11,7 +11,7 @@ import pytest
 
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
-from zbench.launch.process import local
+from zbench.launch.process import processes
 from zbench.launch.process.client import RankGroup, WarmServer
 from zbench.spec.trial import TrialSpec
 
@@ -73,7 +73,7 @@ class SharedProcesses:
 
     def lend_by(self, patch: pytest.MonkeyPatch) -> None:
         """Have launchers and estimates of this process get these, as long as the patch lasts."""
-        patch.setattr(local, "WarmServer", self._lent_server)
+        patch.setattr(processes, "WarmServer", self._lent_server)
         patch.setattr(client, "SimulatorProcess", self._lent_simulator)
 
     def _lent_server(

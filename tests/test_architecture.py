@@ -184,8 +184,8 @@ def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None
 
 
 STARTERS = {  # files that start processes; each has them end with the process that started them
-    "estimate/client.py", "launch/process/client.py", "launch/sampling.py", "report/site/publish.py",
-    "worker/script.py",
+    "estimate/client.py", "launch/cluster/slurm_steps.py", "launch/process/client.py",
+    "launch/sampling.py", "report/site/publish.py", "worker/script.py",
 }  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7831,
     "spec": 4250,
-    "launch": 3460,
+    "launch": 3700,
     "app": 690,
     "cli": 2130,
     "report": 2686,
@@ -265,7 +265,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 31_600), ("tests", 34_800)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_000), ("tests", 34_800)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

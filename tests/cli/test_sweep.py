@@ -176,14 +176,14 @@ def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
 
 
 def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbench, sweep_file, monkeypatch):
-    now, keep = [0.0], sweeps.SweepRun._keep
+    now, keep = [0.0], sweeps.Rounds.keep
     monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    def keep_and_wait(run, record):
+    def keep_and_wait(rounds, trial, record):
         now[0] += 7200
-        return keep(run, record)
+        keep(rounds, trial, record)
 
-    monkeypatch.setattr(sweeps.SweepRun, "_keep", keep_and_wait)
+    monkeypatch.setattr(sweeps.Rounds, "keep", keep_and_wait)
     stages = ("--set", "axes.zero_stage=[0, 1, 2]", "--set", "run.heat=2")
     said = zbench("sweep", sweep_file, "--max-time", "1h", *stages)
     assert said.code == 3

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch.executor import Executor, ReferenceTask, RepeatTask
+from tests.running import run
+from zbench.launch.executor import Batch, Executor, ReferenceTask, RepeatTask
 
 from .conftest import make_trial
 
@@ -27,20 +28,17 @@ class ExecutorSuite:
         """Return where a reference is to be saved."""
         return run_dir / "references" / "key.safetensors"
 
-    def test_it_is_ready_to_run_tasks(self, executor: Executor) -> None:
-        assert executor.wait_until_ready() == ()
-
     def test_repeat_that_ends_well_has_what_rank_0_reported(self, executor: Executor) -> None:
-        attempt = executor.run(RepeatTask(make_trial(), repeat=1))
+        attempt = run(executor, RepeatTask(make_trial(), repeat=1))
         assert (attempt.outcome, attempt.error) == ("ok", None)
         assert attempt.result is not None
         assert attempt.result["timing"]["median_step_s"] == 0.01
         assert attempt.result["correctness"]["verdict"] == "unchecked"
 
     def test_reference_is_saved_and_then_judges_a_repeat(self, executor: Executor, reference: Path) -> None:
-        assert executor.run(ReferenceTask(make_trial(), reference)).outcome == "ok"
+        assert run(executor, ReferenceTask(make_trial(), reference)).outcome == "ok"
         assert reference.exists()
-        attempt = executor.run(RepeatTask(make_trial(), 0, reference))
+        attempt = run(executor, RepeatTask(make_trial(), 0, reference))
         assert attempt.result is not None
         assert attempt.result["correctness"]["verdict"] == "identical"
 
@@ -55,7 +53,7 @@ class ExecutorSuite:
     def test_failure_of_a_repeat_is_named(
         self, executor: Executor, do: str, outcome: str, kind: str, message: str
     ) -> None:
-        attempt = executor.run(RepeatTask(make_trial(do=do)))
+        attempt = run(executor, RepeatTask(make_trial(do=do)))
         assert attempt.outcome == outcome
         assert attempt.error is not None
         assert attempt.error.kind == kind
@@ -64,7 +62,7 @@ class ExecutorSuite:
         assert attempt.result is None
 
     def test_ranks_that_leave_no_result_crashed(self, executor: Executor) -> None:
-        attempt = executor.run(RepeatTask(make_trial(do="no_result")))
+        attempt = run(executor, RepeatTask(make_trial(do="no_result")))
         assert attempt.outcome == "crashed"
         assert attempt.result is None
 
@@ -75,32 +73,42 @@ class ExecutorSuite:
     def test_failure_of_a_reference_is_named(
         self, executor: Executor, reference: Path, how: str, kind: str
     ) -> None:
-        attempt = executor.run(ReferenceTask(make_trial(reference=how), reference))
+        attempt = run(executor, ReferenceTask(make_trial(reference=how), reference))
         assert attempt.error is not None
         assert attempt.error.kind == kind
         assert not reference.exists()
 
     def test_nothing_of_an_earlier_run_of_a_task_is_read(self, executor: Executor, reference: Path) -> None:
         for how in ("fails", None):
-            attempt = executor.run(ReferenceTask(make_trial(reference=how), reference))
+            attempt = run(executor, ReferenceTask(make_trial(reference=how), reference))
         assert attempt.outcome == "ok"
         task = RepeatTask(make_trial(do="crash_once", world_size=1))
-        assert [executor.run(task).outcome for _ in range(2)] == ["crashed", "ok"]
+        assert [run(executor, task).outcome for _ in range(2)] == ["crashed", "ok"]
 
     def test_watcher_sees_steps_and_can_end_a_repeat(self, executor: Executor) -> None:
         seen: list[int] = []
 
-        def watch(line: dict[str, int]) -> str | None:
+        def watch(_: object, line: dict[str, int]) -> str | None:
             seen.append(line["step"])
             return "too slow" if line["step"] == 2 else None
 
         for _ in range(2):
             seen.clear()
-            attempt = executor.run(RepeatTask(make_trial(do="step_on", world_size=1)), watch)
+            attempt = run(executor, RepeatTask(make_trial(do="step_on", world_size=1)), watch)
             assert seen == [1, 2], "each run is watched from its first line"
             assert attempt.outcome == "timeout"
             assert attempt.error is not None
             assert (attempt.error.kind, attempt.error.message) == ("pruned", "too slow")
+
+    def test_each_batch_ends_once_and_what_has_not_begun_can_be_withdrawn(self, executor: Executor) -> None:
+        tasks = [RepeatTask(make_trial(world_size=1), repeat) for repeat in range(3)]
+        handles = [executor.submit(Batch((task,)), lambda *_: None) for task in tasks]
+        withdrawn = executor.withdraw(handles[2])
+        wanted = dict(zip(handles, tasks, strict=True))
+        if withdrawn:
+            del wanted[handles[2]]
+        ended = {handle: task.name for handle, task, _ in (executor.next_ended() for _ in wanted)}
+        assert ended == {handle: task.name for handle, task in wanted.items()}
 
     def test_closing_twice_does_no_harm(self, executor: Executor) -> None:
         executor.close()

@@ -10,11 +10,12 @@ import pytest
 
 import zbench
 from tests.launch.conftest import FAKES
+from tests.running import run
 from zbench.launch.executor import RepeatTask
 from zbench.launch.process import foreign_env, server
 from zbench.launch.process.client import server_environment
 from zbench.launch.process.local import LocalExecutor
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.store import RunDirectory
 from zbench.spec.environments import WORKER_NEEDS
 from zbench.spec.expand import Expansion, expand
@@ -66,11 +67,11 @@ def test_two_versions_race_and_each_record_names_its_own(environments: Path, tmp
     expansion = expand(sweep)
     assert len(expansion.trials) == 2
     with RunDirectory.create(tmp_path, "race", spec=sweep_document(sweep), environment={}) as directory:
-        SweepRun(
+        run_sweep(
             SweepPlan(expansion),
             directory,
             lambda: LocalExecutor(directory.path, environments, targets=FAKES),
-        ).run()
+        )
         records = {record.axes["engine_python"]: record for record in directory.records()}
     assert records["old"].environment["deepspeed"] == "0.18.2"
     assert records["old"].environment["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -126,7 +127,7 @@ def test_a_server_that_cannot_start_fails_its_trial_only(environments: Path, tmp
     executor = LocalExecutor(tmp_path, environments, targets=FAKES)
     try:
         for _ in range(2):
-            attempt = executor.run(RepeatTask(trial))
+            attempt = run(executor, RepeatTask(trial))
             assert attempt.error is not None
             assert attempt.error.message == "the trial server did not start: no such core"
     finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.shared_processes import SharedProcesses
+from tests.world import World
 from zbench.errors import UsageError
 from zbench.launch import executors
 from zbench.launch.cluster import slurm
@@ -17,15 +18,14 @@ from zbench.launch.process.local import LocalExecutor
 
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite
-from .mock_executor import MockExecutor
 
 
-class TestMock(ExecutorSuite):
+class TestWorld(ExecutorSuite):
     """The executor that the scheduler's tests use."""
 
     @pytest.fixture
     def executor(self) -> Executor:
-        return MockExecutor()
+        return World()
 
 
 class TestLocal(ExecutorSuite):
@@ -54,7 +54,9 @@ class TestSlurm(ExecutorSuite):
         path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
-        return SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+        made = SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+        yield made
+        made.close()
 
 
 def test_too_many_ranks_are_refused_with_the_limit():

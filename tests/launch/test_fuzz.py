@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.world import World
 from zbench.errors import ZbenchError
 from zbench.launch.executor import Attempt
 from zbench.launch.trial import TrialRunner
@@ -23,7 +24,6 @@ from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
 
 from .conftest import make_trial
 from .fake_worker import result_of
-from .mock_executor import MockExecutor
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -100,13 +100,10 @@ def any_record(data: st.DataObject, _: Path) -> None:
 def workers_result(data: st.DataObject, home: Path) -> None:
     result = replaced(result_of({}, has_reference=False), data)
 
-    class Reporting(MockExecutor):
-        def run(self, task: Any, watch: Any = None) -> Attempt:
-            return Attempt("ok", result=result if isinstance(result, dict) else {})
-
+    reporting = World(lambda *_: Attempt("ok", result=result if isinstance(result, dict) else {}))
     trial = make_trial()
     trial = trial.model_copy(update={"verify": trial.verify.model_copy(update={"mode": "off"})})
-    found = TrialRunner(Reporting(), home).run(trial)
+    found = TrialRunner(reporting, home).run(trial)
     assert found.trial_id == trial.trial_id
     lines.encode(found)
 

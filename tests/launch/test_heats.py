@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,54 +12,33 @@ import pytest
 
 from tests.making import make_record
 from tests.nvml import Device, install
-from tests.running import local_runner
+from tests.running import local_runner, told_by
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
-from zbench.job.progress import Watch
-from zbench.launch.executor import Attempt, HeatTask, MachineTask, RepeatTask, Task
+from tests.world import OptionsScript, World, failed
+from zbench.launch.executor import Attempt, MachineTask, OnLine, RepeatTask, Task, Vacancy
 from zbench.launch.room import Room
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.launch.trial import TrialRunner
 from zbench.launch.yardsticks import Yardsticks, alone_trial
-from zbench.record.record import Failure, Record
+from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
 
 from .conftest import make_trial
 from .fake_worker import TIMING
-from .mock_executor import MockExecutor
-
-YARDSTICKS = {"machine": {"version": 1, "seconds": {"compute": [1.0, 1.0]}}}
 
 
-class TurnTaker(MockExecutor):
-    """Ends the tasks of a heat one after another, and notes who was in it."""
-
-    takes_turns = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heats: list[list[TrialSpec]] = []
-        self.machine = Attempt("ok", result=YARDSTICKS["machine"])
-
-    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        return replace(super().run(task, watch), peak_rss_bytes=1000)
-
-    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
-        self.heats.append([task.trial for task in heat.tasks if isinstance(task, RepeatTask)])
-        for task in heat.tasks:
-            if isinstance(task, MachineTask):
-                yield task, self.machine
-            else:
-                yield task, self.run(task, watch(task))
-
-
-def swept(tmp_path: Path, trials: list[TrialSpec], **plan: object) -> tuple[list[Record], TurnTaker]:
-    executor = TurnTaker()
+def swept(tmp_path: Path, trials: list[TrialSpec], **plan: object) -> tuple[list[Record], World]:
+    world = World(takes_turns=True, vacancy=Vacancy(1, psutil.virtual_memory().available))
     with RunDirectory.create(tmp_path, "sweep", spec={}, environment={}) as directory:
-        SweepRun(SweepPlan(Expansion(trials, []), **plan), directory, lambda: executor).run()
-        return directory.records(), executor
+        run_sweep(SweepPlan(Expansion(trials, []), **plan), directory, lambda: world)
+        return directory.records(), world
+
+
+def ids_in(heat: list[RepeatTask]) -> set[str]:
+    return {task.trial.trial_id for task in heat}
 
 
 def in_turns(trial: TrialSpec, **run: object) -> TrialSpec:
@@ -76,10 +54,10 @@ def trials(count: int, **run: object) -> list[TrialSpec]:
 def test_heats_of_a_round_are_as_large_as_one_another(
     tmp_path: Path, count: int, most: int, sizes: list[int]
 ) -> None:
-    records, executor = swept(tmp_path, trials(count, heat=most, repeats=2))
-    assert [len(heat) for heat in executor.heats] == sizes * 2
+    records, world = swept(tmp_path, trials(count, heat=most, repeats=2))
+    assert [len(heat) for heat in world.heats] == sizes * 2
     assert len({(record.trial_id, record.repeat) for record in records}) == 2 * count
-    first, second = ([t.trial_id for t in heat] for heat in (executor.heats[0], executor.heats[len(sizes)]))
+    first, second = ([t.trial.trial_id for t in heat] for heat in (world.heats[0], world.heats[len(sizes)]))
     assert first != second, "each round is drawn anew"
 
 
@@ -87,10 +65,10 @@ def test_the_fastest_share_every_heat_after_the_first(tmp_path: Path) -> None:
     seconds = [0.1 * (9 - number) for number in range(9)]
     timings = [{"timing": TIMING | {"median_step_s": s, "step_seconds": [s]}} for s in seconds]
     contenders = [in_turns(make_trial(result=timing), heat=3, repeats=3) for timing in timings]
-    _, executor = swept(tmp_path, contenders)
+    _, world = swept(tmp_path, contenders)
     fastest = {trial.trial_id for trial in contenders[-3:]}
-    for heat in (executor.heats[3], executor.heats[6]):
-        assert {trial.trial_id for trial in heat} == fastest
+    for heat in (world.heats[3], world.heats[6]):
+        assert ids_in(heat) == fastest
 
 
 def test_those_of_one_workload_share_a_heat(tmp_path: Path) -> None:
@@ -102,10 +80,10 @@ def test_those_of_one_workload_share_a_heat(tmp_path: Path) -> None:
             ({"gradient_clipping": 1.0}, {}),
         )
     ]  # fmt: skip
-    _, executor = swept(tmp_path, [trial for group in groups for trial in group])
-    assert [len(heat) for heat in executor.heats] == [6, 6, 3] * 3
-    for heat in executor.heats:
-        ids = {trial.trial_id for trial in heat}
+    _, world = swept(tmp_path, [trial for group in groups for trial in group])
+    assert [len(heat) for heat in world.heats] == [6, 6, 3] * 3
+    for heat in world.heats:
+        ids = ids_in(heat)
         assert {len(ids & {trial.trial_id for trial in group}) for group in groups} == {0, 3}
 
 
@@ -121,13 +99,13 @@ def test_what_cannot_take_turns_runs_alone_and_says_so_beside_others(
     tmp_path: Path, keys: dict[str, object], says: str
 ) -> None:
     alone = trials(3, **keys)
-    records, executor = swept(tmp_path / "alone", alone)
-    assert executor.heats == []
+    records, world = swept(tmp_path / "alone", alone)
+    assert world.heats == []
     assert all(record.outcome == "ok" and record.heat is None for record in records)
     assert not any(record.warnings for record in records), "nobody takes turns here"
     others = [in_turns(make_trial(sample=f"other {number}")) for number in range(2)]
-    records, executor = swept(tmp_path / "beside", [*alone, *others])
-    assert [len(heat) for heat in executor.heats] == [2]
+    records, world = swept(tmp_path / "beside", [*alone, *others])
+    assert [len(heat) for heat in world.heats] == [2]
     warned = {record.trial_id: record.warnings for record in records if record.warnings}
     assert warned == {trial.trial_id: [f"ran alone, not in turns: {says}"] for trial in alone if says}
 
@@ -135,8 +113,8 @@ def test_what_cannot_take_turns_runs_alone_and_says_so_beside_others(
 def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A heat that cannot fit: what each of both needs is 2,000 bytes, and there are 3,200."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=4000))
-    records, executor = swept(tmp_path, trials(2, repeats=2))
-    assert executor.heats == []
+    records, world = swept(tmp_path, trials(2, repeats=2))
+    assert world.heats == []
     for (warning,) in (record.warnings for record in records):
         assert warning.startswith("ran alone, not in turns: it and others need more than 80 % of")
         assert "free some, or set `run.order: rounds`" in warning
@@ -144,8 +122,8 @@ def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: py
 
 def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
     wanted = [in_turns(make_trial(do=do)) for do in ("crash", "hang", "allocate", "nothing")]
-    records, executor = swept(tmp_path, wanted)
-    assert len(executor.heats[0]) == 4
+    records, world = swept(tmp_path, wanted)
+    assert len(world.heats[0]) == 4
     assert {record.trial_id: record.outcome for record in records} == dict(
         zip([trial.trial_id for trial in wanted], ["crashed", "timeout", "oom", "ok"], strict=True)
     )
@@ -227,26 +205,42 @@ def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int
 def test_one_configuration_takes_turns_with_the_machines_yardstick(
     tmp_path: Path, yardstick: object, sizes: list[int]
 ) -> None:
-    records, executor = swept(tmp_path, trials(1, repeats=2, yardstick=yardstick))
-    assert [len(heat) for heat in executor.heats] == sizes
+    records, world = swept(tmp_path, trials(1, repeats=2, yardstick=yardstick))
+    assert [len(heat) for heat in world.heats] == sizes
     assert [record.outcome for record in records] == ["ok", "ok"]
 
 
 def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) -> None:
-    executor, told = TurnTaker(), list[str]()
-    executor.machine = Attempt("crashed", Failure("crashed", "the CUDA kernels were not built"))
-    with TrialRunner(executor, tmp_path, on_notice=told.append) as runner:
+    script, told = OptionsScript(), list[str]()
+    script.machine = failed("crashed", "the CUDA kernels were not built")
+    world = World(script, takes_turns=True)
+    with TrialRunner(world, tmp_path, on_event=told_by(told.append)) as runner:
         for repeat in range(2):
-            heat = runner.run_heat(
-                trials(2, yardstick=["machine"]), repeat, lambda _: lambda _: None, random.Random(1)
-            )
-            assert [record.outcome for _, record in heat] == ["ok", "ok"]
+            heat = runner.run_heat(trials(2, yardstick=["machine"]), repeat)
+            assert [record.outcome for record in heat] == ["ok", "ok"]
     assert told == ["a yardstick could not run: the CUDA kernels were not built"]
 
 
+def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Path) -> None:
+    options, told, kills = OptionsScript(), list[str](), iter([True])
+
+    def script(task: Task, on_line: OnLine) -> Attempt:
+        if isinstance(task, RepeatTask) and next(kills, False):
+            return failed("killed", "rank 0 was killed from outside by SIGKILL")
+        return options(task, on_line)
+
+    world = World(script, takes_turns=True)
+    with TrialRunner(world, tmp_path, on_event=told_by(told.append)) as runner:
+        heat = runner.run_heat(trials(3))
+    assert [record.outcome for record in heat] == ["ok"] * 3
+    assert [len(batch.tasks) for batch in world.batches] == [1, 1, 1, 3, 1], (
+        "three references, the heat, and one again"
+    )
+    assert told == ["rank 0 was killed from outside by SIGKILL; running it again"]
+
+
 def heat_of(runner: TrialRunner, contenders: list[TrialSpec]) -> dict[str, Record]:
-    heat = runner.run_heat(contenders, 0, lambda _: lambda _: None, random.Random(1))
-    return {trial.trial_id: record for trial, record in heat}
+    return {record.trial_id: record for record in runner.run_heat(contenders, lot=random.Random(1))}
 
 
 def comparable(record: Record) -> tuple[object, ...]:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import run
 from zbench.errors import UsageError
-from zbench.launch.cluster import ray_cluster, ray_executor
-from zbench.launch.cluster.ray_cluster import Node, RayCluster
-from zbench.launch.cluster.ray_executor import RayExecutor
-from zbench.launch.executor import Executor, RepeatTask
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.cluster import ray_cluster, ray_place
+from zbench.launch.cluster.places import Node, PlacesExecutor
+from zbench.launch.cluster.ray_cluster import RayCluster
+from zbench.launch.executor import Batch, Executor, RepeatTask
+from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
@@ -55,11 +56,11 @@ def changed(trial: TrialSpec, **run: object) -> TrialSpec:
 
 
 @pytest.fixture(scope="class")
-def shared(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayExecutor]:
+def shared(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlacesExecutor]:
     run_dir = tmp_path_factory.mktemp("ray") / "run-1"
     cluster = RayCluster(nodes.address)
     cluster.require([make_trial(world_size=1)], run_dir)
-    executor = RayExecutor(run_dir, run_dir.parent, cluster, targets=FAKES)
+    executor = PlacesExecutor(run_dir, run_dir.parent, cluster, targets=FAKES)
     yield executor
     executor.close()
 
@@ -68,7 +69,7 @@ class TestRay(ExecutorSuite):
     """Nodes of a Ray cluster: one executor for all, for each worker starts a server."""
 
     @pytest.fixture
-    def run_dir(self, shared: RayExecutor) -> Path:
+    def run_dir(self, shared: PlacesExecutor) -> Path:
         shutil.rmtree(shared.run_dir, ignore_errors=True)
         shared.run_dir.mkdir()
         return shared.run_dir
@@ -89,7 +90,7 @@ class TestRay(ExecutorSuite):
         self, executor: Executor, run_dir: Path, rank: int, do: str, message: str
     ) -> None:
         task = RepeatTask(changed(make_trial(do=do, rank=rank), nodes=2))
-        attempt = executor.run(task)
+        attempt = run(executor, task)
         assert attempt.placement is not None
         assert len(attempt.placement.nodes) == 2
         assert (message in attempt.error.message) if attempt.error else attempt.result is not None
@@ -186,17 +187,17 @@ def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
     nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(ray_executor, "_HELD_SECONDS", 0.5)
+    monkeypatch.setattr(ray_place, "_HELD_SECONDS", 0.5)
     cluster, task = RayCluster(nodes.address, told.append), RepeatTask(make_trial(world_size=1))
     cluster.require([task.trial], tmp_path)
     held = ray.util.placement_group([{"CPU": 1}] * 2)
     assert held.wait(30)
-    executor = RayExecutor(tmp_path, tmp_path, cluster, targets=FAKES)
-    executor.expect([task])
+    executor = PlacesExecutor(tmp_path, tmp_path, cluster, targets=FAKES)
+    executor.submit(Batch((task,)), lambda *_: None)
     while not told:
         executor._advance()
     ray.util.remove_placement_group(held)
-    assert executor.run(task).outcome == "ok"
+    assert executor.next_ended()[2].outcome == "ok"
     executor.close()
     (text,) = told
     assert re.match(r"waiting for 127\.0\.0\.1 \(.*, which something else holds", text)
@@ -219,8 +220,8 @@ def test_a_heat_takes_its_turns_on_one_node_while_the_other_node_has_its_own(
     keys: dict[str, object] = {"repeats": 1, "steps": 8, "heat": 2, "yardstick": "none"}
     trials = [changed(make_trial(stage=stage, world_size=1, sleep=0.5), **keys) for stage in range(4)]
     directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
-    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
-    SweepRun(SweepPlan(Expansion(trials, [])), directory, make).run()
+    make = lambda: PlacesExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
+    run_sweep(SweepPlan(Expansion(trials, [])), directory, make)
     records = directory.records()
     assert [one.outcome for one in records] == ["ok"] * 4
     assert {one.correctness.verdict for one in records if one.correctness} == {"identical"}
@@ -244,8 +245,8 @@ def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_rec
             nodes.add()
             nodes.kill(nodes.names()[0])
 
-    make = lambda: RayExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
-    SweepRun(SweepPlan(Expansion(trials, [])), directory, make, on_event=kill).run()
+    make = lambda: PlacesExecutor(directory.path, tmp_path, cluster, targets=FAKES)  # noqa: E731
+    run_sweep(SweepPlan(Expansion(trials, [])), directory, make, on_event=kill)
     records = directory.records()
     assert sorted((one.trial_id, one.repeat) for one in records) == sorted(
         (trial.trial_id, repeat) for trial in trials for repeat in (0, 1)

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,12 @@ class Command:
         path.write_text(text.format(gate=self.gate, **values) if values else text)
         return path
 
-    def start(self, *words: object, real: bool = False) -> None:
-        """Start a command."""
+    def start(self, *words: object, real: bool = False, within: Sequence[str] = ()) -> None:
+        """Start a command, by `within` if given."""
         program = ["-m", "zbench.cli.main"] if real else [str(HERE / "driver.py")]
         path = os.pathsep.join(filter(None, [str(HERE), str(ROOT), os.environ.get("PYTHONPATH")]))
         self._running = subprocess.Popen(
-            [sys.executable, *program, *map(str, words), "--json", "-o", str(self.home / "results")],
+            [*within, sys.executable, *program, *map(str, words), "--json", "-o", str(self.home / "results")],
             env=os.environ | self.cluster.environment | {"PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -141,9 +141,19 @@ def test_a_real_trial_over_both_nodes_computes_its_reference(command: Command) -
     command.end_well(2)
 
 
-def test_all_trials_can_share_one_job(command: Command) -> None:
-    command.start("sweep", command.file(REAL), "--set", "run.nodes=2", "--slurm", "reuse=true", real=True)
-    command.end_well(2)
+def test_within_an_allocation_trials_are_job_steps_on_both_nodes(command: Command) -> None:
+    command.gate.touch()
+    command.start(
+        "sweep",
+        command.file(FAKE, repeats=1, stages=[0, 1, 2, 3]),
+        "--slurm",
+        "nodes=1",
+        within=("salloc", "--quiet", "-N2", "--exclusive"),
+    )
+    document = command.end_well(4)
+    assert {node for trial in document["trials"] for node in trial["placement"]["nodes"]} == {
+        f"{name} ({name[:8]})" for name in slurm_cluster.NODES
+    }
 
 
 def test_a_search_runs_its_trials_as_jobs(command: Command) -> None:

@@ -1,19 +1,23 @@
 """Trials as jobs: by submitit's local executor, with fake workers. SLURM itself is not needed."""
 
+import math
 import os
+import signal
+import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.running import run
 from zbench.errors import UsageError
 from zbench.launch.cluster import slurm, slurm_jobs
 from zbench.launch.cluster.slurm import SlurmExecutor
 from zbench.launch.cluster.slurm_jobs import GONE, Cluster, SlurmOptions
-from zbench.launch.executor import ReferenceTask, RepeatTask, repeat_name
-from zbench.launch.executors import require_room
-from zbench.launch.trial import TrialRunner
+from zbench.launch.executor import Batch, RepeatTask
+from zbench.launch.executors import make_executor, require_room
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
@@ -30,25 +34,28 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> TrialRunner:
+def executor(tmp_path: Path) -> Iterator[SlurmExecutor]:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    executor = SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
-    return TrialRunner(executor, run_dir)
+    made = SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+    yield made
+    made.close()
 
 
-def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
-    trial = make_trial(world_size=1, sleep=600)
-    runner.expect_references([trial])
-    runner.expect([(trial, 0)])
-    executor: Any = runner.executor
-    executor._ahead[repeat_name(trial.trial_id, 0)].job.cancel(check=False)
-    record = runner.run(trial)
-    assert record.outcome == "crashed"
-    assert record.error is not None
-    assert "ended as" in record.error.message
-    assert record.error.log is not None
-    assert (runner.run_dir / record.error.log).is_dir(), "the job's output is kept"
+def submitted(executor: SlurmExecutor, **options: Any) -> int:
+    return executor.submit(Batch((RepeatTask(make_trial(world_size=1, **options)),)), lambda *_: None)
+
+
+def test_a_job_that_dies_without_a_word_crashed(executor: SlurmExecutor) -> None:
+    handle = submitted(executor, sleep=600)
+    executor._send()
+    executor._jobs[handle].job.cancel(check=False)
+    _, _, attempt = executor.next_ended()
+    assert attempt.outcome == "crashed"
+    assert attempt.error is not None
+    assert "ended as" in attempt.error.message
+    assert attempt.error.log is not None
+    assert (executor._run_dir / attempt.error.log).is_dir(), "the job's output is kept"
 
 
 @pytest.mark.parametrize(
@@ -62,30 +69,8 @@ def test_what_starts_its_own_processes_has_one_node(
     block = getattr(trial, section).model_copy(update={key: value})
     executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
     with pytest.raises(UsageError, match=r"run\.nodes: workload\.command and engine\.engine_python"):
-        executor.run(RepeatTask(trial.model_copy(update={section: block})))
+        executor.submit(Batch((RepeatTask(trial.model_copy(update={section: block})),)), lambda *_: None)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_job_is_reused_until_it_ends(tmp_path: Path) -> None:
-    executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(cluster="local", reuse=True), targets=FAKES)
-    reference = tmp_path / "references" / "key.safetensors"
-    assert executor.run(ReferenceTask(make_trial(), reference)).outcome == "ok"
-    jobs = [executor._last.job.job_id] if executor._last else []
-    for repeat in range(2):
-        attempt = executor.run(RepeatTask(make_trial(), repeat, reference))
-        assert attempt.result is not None
-        assert attempt.result["correctness"]["verdict"] == "identical"
-    pruned = executor.run(RepeatTask(make_trial(do="step_on", world_size=1), 2), lambda line: "too slow")
-    assert pruned.error is not None
-    assert (pruned.outcome, pruned.error.message) == ("timeout", "too slow")
-    assert executor._last is not None
-    assert [executor._last.job.job_id] == jobs
-    executor._last.job.cancel(check=False)
-    if (attempt := executor.run(RepeatTask(make_trial()))).was_killed:  # its end was not known yet
-        attempt = executor.run(RepeatTask(make_trial()))
-    assert attempt.outcome == "ok"
-    assert [executor._last.job.job_id] != jobs
-    executor.close()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +78,6 @@ def test_one_job_is_reused_until_it_ends(tmp_path: Path) -> None:
     [
         ([], SlurmOptions()),
         (["exclusive=no"], SlurmOptions(parameters={})),
-        (["exclusive=no", "reuse=true"], SlurmOptions(parameters={}, reuse=True)),
         (["exclusive=user"], SlurmOptions(parameters={"slurm_exclusive": "user"})),
         (
             ["nodes=2", "partition=gpu", "mem_gb=64"],
@@ -154,22 +138,16 @@ def test_states_are_those_of_squeue_and_a_job_that_it_forgot_has_gone(
         assert [cluster.state(job) for job in jobs] == seen
 
 
-def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunner) -> None:
-    slow, quick = make_trial(world_size=1, sleep=600), make_trial(world_size=1)
-    executor, names = runner.executor, [repeat_name(trial.trial_id, 0) for trial in (slow, quick)]
-    assert executor.runs_ahead
-    runner.expect_references([slow, quick])
-    runner.expect([(slow, 0), (quick, 0)])
-    assert executor.first(names) == names[1]
-    assert all(map(executor.has_begun, names))
-    assert executor.withdraw(names[:1]) == names[:1], "it runs already"
-    assert runner.run(quick).outcome == "ok"
-    assert [executor.has_begun(name) for name in names] == [True, False]
-    runner.close()
-    assert not executor.has_begun(names[0])
+def test_jobs_run_at_once_and_the_first_that_ends_is_returned(executor: SlurmExecutor) -> None:
+    slow, quick = submitted(executor, sleep=600), submitted(executor)
+    assert executor.vacancy().batches == math.inf
+    handle, _, attempt = executor.next_ended()
+    assert (handle, attempt.outcome) == (quick, "ok")
+    assert not executor.withdraw(slow), "it runs already"
+    assert executor.withdraw(submitted(executor)), "it was not sent yet"
 
 
-@pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many", "reuse=2"])
+@pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])
 def test_options_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slurm"):
         SlurmOptions.parse([text])
@@ -181,3 +159,72 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UsageError, match=f"no {missing} on this machine"):
             SlurmExecutor(tmp_path, tmp_path, SlurmOptions())
         (tmp_path / missing).symlink_to("/bin/true")
+
+
+SRUN = """#!{python} -P
+import os, sys
+words = sys.argv[1:]
+while words[0].startswith("--"):
+    words.pop(0)
+os.execv(words[0], words)
+"""
+
+
+@pytest.fixture
+def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be within an allocation of two nodes, whose job steps run here."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    scripts = {"srun": SRUN.format(python=sys.executable), "scontrol": "#!/bin/sh\necho one\necho two\n"}
+    for name, text in scripts.items():
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+
+def test_in_an_allocation_trials_are_job_steps_beside_one_another(allocation: None, tmp_path: Path) -> None:
+    require_room([make_trial()], tmp_path, SlurmOptions())
+    executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
+    tasks = [RepeatTask(make_trial(stage=stage, sleep=0.5)) for stage in range(3)]
+    for task in tasks:
+        executor.submit(Batch((task,)), lambda *_: None)
+    ends = [executor.next_ended() for _ in tasks]
+    executor.close()
+    assert {attempt.outcome for *_, attempt in ends} == {"ok"}
+    nodes = [attempt.placement.nodes for *_, attempt in ends if attempt.placement is not None]
+    assert {name for names in nodes for name in names} == {"one (one)", "two (two)"}
+
+
+def test_a_job_step_that_is_lost_costs_no_trial(allocation: None, tmp_path: Path) -> None:
+    executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
+    killed: list[int] = []
+
+    def kill(_: object, line: dict[str, int]) -> str | None:
+        if killed:
+            return "seen again"
+        (place,) = executor._under_way  # type: ignore[attr-defined]
+        killed.append(place._steps[0]._process.pid)
+        os.kill(killed[0], signal.SIGKILL)
+        return None
+
+    attempt = run(executor, RepeatTask(make_trial(do="step_on", world_size=1)), kill)
+    executor.close()
+    assert attempt.error is not None
+    assert attempt.error.message == "seen again"
+
+
+@pytest.mark.parametrize(
+    ("options", "run", "message"),
+    [
+        (SlurmOptions(nodes=2), {}, "settings of jobs do not apply"),
+        (SlurmOptions(), {"nodes": 3, "world_size": 3}, "the allocation has 2 nodes"),
+    ],
+)
+def test_what_an_allocation_cannot_run_is_refused(
+    allocation: None, tmp_path: Path, options: SlurmOptions, run: dict[str, int], message: str
+) -> None:
+    trial = make_trial()
+    trial = trial.model_copy(update={"run": trial.run.model_copy(update=run)})
+    with pytest.raises(UsageError, match=message):
+        require_room([trial], tmp_path, options)

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.world import World
 from zbench.errors import OutOfTimeError, UsageError
 from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.sweep import (
     SweepPlan,
-    SweepRun,
+    run_sweep,
     shuffled,
 )
 from zbench.record.store import RunDirectory, StorageError, load_records
@@ -18,7 +19,6 @@ from zbench.spec.run import slow_update
 from zbench.spec.trial import InvalidTrial
 
 from .conftest import make_trial
-from .mock_executor import MockExecutor
 
 
 class Sweep:
@@ -39,8 +39,8 @@ class Sweep:
             if stop_after is not None and len(self.told(TrialFinished)) == stop_after:
                 raise KeyboardInterrupt
 
-        self.executor = MockExecutor()
-        SweepRun(SweepPlan(**plan), self.directory, lambda: self.executor, on_event=listen).run()
+        self.world = World()
+        run_sweep(SweepPlan(**plan), self.directory, lambda: self.world, on_event=listen)
         return self.directory.records()
 
     def told(self, kind):
@@ -162,7 +162,7 @@ def test_references_are_cleared_away_when_all_is_done(sweep):
         sweep.run(*STAGES, stop_after=1)
     assert (sweep.directory.path / "references").exists()
     sweep.run(*STAGES)
-    assert sweep.executor.references == [], "computed before the interruption"
+    assert sweep.world.script.references == [], "computed before the interruption"
     assert not (sweep.directory.path / "references").exists()
 
 
@@ -178,14 +178,14 @@ def test_full_disk_in_a_trial_stops_the_run_and_records_nothing_of_it(sweep):
     with pytest.raises(StorageError, match="--resume"):
         sweep.run(make_trial(do="disk_full"))
     assert sweep.directory.records() == []
-    assert sweep.executor.is_closed
+    assert sweep.world.is_closed
 
 
 def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr("zbench.launch.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    clock = SimpleNamespace(monotonic=lambda: sweep.world.now if hasattr(sweep, "world") else 0.0)
+    monkeypatch.setattr("zbench.launch.sweep.time", clock)
     with pytest.raises(OutOfTimeError, match="stopped at --max-time; 7 repeats left"):
-        sweep.run(*STAGES, max_seconds=4)  # the clock is read three times for each repeat
+        sweep.run(*STAGES, max_seconds=3.1)  # the reference takes at most 3 s, and a repeat a second at least
     assert len(sweep.directory.records()) == len(sweep.told(TrialFinished)) == 1
     assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats
 

@@ -139,7 +139,6 @@ def test_a_damaged_reference_is_computed_again(runner, trial, notices, damage):
 
 
 def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, notices):
-    runner.executor.wait_until_ready()
     server = server_pid(runner)
     pids = []
 

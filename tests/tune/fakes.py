@@ -1,13 +1,13 @@
-"""Stand-ins: runners that measure nothing, searches by them, a simulation, and trials that were seen."""
+"""Stand-ins: a machine that measures nothing, searches by them, a simulation, and trials that were seen."""
 
 import json
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from optuna.trial import FrozenTrial
 
-from tests.launch.mock_executor import MockExecutor
 from tests.making import make_record
+from tests.world import World
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.job.progress import Watch
-from zbench.launch.trial import Repeat
+from zbench.launch.attempts import record_of
+from zbench.launch.executor import Attempt, OnLine, ReferenceTask, RepeatTask, Task
+from zbench.record.lines import jsonable
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.load import sweep_from_mapping
@@ -34,6 +35,8 @@ from zbench.tune.space import Point, Space
 
 USUAL = {"micro_batch_size": 2, "reduce_bucket_size": 5_000_000}
 PARAMETERS = 3_000_000
+SECONDS = 0.25
+"""How long every repeat is said to take."""
 SMALL_AXES: dict[str, Any] = {
     "zero_stage": [0, 1, 2],
     "offload_optimizer": ["none", "cpu"],
@@ -71,83 +74,79 @@ def peak_bytes(point: Point) -> int:
     return int(state) + 8 * point["reduce_bucket_size"] + 8_000_000 * point["micro_batch_size"]
 
 
-class FakeRunner:
-    """Returns what the synthetic machine would leave; optionally slow, and keeps a log of what it began.
+Figures = Callable[[TrialSpec, int], tuple[float, int]]
+"""The seconds of a step of a repeat, and the device's peak bytes."""
+
+
+def synthetic(trial: TrialSpec, repeat: int) -> tuple[float, int]:
+    """Return the figures of the synthetic machine; equal calls give equal noise."""
+    point = USUAL | trial.engine.model_dump(exclude_none=True) | trial.axes
+    noise = random.Random(f"{trial.trial_id}/{repeat}").gauss(0, 0.01)
+    return step_seconds(point) * (1 + noise), peak_bytes(point)
+
+
+def paced(seconds: dict[int, float], peaks: dict[int, int] | None = None) -> Figures:
+    """Return figures by the stage; peaks: device bytes where not 100."""
+
+    def figures(trial: TrialSpec, repeat: int) -> tuple[float, int]:
+        stage = trial.engine.zero_stage
+        return seconds[stage], (peaks or {}).get(stage, 100)
+
+    return figures
+
+
+class FakeMachine:
+    """A script of a `World`: what trials leave on a machine of these figures; keeps what it began.
 
     outcomes: what becomes of some points, as (axes, outcome) pairs; a pair matches points that hold its axes.
-    heats: the trials that took turns, by their axes.
+    before_each: called with each repeat; what it raises interrupts the search. seconds: how long a repeat
+    really takes. log: a file of what began and ended. references: how each ends, all well if not said.
     """
 
     def __init__(
         self,
+        figures: Figures = synthetic,
         *,
         seconds: float = 0.0,
         log: Path | None = None,
         outcomes: Sequence[tuple[dict[str, Any], str]] = (),
+        before_each: Callable[[RepeatTask], object] = lambda _: None,
+        references: Iterable[Attempt] = (),
     ) -> None:
         self.began: list[tuple[str, int]] = []
-        self.expected: list[tuple[int, int]] = []
-        self.executor = MockExecutor()
-        self.takes_turns, self.heats = False, []  # type: ignore[var-annotated]
-        self._seconds, self._log, self._outcomes = seconds, log, outcomes
+        self._figures, self._seconds, self._log, self._outcomes = figures, seconds, log, outcomes
+        self._before_each, self._references = before_each, iter(references)
 
-    def has_reference(self, trial: TrialSpec) -> bool:
-        """Nothing is verified here."""
-        return True
-
-    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
-        """Nothing is verified here."""
-        return None
-
-    def most_bytes(self, trial: TrialSpec) -> float:
-        """Need nothing."""
-        return 0
-
-    def expect(self, repeats: Sequence[Repeat], *, watch: Watch | None = None) -> None:
-        """Note how many had begun."""
-        self.expected += [(repeat, len(self.began)) for _, repeat in repeats]
-
-    def run_heat(
-        self,
-        trials: Sequence[TrialSpec],
-        repeat: int,
-        watch: Callable[[TrialSpec], Watch],
-        lot: object,
-        *,
-        alone: bool,
-    ) -> Iterator[tuple[TrialSpec, Record]]:
-        """Yield a record of each trial."""
-        self.heats.append((repeat, [trial.trial_id for trial in trials]))
-        for trial in trials:
-            yield trial, self.run(trial, repeat=repeat, watch=watch(trial))
-
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-        """Return a record of the trial, or of its end by the watch."""
+    def __call__(self, task: Task, on_line: OnLine) -> Attempt:
+        if isinstance(task, ReferenceTask):
+            return next(self._references, Attempt("ok"))
+        assert isinstance(task, RepeatTask)
+        self._before_each(task)
+        trial, repeat = task.trial, task.repeat
         self.began.append((trial.trial_id, repeat))
         self._write("began", trial.trial_id, repeat)
-        began = time.monotonic()
         time.sleep(self._seconds)
-        seconds, peak = self.figures(trial, repeat)
+        seconds, peak = self._figures(trial, repeat)
         lines = ({"phase": "timed", "step": n, "steps": 8, "seconds": seconds} for n in range(1, 9))
-        reason = next((reason for line in lines if watch and (reason := watch(line))), None)
+        reason = next((reason for line in lines if (reason := on_line(task, line))), None)
         outcome = next((o for axes, o in self._outcomes if axes.items() <= trial.axes.items()), "ok")
         self._write("ended", trial.trial_id, repeat)
-        about: dict[str, Any] = {"run_id": "fake", "axes": trial.axes, "config": trial.config()}
-        about |= {"memory": MemoryPeaks(peak, 0, peak), "elapsed_s": time.monotonic() - began}
+        if reason is not None:
+            return Attempt("timeout", Failure("pruned", reason), seconds=SECONDS)
+        if outcome != "ok":
+            failure = Failure(outcome, f"made to be {outcome}")  # type: ignore[arg-type]
+            return Attempt(outcome, failure, seconds=SECONDS)  # type: ignore[arg-type]
         rate = trial.workload.micro_batch_size / seconds
-        about |= {"timing": Timing([seconds] * 8, seconds, 1000 * rate, rate)}
-        record = make_record(trial.trial_id, repeat, **about)
-        if reason is None and outcome == "ok":
-            return record
-        error = Failure("pruned", reason) if reason else Failure(outcome, f"made to be {outcome}")
-        ended = "timeout" if reason else outcome
-        return replace(record, outcome=ended, error=error, timing=None, memory=None)  # type: ignore[arg-type]
+        fields: dict[str, Any] = {
+            "timing": Timing([seconds] * 8, seconds, 1000 * rate, rate),
+            "memory": MemoryPeaks(peak, 0, peak),
+        }
+        return Attempt("ok", result=jsonable(make_record(**fields)), seconds=SECONDS)
 
-    def figures(self, trial: TrialSpec, repeat: int) -> tuple[float, int]:
-        """Return the seconds of a step and the device's peak bytes; equal calls give equal noise."""
-        point = USUAL | trial.engine.model_dump(exclude_none=True) | trial.axes
-        noise = random.Random(f"{trial.trial_id}/{repeat}").gauss(0, 0.01)
-        return step_seconds(point) * (1 + noise), peak_bytes(point)
+    def record(self, trial: TrialSpec) -> Record:
+        """Return what a trial leaves."""
+        task = RepeatTask(trial)
+        return record_of("fake", task, self(task, lambda *_: None), None)
 
     def _write(self, what: str, trial_id: str, repeat: int) -> None:
         if self._log is not None:
@@ -155,27 +154,19 @@ class FakeRunner:
                 file.write(json.dumps([what, os.getpid(), trial_id, repeat]) + "\n")
 
 
-class Paced(FakeRunner):
-    """Every step takes so many seconds as the stage says; peaks: device bytes where not 100."""
-
-    def __init__(self, seconds: dict[int, float], peaks: dict[int, int] | None = None) -> None:
-        super().__init__()
-        self._paces, self._peaks = seconds, peaks or {}
-
-    def figures(self, trial: TrialSpec, repeat: int) -> tuple[float, int]:
-        """Return the stage's."""
-        stage = trial.engine.zero_stage
-        return self._paces[stage], self._peaks.get(stage, 100)
-
-
 @dataclass(frozen=True)
 class Searched:
     """A search that ended: where, what it ran, what it says and what it told meanwhile."""
 
     path: Path
-    runner: FakeRunner
+    world: World
     outcome: SearchOutcome
     events: list[Any]
+
+    @property
+    def began(self) -> list[tuple[str, int]]:
+        """The repeats that were run, in order."""
+        return self.world.script.began  # type: ignore[no-any-return]
 
     @property
     def records(self) -> list[Record]:
@@ -194,27 +185,28 @@ class Searched:
 
 def searched(
     home: Path,
-    runner: FakeRunner | None = None,
+    machine: FakeMachine | World | None = None,
     *,
-    machine: str = "kind",
+    kind: str = "kind",
     task: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> Searched:
     """Search a small sweep with these changes in `home`, or go on with the search that is there.
 
-    machine: its fingerprint. task: what else a SearchTask has.
+    machine: what trials leave. kind: its fingerprint. task: what else a SearchTask has.
     """
-    sweep, facts = small_sweep(**changes), {"fingerprint": machine, "schema_version": 1}
+    sweep, facts = small_sweep(**changes), {"fingerprint": kind, "schema_version": 1}
     if runs := find_runs(home):
         directory = RunDirectory.open(runs[0])
     else:
         document = sweep_document(sweep)
         directory = RunDirectory.create(home, sweep.name, spec=document, environment=facts)
-    runner, events = runner or FakeRunner(), list[Any]()
+    world = machine if isinstance(machine, World) else World(machine or FakeMachine())
+    events = list[Any]()
     with directory:
         whole = SearchTask(sweep, home, facts, **task)
-        outcome = Session(whole, directory, runner, events.append).run()  # type: ignore[arg-type]
-    return Searched(directory.path, runner, outcome, events)
+        outcome = Session(whole, directory, world, events.append).run()
+    return Searched(directory.path, world, outcome, events)
 
 
 def estimated(peak: int) -> Estimate:

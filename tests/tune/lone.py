@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .fakes import SMALL_AXES, FakeRunner, searched
+from .fakes import SMALL_AXES, FakeMachine, searched
 from .studies import UNHURRIED
 
 
@@ -24,8 +24,8 @@ def main(
     """
     sizes = {"reduce_bucket_size": [10_000 * (n + 1) for n in range(buckets)]} if buckets else {}
     task = {"storage": url, "study": study, "is_worker": url is not None, "heartbeat": UNHURRIED}
-    runner = FakeRunner(seconds=seconds, log=Path(log))
-    search_of_all = searched(Path(home), runner, task=task, search=search, axes=SMALL_AXES | sizes)
+    machine = FakeMachine(seconds=seconds, log=Path(log))
+    search_of_all = searched(Path(home), machine, task=task, search=search, axes=SMALL_AXES | sizes)
     best = search_of_all.outcome.final.best
     return best.trial_id if best else None
 

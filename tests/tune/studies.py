@@ -15,7 +15,7 @@ from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, Outages, relational_storage
 
-from .fakes import FakeRunner, small_sweep
+from .fakes import FakeMachine, small_sweep
 
 SWEEP = small_sweep()
 SPACE = Space(SWEEP)
@@ -67,7 +67,7 @@ def begun(book: Ledger, index: int) -> Trial:
 
 def result(index: int, **changes: Any) -> Record:
     """Return what the trial at a point leaves, the same whenever it is asked for."""
-    return replace(FakeRunner().run(trial_of(index)), **{"elapsed_s": 0.25, **changes})
+    return replace(FakeMachine().record(trial_of(index)), **{"elapsed_s": 0.25, **changes})
 
 
 def silence(url: str, pid: int | None = None) -> None:

@@ -1,5 +1,6 @@
 """Several workers, one study, a real PostgreSQL server; workers and the server are killed under trials."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -16,15 +17,13 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from tests.launch.processes import until
-from zbench.job.progress import Watch
-from zbench.record.record import Record
+from zbench.launch.executor import RepeatTask
 from zbench.record.store import find_runs, load_records
-from zbench.spec.trial import TrialSpec
 from zbench.tune.space import Space
 from zbench.tune.storage import StudyStorageError, relational_storage
 
 from . import postgres
-from .fakes import SMALL_AXES, FakeRunner, searched, small_sweep
+from .fakes import SMALL_AXES, FakeMachine, searched, small_sweep
 from .studies import silence
 
 ROOT = Path(__file__).parents[2]
@@ -141,16 +140,16 @@ def test_no_message_and_no_file_holds_the_password(server: postgres.Server, tmp_
 def test_a_search_goes_on_where_the_server_is_killed_under_a_trial(
     server: postgres.Server, tmp_path: Path
 ) -> None:
-    class Unlucky(FakeRunner):
-        def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-            if len(self.began) == 3:
-                server.kill()
-                server.start()
-            return super().run(trial, repeat=repeat, watch=watch)
+    begun = itertools.count()
+
+    def unlucky(_: RepeatTask) -> None:
+        if next(begun) == 3:
+            server.kill()
+            server.start()
 
     task = {"storage": server.url, "study": tmp_path.name, "is_worker": True}
-    search = searched(tmp_path, Unlucky(), task=task, search={"method": "grid"})
+    search = searched(tmp_path, FakeMachine(before_each=unlucky), task=task, search={"method": "grid"})
     ended = ended_once(server.url, tmp_path.name)
-    assert ended == Counter(trial_id for trial_id, _ in search.runner.began)
+    assert ended == Counter(trial_id for trial_id, _ in search.began)
     assert set(ended.values()) == {1}
     assert len(search.firsts) == len(ended) == 15

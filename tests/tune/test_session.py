@@ -1,7 +1,7 @@
-"""A search from start to finish, with a runner that measures nothing: what it runs, leaves out and tells."""
+"""A search from start to finish, with a machine that measures nothing: what it runs, leaves out and tells."""
 
-import time
-from collections import Counter
+import itertools
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
+from tests.world import World, failed
 from zbench.analysis.ranking import by_figure, rank
 from zbench.errors import UsageError
 from zbench.estimate.result import NotSimulated, SimulationOutcome
-from zbench.job.progress import Watch
 from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
-from zbench.record.record import Failure, Record
+from zbench.launch.executor import Attempt, RepeatTask, Vacancy
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
 
-from .fakes import FakeRunner, Paced, Searched, estimated, searched, simulating, small_sweep
+from .fakes import SECONDS, FakeMachine, Searched, estimated, paced, searched, simulating, small_sweep
 
 STAGES = {"zero_stage": [0, 1, 2]}
 
@@ -29,8 +29,8 @@ def limited(bound: str, metric: str = "peak_device_bytes") -> dict[str, Any]:
     return {"maximize": "tokens_per_s", "subject_to": {metric: bound}}
 
 
-def first_ids(runner: FakeRunner) -> list[str]:
-    return [trial_id for trial_id, repeat in runner.began if repeat == 0]
+def first_ids(search: Searched) -> list[str]:
+    return [trial_id for trial_id, repeat in search.began if repeat == 0]
 
 
 def budget(trials: int, method: str = "tpe", **search: Any) -> dict[str, Any]:
@@ -41,22 +41,20 @@ def budget(trials: int, method: str = "tpe", **search: Any) -> dict[str, Any]:
 def test_every_point_runs_once_where_the_budget_allows(tmp_path: Path, method: str) -> None:
     search = searched(tmp_path, search=budget(40, method))
     assert search.outcome.stopped == "every point that can run was tried"
-    assert len(first_ids(search.runner)) == len(set(first_ids(search.runner))) == len(search.firsts) == 15
+    assert len(first_ids(search)) == len(set(first_ids(search))) == len(search.firsts) == 15
 
 
 def test_every_finished_trial_is_in_the_run_directory_and_was_told(tmp_path: Path) -> None:
-    began = time.monotonic()
     search = searched(tmp_path, search=budget(8))
     assert search.outcome.stopped == "the budget of 8 trials is spent"
-    records, ended, runs = search.records, search.told(TrialFinished), search.runner.began
+    records, ended, runs = search.records, search.told(TrialFinished), search.began
     assert {(r.trial_id, r.repeat) for r in records} == set(runs)
     assert len(search.firsts) == 8
     assert all(record.run_id == search.path.name for record in records)
     assert [event.record for event in ended] == records
     assert [(event.trial.trial_id, event.repeat) for event in search.told(TrialStarted)] == runs
     assert [event.trial.trial_id for event in ended] == [record.trial_id for record in records]
-    assert all(event.seconds > 0 for event in ended)
-    assert sum(event.seconds for event in ended) <= time.monotonic() - began
+    assert {event.seconds for event in ended} == {SECONDS}
     assert [event.left for event in ended] == [*range(7, -1, -1), *[0] * (len(ended) - 8)]
 
 
@@ -72,12 +70,16 @@ def test_the_announced_best_is_the_one_that_every_table_marks(tmp_path: Path) ->
     assert set(search.outcome.importance) == {"zero_stage", "offload_optimizer", "reduce_bucket_size"}
 
 
+NEAR = paced({0: 0.1, 1: 0.101, 2: 0.102})
+
+
 def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path: Path) -> None:
-    runner = Paced({0: 0.1, 1: 0.101, 2: 0.102})
-    runner.takes_turns = True
-    search = searched(tmp_path, runner, axes=STAGES)
-    assert [repeat for repeat, _ in runner.heats] == [1, 2]
-    assert all(len(set(ids)) == 3 for _, ids in runner.heats)
+    """Their memory is known from the search; of the yardsticks none is wanted here."""
+    world = World(FakeMachine(NEAR), takes_turns=True)
+    run = {"world_size": 2, "repeats": 2, "steps": 8, "yardstick": "none"}
+    search = searched(tmp_path, world, axes=STAGES, run=run)
+    assert [{task.repeat for task in heat} for heat in world.heats] == [{1}, {2}]
+    assert all(len({task.trial.trial_id for task in heat}) == 3 for heat in world.heats)
     assert len(search.records) == 9
     ranking = rank(summarize(search.records), small_sweep().objective)
     assert ranking.recommended is not None
@@ -85,24 +87,31 @@ def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path
 
 
 def test_finalists_that_take_no_turns_are_begun_together(tmp_path: Path) -> None:
-    runner = Paced({0: 0.1, 1: 0.101, 2: 0.102})
-    searched(tmp_path, runner, axes=STAGES)
-    # of one repeat, before another one was waited for
-    assert [count for (repeat, _), count in Counter(runner.expected).items() if repeat] == [3, 3]
+    world = World(FakeMachine(NEAR), at_once=3)
+    searched(tmp_path, world, axes=STAGES)
+    assert world.most_at_once == 3
+    repeats = [task.repeat for batch in world.batches for task in batch.tasks if isinstance(task, RepeatTask)]
+    assert repeats == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-class Cut(FakeRunner):
-    """Is interrupted in its n-th trial."""
+def test_one_trial_at_a_time_where_nobody_knows_how_many_run_at_once(tmp_path: Path) -> None:
+    world = World(FakeMachine(NEAR), at_once=9, vacancy=Vacancy(math.inf))
+    search = searched(
+        tmp_path, world, axes=STAGES, task={"storage": f"sqlite:///{tmp_path}/s.db", "is_worker": True}
+    )
+    assert len(search.records) == 3
+    assert world.most_at_once == 1
 
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._left = after
 
-    def run(self, trial: TrialSpec, **how: Any) -> Record:
-        if self._left == 0:
+def cut_after(trials: int) -> FakeMachine:
+    """Return a machine where the next trial is interrupted."""
+    left = itertools.count(trials, -1)
+
+    def before_each(_: RepeatTask) -> None:
+        if next(left) == 0:
             raise KeyboardInterrupt
-        self._left -= 1
-        return super().run(trial, **how)
+
+    return FakeMachine(before_each=before_each)
 
 
 @pytest.mark.parametrize(("method", "trials", "cuts"), [("tpe", 6, range(1, 10)), ("nsga2", 14, (5, 10, 13))])
@@ -117,7 +126,7 @@ def test_a_search_cut_off_anywhere_resumes_to_the_same_end(
     undisturbed = searched(tmp_path / "whole", search=budget(trials, method))
     for cut in cuts:
         with pytest.raises(KeyboardInterrupt):
-            searched(tmp_path / str(cut), Cut(cut), search=budget(trials, method))
+            searched(tmp_path / str(cut), cut_after(cut), search=budget(trials, method))
         resumed = searched(tmp_path / str(cut), search=budget(trials, method))
         assert end_of(resumed) == end_of(undisturbed)
 
@@ -128,7 +137,7 @@ def test_the_journal_is_made_from_the_records(tmp_path: Path, damage: bytes | No
     before, journal = search.records, search.path / JOURNAL
     journal.unlink() if damage is None else journal.write_bytes(damage)
     resumed = searched(tmp_path, search=budget(6))
-    assert (resumed.runner.began, resumed.records) == ([], before)
+    assert (resumed.began, resumed.records) == ([], before)
 
 
 @pytest.mark.parametrize(("trials", "left"), [(5, 2), (2, 0)])
@@ -174,7 +183,7 @@ def test_a_search_ends_where_two_hundred_points_in_a_row_cannot_fit(
     axes = {"reduce_bucket_size": {"low": 1e4, "high": 1e8}}
     search = searched(tmp_path, axes=axes, objective=limited("<= 1Gi"), search=budget(40, "random"))
     assert search.outcome.stopped == "every point was tried but 200 that cannot fit by the simulation"
-    assert first_ids(search.runner) == [], "nothing that is known to be too large is run"
+    assert first_ids(search) == [], "nothing that is known to be too large is run"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +222,9 @@ def test_a_search_ends_what_is_twice_as_slow_but_a_grid_only_when_it_is_asked_to
     tmp_path: Path, search: dict[str, Any], outcome: str
 ) -> None:
     axes, include = {"zero_stage": [1]}, [{"zero_stage": 0}]
-    records = searched(tmp_path, Paced({0: 1.0, 1: 2.5}), axes=axes, include=include, search=search).firsts
+    records = searched(
+        tmp_path, FakeMachine(paced({0: 1.0, 1: 2.5})), axes=axes, include=include, search=search
+    ).firsts
     assert {r.axes["zero_stage"]: r.outcome for r in records} == {0: "ok", 1: outcome}
 
 
@@ -233,9 +244,9 @@ def test_only_a_best_trial_makes_others_slow(
     outcomes: list[str],
 ) -> None:
     simulating(monkeypatch, lambda _: NotSimulated("made not to be"))
-    runner = Paced({0: 1.0, 1: 2.5, 2: 6.0}, peaks)
+    machine = FakeMachine(paced({0: 1.0, 1: 2.5, 2: 6.0}, peaks))
     search = {"method": "grid", "prune_slower_than": 2.0}
-    records = searched(tmp_path, runner, axes=STAGES, objective=objective, search=search).firsts
+    records = searched(tmp_path, machine, axes=STAGES, objective=objective, search=search).firsts
     assert [record.outcome for record in records] == outcomes
 
 
@@ -249,8 +260,8 @@ def test_a_flattened_search_ends_before_its_budget(tmp_path: Path) -> None:
 def test_of_several_objectives_the_front_holds_only_what_meets_every_bound(tmp_path: Path) -> None:
     goals = {"maximize": "tokens_per_s", "minimize": "peak_device_bytes"}
     goals |= {"subject_to": {"median_step_s": ">= 1.5"}}
-    runner = Paced({0: 1.0, 1: 2.0, 2: 3.0}, {0: 50, 1: 200, 2: 100})
-    search = searched(tmp_path, runner, axes=STAGES, objective=goals, search={"method": "random"})
+    machine = FakeMachine(paced({0: 1.0, 1: 2.0, 2: 3.0}, {0: 50, 1: 200, 2: 100}))
+    search = searched(tmp_path, machine, axes=STAGES, objective=goals, search={"method": "random"})
     stages = {record.trial_id: record.axes["zero_stage"] for record in search.records}
     assert [stages[trial_id] for trial_id in search.outcome.front] == [1, 2], "the faster first"
 
@@ -261,27 +272,18 @@ def test_points_of_include_run_first(tmp_path: Path) -> None:
     assert records[0].axes["overlap_comm"] is False
 
 
-class MisledRunner(FakeRunner):
-    """Has no references, and cannot compute any after the first few: the user's input is bad."""
-
-    def __init__(self, good: int) -> None:
-        super().__init__()
-        self._good = good
-
-    def has_reference(self, trial: TrialSpec) -> bool:
-        return False
-
-    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
-        self._good -= 1
-        return Failure("usage", "no such file: none.txt") if self._good < 0 else None
+BAD_INPUT = failed("usage", "no such file: none.txt")
 
 
 def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) -> None:
-    search = {"trials": 2, "method": "random"}
+    """Each of the two points has a reference of its own."""
+    keys: dict[str, Any] = {"axes": {"micro_batch_size": [2, 4]}, "search": {"trials": 2, "method": "random"}}
     with pytest.raises(UsageError, match=r"no such file: none\.txt"):
-        searched(tmp_path / "first", MisledRunner(0), search=search)
-    later = searched(tmp_path / "later", MisledRunner(1), search=search)
-    assert later.outcome.stopped == "the budget of 2 trials is spent"
+        searched(tmp_path / "first", FakeMachine(references=[BAD_INPUT]), **keys)
+    later = FakeMachine(references=[Attempt("ok"), BAD_INPUT])
+    search = searched(tmp_path / "later", later, **keys)
+    assert search.outcome.stopped == "the budget of 2 trials is spent"
+    assert [record.error and record.error.kind for record in search.firsts] == [None, "usage"]
 
 
 def test_a_trial_lasts_for_its_own_time_twice_and_for_its_reference() -> None:

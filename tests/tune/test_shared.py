@@ -3,21 +3,18 @@
 import sqlite3
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy.exc
 
-from zbench.job.progress import Watch
 from zbench.launch.events import Notice, TrialFinished
-from zbench.record.record import Record
-from zbench.spec.trial import TrialSpec
+from zbench.launch.executor import RepeatTask
 from zbench.tune import session
 from zbench.tune.objective import History
 from zbench.tune.space import Point
 from zbench.tune.storage import StudyStorageError, relational_storage
 
-from .fakes import FakeRunner, searched
+from .fakes import FakeMachine, searched
 from .studies import POINTS, begun, ledger, result
 from .test_session import budget
 
@@ -33,26 +30,24 @@ def end_elsewhere(url: str, index: int) -> None:
     assert other.finish(begun(other, index), result(index))
 
 
-class Beside(FakeRunner):
-    """Has another worker of the study end a trial during the first one here."""
+def beside(url: str, index: int) -> FakeMachine:
+    """Return a machine where another worker of the study ends a trial during the first one here."""
+    left = iter([index])
 
-    def __init__(self, url: str, index: int) -> None:
-        super().__init__()
-        self._url, self._index = url, index
+    def before_each(_: RepeatTask) -> None:
+        for other in left:
+            end_elsewhere(url, other)
 
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-        if not self.began:
-            end_elsewhere(self._url, self._index)
-        return super().run(trial, repeat=repeat, watch=watch)
+    return FakeMachine(before_each=before_each)
 
 
 def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(url: str, tmp_path: Path) -> None:
     task = {"storage": url, "study": "s", "is_worker": True}
-    search = searched(tmp_path, Beside(url, 7), task=task, search=budget(3))
+    search = searched(tmp_path, beside(url, 7), task=task, search=budget(3))
     ended = search.told(TrialFinished)
     own = [(event.record.trial_id, event.record.repeat) for event in ended if event.trial is not None]
     theirs = [(event.record.trial_id, event.seconds) for event in ended if event.trial is None]
-    assert own == search.runner.began
+    assert own == search.began
     assert theirs == [(result(7).trial_id, 0.0)]
 
 
@@ -67,7 +62,7 @@ def test_of_two_that_begin_the_last_trial_of_a_budget_the_later_gives_way(
     monkeypatch.setattr(session, "make_proposer", lambda *_: late)
     search = searched(tmp_path, task={"storage": url, "study": "s", "is_worker": True}, search=budget(1))
     assert search.outcome.stopped == "the budget of 1 trials is spent"
-    assert search.runner.began == []
+    assert search.began == []
     assert [trial.user_attrs["trial_id"] for trial in ledger(url).trials()] == [result(1).trial_id]
 
 
@@ -75,9 +70,9 @@ def test_unlike_machines_share_a_study_and_are_ranked_apart(url: str, tmp_path: 
     """One of another kind has run four points; the one who asks runs the others, and ranks these alone."""
     homes = [tmp_path / name for name in ("unlike", "alike")]
     there = searched(
-        homes[0], machine="unlike", task={"storage": url, "is_worker": True}, search=budget(4, "grid")
+        homes[0], kind="unlike", task={"storage": url, "is_worker": True}, search=budget(4, "grid")
     )
-    here = searched(homes[1], machine="alike", task={"storage": url}, search={"method": "grid"})
+    here = searched(homes[1], kind="alike", task={"storage": url}, search={"method": "grid"})
     theirs, own = ({record.trial_id for record in search.records} for search in (there, here))
     assert (len(theirs), len(own)) == (4, 11)
     assert not theirs & own
@@ -86,15 +81,13 @@ def test_unlike_machines_share_a_study_and_are_ranked_apart(url: str, tmp_path: 
     assert here.told(Notice)[-1].text.startswith("4 of the study's trials ran on other kinds of machines")
 
 
-class Broken(FakeRunner):
-    """Raises in its first trial."""
+def broken(error: BaseException) -> FakeMachine:
+    """Return a machine whose first trial raises."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
-        self._error = error
+    def before_each(_: RepeatTask) -> None:
+        raise error
 
-    def run(self, trial: TrialSpec, **_: Any) -> Record:
-        raise self._error
+    return FakeMachine(before_each=before_each)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -102,7 +95,7 @@ def test_a_trial_that_is_interrupted_is_free_again(
     url: str, tmp_path: Path, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
-        searched(tmp_path, Broken(error()), task={"storage": url, "study": "s"})
+        searched(tmp_path, broken(error()), task={"storage": url, "study": "s"})
     assert ledger(url).trials() == []
 
 
@@ -116,9 +109,9 @@ def test_a_study_is_named_after_the_run_or_where_it_is_shared_after_the_sweep(
 
 def test_a_storage_that_fails_in_a_search_is_named(url: str, tmp_path: Path) -> None:
     cause = sqlite3.DatabaseError("database disk image is malformed")
-    runner = Broken(sqlalchemy.exc.DatabaseError("SELECT 1", {}, cause))
+    machine = broken(sqlalchemy.exc.DatabaseError("SELECT 1", {}, cause))
     with pytest.raises(StudyStorageError, match=rf"cannot use storage {url}: .* is malformed"):
-        searched(tmp_path, runner, task={"storage": url})
+        searched(tmp_path, machine, task={"storage": url})
 
 
 def test_a_storage_that_fails_when_the_study_is_opened_is_named(tmp_path: Path) -> None:

@@ -36,6 +36,6 @@ def test_compiled_and_speculative_training_has_stage_0s_bits_and_finite_losses(
         record = run_trial(one)
         assert record.error is None
         assert record.correctness.verdict == "identical", one.engine
-    reference = runner.reference(trials[0])
+    reference = runner.scheduler.references.of(trials[0])
     assert isinstance(reference, Path)
     assert load_reference(reference).plain.losses.isfinite().all()

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -45,8 +44,7 @@ def steadier_trial() -> TrialSpec:
 
 def heat(runner: TrialRunner, trials: Sequence[TrialSpec], repeat: int) -> list[Record]:
     """Return one repeat of trials that took turns with one another and with the yardsticks."""
-    lot = random.Random()
-    return [record for _, record in runner.run_heat(trials, repeat, lambda _: lambda _: None, lot)]
+    return runner.run_heat(trials, repeat)
 
 
 @contextlib.contextmanager
@@ -55,7 +53,7 @@ def warm_runner(*, rerun_disturbed: bool = False) -> Iterator[TrialRunner]:
     with tempfile.TemporaryDirectory(prefix="zbench-bench-") as scratch:
         executor = LocalExecutor(Path(scratch), Path.cwd(), targets=None)
         with TrialRunner(executor, Path(scratch), rerun_disturbed=rerun_disturbed) as runner:
-            runner.executor.wait_until_ready()
+            executor.launchers[None].wait_until_ready()
             yield runner
 
 

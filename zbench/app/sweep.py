@@ -13,7 +13,7 @@ from zbench.app.voice import Voice
 from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import Backend, make_executor, require_room
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import expand
@@ -42,8 +42,10 @@ def measured(
 
     def run(directory: RunDirectory, tell: OnEvent) -> None:
         targets = targets_for(expansion.trials)
-        executor = partial(make_executor, directory.path, request.base_dir, backend, targets=targets)
-        SweepRun(plan, directory, executor, on_event=tell).run()
+        executor = partial(
+            make_executor, directory.path, request.base_dir, backend, targets=targets, on_event=tell
+        )
+        run_sweep(plan, directory, executor, on_event=tell)
 
     about = facts(request, sys.argv[1:])
     directory, _, failure = carried_out(request, about, run, measured_here=backend is None, voice=voice)

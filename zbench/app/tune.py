@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from zbench.errors import ExitCode, UsageError
 from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import Backend, make_executor, require_room
-from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.trial import TrialSpec
@@ -97,9 +97,11 @@ def search(request: Request, voice: Voice, study: Study, backend: Backend = None
     task = SearchTask(sweep, request.base_dir, about, study.storage, study.name, is_worker=study.is_worker)
 
     def work(directory: RunDirectory, tell: OnEvent) -> "SearchOutcome":
-        executor = make_executor(directory.path, request.base_dir, backend, targets=targets_for([base]))
-        with TrialRunner(executor, directory.path) as runner:
-            return Session(task, directory, runner, tell).run()
+        targets, place = targets_for([base]), directory.path
+        with closing(
+            make_executor(place, request.base_dir, backend, targets=targets, on_event=tell)
+        ) as executor:
+            return Session(task, directory, executor, tell).run()
 
     directory, outcome, failure = carried_out(
         request, about, work, measured_here=backend is None, voice=voice

@@ -12,7 +12,7 @@ import psutil
 
 from zbench.errors import ZbenchError
 from zbench.launch.process.client import THREAD_VARIABLES
-from zbench.launch.process.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor, call
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
@@ -146,7 +146,7 @@ def _trials() -> Iterator[Check]:
             yield Check("imports", "fail", problem)
         yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
         try:
-            yield from _facts_checks(launcher.call("zbench.worker.facts:report", {}, 1, patience=60.0))
+            yield from _facts_checks(call(launcher, "zbench.worker.facts:report", {}, 1, patience=60.0))
         except ZbenchError as error:
             yield Check("torch", "fail", str(error))
         record = runner.run(TrialSpec.model_validate(TWO_RANKS))

@@ -1,14 +1,15 @@
 """The contract between the scheduler and what runs its trials: this machine, SLURM or Ray.
 
-An executor runs one task once and says how it ended. Everything else is the scheduler's (`trial`, `sweep`):
+An executor runs each task once and says how it ended. Everything else is the scheduler's (`scheduler`):
 references, repeats, runs after a kill or a disturbance, and records.
 """
 
 import json
+import math
 import random
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +17,6 @@ from typing import Any, Self
 import psutil
 
 from zbench.job.jobs import RankJob, ReferenceJob
-from zbench.job.progress import Watch
 from zbench.launch.disturbance import Disturbance
 from zbench.record.record import Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
@@ -112,35 +112,29 @@ Task = RepeatTask | ReferenceTask | MachineTask
 
 
 @dataclass(frozen=True, slots=True)
-class HeatTask:
-    """Repeats of several trials that take turns on one node, and the yardsticks beside them.
+class Batch:
+    """Tasks that are submitted at once: one, or several that take turns on one node.
 
     lot: draws the order of the turns.
     """
 
-    repeats: tuple[RepeatTask, ...]
-    yardsticks: tuple[RepeatTask | MachineTask, ...]
-    lot: random.Random
-
-    @property
-    def tasks(self) -> list[Task]:
-        """All that take turns; the yardsticks end first, so their figures are known."""
-        return [*self.yardsticks, *self.repeats]
+    tasks: tuple[Task, ...]
+    lot: random.Random = field(default_factory=random.Random)
 
     @property
     def name(self) -> str:
-        """Name of its first repeat."""
-        return self.repeats[0].name
+        """Name of its last task: in a heat the yardsticks come first."""
+        return self.tasks[-1].name
 
     @property
-    def trial(self) -> TrialSpec:
-        """Trial of its first repeat."""
-        return self.repeats[0].trial
+    def nodes(self) -> int:
+        """How many nodes it needs: a reference and a heat need one."""
+        (*others, task) = self.tasks
+        return task.trial.run.nodes if isinstance(task, RepeatTask) and not others else 1
 
 
-def names_of(task: Task | HeatTask) -> list[str]:
-    """Return the names that a task goes by: a heat has those of its repeats."""
-    return [repeat.name for repeat in task.repeats] if isinstance(task, HeatTask) else [task.name]
+OnLine = Callable[[Task, dict[str, Any]], str | None]
+"""Called with each progress line of a task; a returned reason ends it (outcome `timeout`, kind `pruned`)."""
 
 
 REFERENCE_PATIENCE = 4.0
@@ -152,7 +146,7 @@ class Attempt:
     """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok.
 
     environment: path and versions of another Python environment that the ranks ran in. seconds: how long it
-    ran, where that is not how long `Executor.run` took. peak_rss_bytes: the most memory that one of its
+    ran, without what it waited for turns. peak_rss_bytes: the most memory that one of its
     processes held, where that is known.
     placement: where and when it ran, where a scheduler chose that.
     """
@@ -162,7 +156,7 @@ class Attempt:
     result: dict[str, Any] | None = None
     disturbance: Disturbance | None = None
     environment: dict[str, str] = field(default_factory=dict)
-    seconds: float | None = None
+    seconds: float = 0.0
     peak_rss_bytes: int | None = None
     placement: Placement | None = None
 
@@ -184,70 +178,48 @@ class Attempt:
         return self.disturbance.warnings() if self.disturbance and self.error is None else []
 
 
-class Executor(ABC):
-    """Runs tasks one after another; where `runs_ahead`, several at once; where `takes_turns`, in heats.
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """What an executor has room for. batches: at once; infinite where a queue outside of it decides.
 
-    Tasks go by their names.
-
-    `run` starts from a clean state each time: no file of an earlier run of the same task is read. When it
-    returns or raises, no process of the task is left. A failure of the task is an Attempt, not an exception;
-    UsageError means that this executor can never run such a trial.
+    bytes: the memory that is free where a heat would run.
     """
 
-    runs_ahead = False
+    batches: float = 1
+    bytes: float = math.inf
+
+
+class Executor(ABC):
+    """Runs batches of tasks. The scheduler submits them, and waits for one end after the other.
+
+    Each run of a task starts from a clean state: no file of an earlier run of it is read. When its end is
+    returned, no process of it is left. A failure of a task is an Attempt, not an exception; UsageError means
+    that this executor can never run such a trial. takes_turns: whether batches of several tasks can run.
+    """
+
     takes_turns = False
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when tasks can start: the imports that failed, in words."""
-        return ()
+    @abstractmethod
+    def submit(self, batch: Batch, on_line: OnLine) -> int:
+        """Have a batch run, and return its handle.
+
+        on_line: sees the progress lines of a batch of one task; those of a heat where they can be seen.
+        """
 
     @abstractmethod
-    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        """Run a task once, or wait for the end of an expected one that has begun.
+    def next_ended(self) -> tuple[int, Task, Attempt]:
+        """Wait until a task of any submitted batch has ended; return it with its batch's handle."""
 
-        watch: sees each progress line; a reason that it returns ends the task, with outcome `timeout` and
-        error kind `pruned`.
-        """
+    def withdraw(self, handle: int) -> bool:
+        """Give a batch up if it has not begun; return whether it was."""
+        return False
 
-    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
-        """Run the tasks of a heat, in turns where `takes_turns`, and yield each as it ends.
-
-        Or wait for the end of an expected heat. watch: as of `run`; where heats run ahead nobody watches.
-        """
-        for task in heat.tasks:
-            yield task, self.run(task, watch(task))
-
-    def free_bytes(self) -> float:
-        """Return the memory that is free where a heat would run."""
-        return psutil.virtual_memory().available
+    def vacancy(self, nodes: int = 1) -> Vacancy:
+        """Return what there is room for now, of batches that need so many nodes each."""
+        return Vacancy(bytes=psutil.virtual_memory().available)
 
     def close(self) -> None:
         """End everything that was started."""
-
-    def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
-        """Begin tasks that `run` will be called for, in any order, where several can run at once.
-
-        watch: as of `run`, for an executor that can watch them before that.
-        """
-
-    def expect_heat(self, heat: HeatTask) -> None:
-        """Begin a heat that `run_heat` will be called for, where several can run at once."""
-
-    def room(self, nodes: int) -> int:
-        """Return how many tasks of so many nodes a search may have under way at once."""
-        return 1
-
-    def first(self, names: Sequence[str]) -> str:
-        """Wait until one of these tasks has ended and return its name; one that was not begun goes first."""
-        return names[0]
-
-    def has_begun(self, name: str) -> bool:
-        """Whether a task was expected, and `run` has not been called for it."""
-        return False
-
-    def withdraw(self, names: Sequence[str]) -> list[str]:
-        """Give up what was expected and has not begun; return the names of what is under way."""
-        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,12 @@ from pathlib import Path
 import psutil
 
 from zbench.errors import UsageError
+from zbench.launch.cluster.places import PlacesExecutor
 from zbench.launch.cluster.ray_cluster import RayCluster
-from zbench.launch.cluster.ray_executor import RayExecutor
 from zbench.launch.cluster.slurm import SlurmExecutor
-from zbench.launch.cluster.slurm_jobs import SlurmOptions, require_slurm
+from zbench.launch.cluster.slurm_jobs import SlurmOptions, is_in_allocation, require_slurm
+from zbench.launch.cluster.slurm_steps import SlurmAllocation, require_nodes
+from zbench.launch.events import Notice, OnEvent
 from zbench.launch.executor import Executor, Targets
 from zbench.launch.process.local import LocalExecutor
 from zbench.spec.run import AUTO_RANKS, ranks_here
@@ -45,18 +47,31 @@ def backend_of(slurm: Sequence[str], ray: str | None, tell: Callable[[str], None
 
 
 def make_executor(
-    run_dir: Path, base_dir: Path, backend: Backend, *, targets: Targets | None = None
+    run_dir: Path,
+    base_dir: Path,
+    backend: Backend,
+    *,
+    targets: Targets | None = None,
+    on_event: OnEvent = lambda _: None,
 ) -> Executor:
-    """Return the executor of this machine, or of a cluster that `require_room` has checked."""
+    """Return the executor of this machine, or of a cluster that `require_room` has checked.
+
+    on_event: told which imports of this machine's trial server failed.
+    """
     if backend is None:
-        return LocalExecutor(run_dir, base_dir, targets=targets)
+        return LocalExecutor(run_dir, base_dir, targets=targets, tell=lambda text: on_event(Notice(text)))
     if isinstance(backend, SlurmOptions):
+        if is_in_allocation():
+            return PlacesExecutor(run_dir, base_dir, SlurmAllocation(), targets=targets)
         return SlurmExecutor(run_dir, base_dir, backend, targets=targets)
-    return RayExecutor(run_dir, base_dir, backend, targets=targets)
+    return PlacesExecutor(run_dir, base_dir, backend, targets=targets)
 
 
 def require_room(trials: Sequence[TrialSpec], base_dir: Path, backend: Backend) -> None:
     """Raise UsageError if the ranks of some trial cannot run on the backend; nothing is written to disk."""
+    if isinstance(backend, SlurmOptions) and is_in_allocation():
+        require_nodes(trials, backend)
+        return
     if isinstance(backend, SlurmOptions) and any(trial.run.order == "turns" for trial in trials):
         raise UsageError(
             "run.order: turns: in SLURM each trial has its nodes to itself, so configurations run in rounds;"

@@ -1,4 +1,4 @@
-"""A whole sweep: order, repeats, references, resume; every repeat is on disk before the next begins."""
+"""A whole sweep: its rounds and heats, and what is missing of it; every repeat is on disk as it ends."""
 
 import math
 import random
@@ -6,24 +6,17 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from zbench.errors import OutOfTimeError, UsageError
-from zbench.job.progress import Watch
 from zbench.job.turns import SHORTEST
-from zbench.launch.events import (
-    Notice,
-    OnEvent,
-    ReferenceStarted,
-    StepDone,
-    SweepStarted,
-    TrialFinished,
-    TrialStarted,
-)
-from zbench.launch.executor import Executor, repeat_name
+from zbench.launch.events import Notice, OnEvent, SweepStarted, TrialFinished
+from zbench.launch.executor import Executor, Vacancy
+from zbench.launch.references import References
 from zbench.launch.room import Room
-from zbench.launch.trial import Repeat, TrialRunner
+from zbench.launch.scheduler import Proposal, Proposer, Scheduler
 from zbench.launch.yardsticks import alone_trial
 from zbench.record.record import Failure, Record
 from zbench.record.store import REFERENCES, RunDirectory, storage_errors
@@ -32,6 +25,9 @@ from zbench.spec.run import SLOW_UPDATE
 from zbench.spec.trial import TrialSpec
 
 T = TypeVar("T")
+
+Repeat = tuple[TrialSpec, int]
+"""A trial, and the number of a repeat of it."""
 
 _NO_ROOM = "it and others need more than 80 % of the free memory; free some, or set `run.order: rounds`"
 
@@ -52,102 +48,93 @@ class SweepPlan:
     trace: bool = False
 
 
-class SweepRun:
-    """Runs the repeats of a plan that are missing in a run directory."""
+class Rounds(Proposer):
+    """Proposes the repeats of a plan that are missing in a run directory, round by round."""
 
-    def __init__(
-        self,
-        plan: SweepPlan,
-        directory: RunDirectory,
-        make_executor: Callable[[], Executor],
-        *,
-        on_event: OnEvent = lambda _: None,
-    ) -> None:
-        """make_executor: called if any repeat is missing."""
-        self._plan, self._directory = plan, directory
-        self._make_executor, self._tell = make_executor, on_event
+    def __init__(self, plan: SweepPlan, directory: RunDirectory, on_event: OnEvent) -> None:
+        self._plan, self._directory, self._tell = plan, directory, on_event
         self._trials = {trial.trial_id: trial for trial in plan.expansion.trials}
+        self._end = time.monotonic() + plan.max_seconds
         self._by_trial: dict[str, list[Record]] = {}
         self._contenders: Collection[str] = ()
-        self._last_end = 0.0
+        self._rounds = self._each_round()
+        self._todo: list[Repeat] = []
+        self._under_way: set[str] = set()
         self._room = Room()
         self._crowded: set[str] = set()
         self._told: set[str] = set()
-        self._begun: dict[str, list[TrialSpec]] = {}
+        self._take_turns = False
+        self.nodes = min((trial.run.nodes for trial in plan.expansion.trials), default=1)
         for record in directory.records():
             self._remember(record)
 
-    def run(self) -> None:
-        """Run the missing repeats; each one is in the run directory before the next begins."""
+    @property
+    def left(self) -> int:
+        """How many repeats are left according to the records so far."""
+        return sum(
+            max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the plan's time is up."""
+        return time.monotonic() >= self._end
+
+    def begin(self) -> None:
+        """Save the points that cannot run, and tell what is finished and what is left."""
         for point in self._plan.expansion.invalid:
             if point.trial_id not in self._by_trial:
                 failure = Failure("invalid", point.reason)
                 identity = (self._directory.run_id, point.trial_id, 0, point.axes, point.config)
-                self._keep(Record(*identity, "invalid", failure))
+                self._save(Record(*identity, "invalid", failure))
         trials = self._plan.expansion.trials
         finished = [record for record in self._directory.records() if record.outcome != "invalid"]
         axes = tuple(dict.fromkeys(key for trial in trials for key in trial.axes))
-        self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished, axes))
-        if self._left():
-            with storage_errors():
-                self._run_missing(time.monotonic() + self._plan.max_seconds)
-        shutil.rmtree(self._directory.path / REFERENCES, ignore_errors=True)
+        self._tell(SweepStarted(self._directory.path, len(trials), self.left, finished, axes))
+        self._todo = next(self._rounds, [])
 
-    def _run_missing(self, deadline: float) -> None:
-        with TrialRunner(
-            self._make_executor(),
-            self._directory.path,
-            on_notice=lambda text: self._tell(Notice(text)),
-        ) as runner:
-            for problem in runner.executor.wait_until_ready():
-                self._tell(Notice(f"cannot import {problem}"))
-            for repeats in self._rounds():
-                self._run_round(runner, repeats, deadline)
+    def propose(self, scheduler: Scheduler) -> Proposal | None:
+        """Return the next heat of the round or, where none can be made, its next repeat."""
+        trials = [trial for trial, _ in self._todo]
+        if not trials:
+            return None
+        vacancy, self._take_turns = scheduler.vacancy(), scheduler.takes_turns
+        if vacancy.batches > 1 and not scheduler.has_references(trials):
+            return None
+        candidates = self._candidates(trials)
+        if not scheduler.has_references(candidates):
+            return None
+        repeat, lot = self._todo[0][1], self._lot()
+        heat = self._fitting(candidates, scheduler.references, vacancy)
+        chosen = heat or trials[:1]
+        ids = {trial.trial_id for trial in chosen}
+        self._todo = [one for one in self._todo if one[0].trial_id not in ids]
+        self._under_way |= ids
+        return Proposal(
+            tuple(chosen),
+            repeat,
+            lot if heat else None,
+            has_room_for_alone=self._room.has_room_for_alone(heat),
+            trace=self._plan.trace and repeat == 0,
+        )
 
-    def _run_round(self, runner: TrialRunner, todo: list[Repeat], deadline: float) -> None:
-        """Run the repeats of a round: in their order or, where several run at once, as they end."""
-        executor = runner.executor
-        waiting = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in todo}
-        if executor.runs_ahead and time.monotonic() < deadline:
-            self._begin_all(runner, todo)
-        while waiting and time.monotonic() < deadline:
-            self._run_next(runner, waiting)
-        under_way = {name: waiting.pop(name) for name in executor.withdraw(list(waiting))}
-        while under_way:
-            self._run_next(runner, under_way)
-        if waiting:
-            raise OutOfTimeError(f"stopped at --max-time; {self._left()} repeats left")
+    def keep(self, trial: TrialSpec, record: Record) -> None:
+        """Save a record, and tell that it is saved."""
+        self._under_way.discard(trial.trial_id)
+        if record.heat is None and self._take_turns and (why := self._why_alone(trial)):
+            record = replace(record, warnings=[*record.warnings, f"ran alone, not in turns: {why}"])
+        record = self._save(record)
+        self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self.left))
+        if not self._todo and not self._under_way:
+            self._todo = next(self._rounds, [])
 
-    def _run_next(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
-        """Run the next heat or repeat, and remove it from `todo`, whose keys are the tasks' names."""
-        name, ahead = runner.executor.first(list(todo)), runner.executor.runs_ahead
-        if heat := self._begun.get(name, []) if ahead else self._make_heat(runner, list(todo.values())):
-            self._run_heat(runner, heat, todo)
-        else:
-            self._run_one(runner, name, *todo.pop(name))
+    def refuse(self, trial: TrialSpec, failure: Failure) -> None:
+        """Raise UsageError for bad input where no trial could do better."""
+        first, *others = self._plan.expansion.trials
+        if not self._directory.has_run() and all(other.workload == first.workload for other in others):
+            raise UsageError(failure.message)
 
-    def _begin_all(self, runner: TrialRunner, todo: list[Repeat]) -> None:
-        """Begin all heats and repeats of a round, after the references that they need."""
-        trials = [trial for trial, _ in todo]
-        if not all(map(runner.has_reference, trials)):
-            self._tell(Notice("computing the references"))
-            runner.expect_references(trials)
-            for trial in trials:
-                self._prepare(runner, trial)
-        self._tell(Notice(f"repeats submitted together: {len(todo)}"))
-        repeat, left, alone = todo[0][1], list(todo), list[Repeat]()
-        trace = self._plan.trace and repeat == 0
-        while left:
-            if heat := self._make_heat(runner, left):
-                runner.expect_heat(heat, repeat, self._lot(left), trace=trace)
-                self._begun |= {repeat_name(trial.trial_id, repeat): heat for trial in heat}
-                left = [one for one in left if one[0] not in heat]
-            else:
-                alone.append(left.pop(0))
-        runner.expect(alone, trace=trace)
-        self._last_end = time.monotonic()
-
-    def _rounds(self) -> Iterator[list[Repeat]]:
+    def _each_round(self) -> Iterator[list[Repeat]]:
         """Yield the repeats of each round; the results of a round decide which trials are in the next."""
         round_number = 0
         self._contenders = self._plan.contenders(self._directory.records())
@@ -191,36 +178,12 @@ class SweepRun:
             return run.repeats
         return len(records) + (trial_id in self._contenders)
 
-    def _left(self) -> int:
-        """Return how many repeats are left according to the records so far."""
-        return sum(
-            max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
-        )
+    def _candidates(self, trials: Sequence[TrialSpec]) -> list[TrialSpec]:
+        """Return the trials of a round that take turns next if there is memory: heats are of equal size.
 
-    def _run_one(self, runner: TrialRunner, name: str, trial: TrialSpec, repeat: int) -> None:
-        """Run one repeat, whose task has this name."""
-        has_begun = runner.executor.has_begun(name)
-        self._prepare(runner, trial)
-        began = self._last_end if has_begun else time.monotonic()
-        self._tell(TrialStarted(trial, repeat))
-        trace = self._plan.trace and repeat == 0
-        record = runner.run(
-            trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
-        )
-        if runner.takes_turns and (why := self._why_alone(trial)):
-            record = replace(record, warnings=[*record.warnings, f"ran alone, not in turns: {why}"])
-        record = self._keep(record)
-        self._last_end = time.monotonic()
-        self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
-
-    def _make_heat(self, runner: TrialRunner, todo: Sequence[Repeat]) -> list[TrialSpec]:
-        """Return the trials of a round that take turns next, with their references computed: as many as fit
-        into heats of equal size. `_crowded` notes those without room.
-
-        Configurations of one workload share a heat if possible: they are compared, and share one `alone`. A
-        single configuration takes turns with the machine's yardstick, if it uses that.
+        Configurations of one workload share a heat if possible: they are compared, and share one `alone`.
         """
-        able = [trial for trial, _ in todo if runner.takes_turns and can_take_turns(trial)]
+        able = [trial for trial in trials if self._take_turns and can_take_turns(trial)]
         if not able:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
@@ -229,36 +192,27 @@ class SweepRun:
             share = group[: shares(len(group), most)]
             if len(heat) < wanted and len(heat) + len(share) <= most:
                 heat += share
-        for trial in heat:
-            self._prepare(runner, trial)
-        fitting = self._room.share(heat, runner.most_bytes, runner.executor.free_bytes())
+        return heat
+
+    def _fitting(
+        self, heat: Sequence[TrialSpec], references: References, vacancy: Vacancy
+    ) -> list[TrialSpec]:
+        """Return those of a heat that fit into memory beside one another; `_crowded` notes who does not.
+
+        A single configuration takes turns with the machine's yardstick, if it uses that.
+        """
+        fitting = self._room.share(heat, references.most_bytes, vacancy.bytes)
         if len(heat) > 1:
-            known = {t.trial_id for t in heat if math.isfinite(self._room.needed(t, runner.most_bytes).host)}
+            known = {
+                t.trial_id for t in heat if math.isfinite(self._room.needed(t, references.most_bytes).host)
+            }
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
             self._crowded = (self._crowded | known) - beside
         return fitting if len(fitting) > 1 or (len(heat) == 1 and heat[0].run.wants("machine")) else []
 
-    def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
-        """Run one repeat of each of these trials, in turns, and remove them from the round."""
-        _, repeat = next(iter(todo.values()))
-        trace = self._plan.trace and repeat == 0
-
-        def watch(trial: TrialSpec) -> Watch:
-            return lambda line: self._tell(StepDone(trial, line))
-
-        for trial in heat:
-            self._tell(TrialStarted(trial, repeat))
-        lot = self._lot(list(todo.values()))
-        alone = self._room.has_room_for_alone(heat)
-        for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace, alone=alone):
-            del todo[repeat_name(trial.trial_id, repeat)]
-            record = self._keep(record)
-            self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))
-        self._last_end = time.monotonic()
-
-    def _lot(self, todo: Sequence[Repeat]) -> random.Random:
-        """Return the random generator of a heat's turns; todo: the repeats left in the round."""
-        return random.Random(f"{self._plan.seed}/{todo[0][1]}/{len(todo)}")
+    def _lot(self) -> random.Random:
+        """Return the random generator of a heat's turns."""
+        return random.Random(f"{self._plan.seed}/{self._todo[0][1]}/{len(self._todo)}")
 
     def _why_alone(self, trial: TrialSpec) -> str:
         """Return why a trial ran alone although others take turns; empty if none do."""
@@ -269,18 +223,7 @@ class SweepRun:
             return reason if others > 1 or trial.run.order == "turns" else ""
         return _NO_ROOM if trial.trial_id in self._crowded else ""
 
-    def _prepare(self, runner: TrialRunner, trial: TrialSpec) -> None:
-        """Have the reference of a trial; UsageError for bad input, where no trial could do better."""
-        if runner.has_reference(trial):
-            return
-        self._tell(ReferenceStarted(trial))
-        reference = runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
-        if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
-            first, *others = self._plan.expansion.trials
-            if all(other.workload == first.workload for other in others):
-                raise UsageError(reference.message)
-
-    def _keep(self, record: Record) -> Record:
+    def _save(self, record: Record) -> Record:
         """Save a record and return it as it is saved."""
         record = replace(record, run_id=self._directory.run_id)
         self._directory.append(record)
@@ -294,6 +237,27 @@ class SweepRun:
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
         self._room.observe(record)
+
+
+def run_sweep(
+    plan: SweepPlan,
+    directory: RunDirectory,
+    make_executor: Callable[[], Executor],
+    *,
+    on_event: OnEvent = lambda _: None,
+) -> None:
+    """Run the repeats of a plan that are missing in a run directory; each is on disk as soon as it ends.
+
+    make_executor: called if any repeat is missing. OutOfTimeError if the plan's time did not suffice.
+    """
+    rounds = Rounds(plan, directory, on_event)
+    rounds.begin()
+    if rounds.left:
+        with storage_errors(), closing(make_executor()) as executor:
+            Scheduler(executor, directory.path, on_event).run(rounds)
+        if rounds.left:
+            raise OutOfTimeError(f"stopped at --max-time; {rounds.left} repeats left")
+    shutil.rmtree(directory.path / REFERENCES, ignore_errors=True)
 
 
 def by_workload(trials: Iterable[TrialSpec]) -> Collection[list[TrialSpec]]:

@@ -2,13 +2,12 @@
 until there is reason to stop; then the final round.
 """
 
+import math
 import random
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,16 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from zbench.errors import UsageError
 from zbench.estimate.client import Simulator
-from zbench.job.progress import Watch
-from zbench.launch.events import (
-    Notice,
-    OnEvent,
-    ReferenceStarted,
-    StepDone,
-    SweepStarted,
-    TrialFinished,
-    TrialStarted,
-)
-from zbench.launch.executor import REFERENCE_PATIENCE, repeat_name
-from zbench.launch.room import Room
-from zbench.launch.sweep import can_take_turns
-from zbench.launch.trial import TrialRunner
-from zbench.record.record import Failure
+from zbench.launch.events import Notice, OnEvent, SweepStarted, TrialFinished
+from zbench.launch.executor import REFERENCE_PATIENCE, Executor
+from zbench.launch.scheduler import Proposal, Proposer, Scheduler
+from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
 from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
+from zbench.tune.finalists import Finalists
 from zbench.tune.findings import Final, SearchOutcome, front, importance, settle
 from zbench.tune.forecast import (
     PRUNE_FACTOR,
@@ -60,7 +49,6 @@ from zbench.tune.storage import (
     relational_storage,
 )
 
-_POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200
 _SLACK_SECONDS = 60.0
 _UNLIKE = "of the study's trials ran on other kinds of machines: their workers' run directories hold them"
@@ -87,23 +75,37 @@ def longest_trial(run: RunSpec) -> float:
     return run.timeout * (2 + REFERENCE_PATIENCE * run.world_size)
 
 
-class Session:
-    """One process at work on one study. Every finished trial is in the run directory as soon as it ends."""
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """A point that this process has taken. hold: its signs of life; closing it gives the point back."""
+
+    trial: TrialSpec
+    lease: Trial
+    hold: ExitStack
+
+
+class Session(Proposer):
+    """One process at work on one study: it proposes points, and then the final round.
+
+    Every finished trial is in the run directory as soon as it ends.
+    """
 
     def __init__(
-        self, task: SearchTask, directory: RunDirectory, runner: TrialRunner, on_event: OnEvent
+        self, task: SearchTask, directory: RunDirectory, executor: Executor, on_event: OnEvent
     ) -> None:
         self._task, self._sweep, self._spec = task, task.sweep, task.sweep.search
-        self._directory, self._runner, self._tell = directory, runner, on_event
+        self._directory, self._tell = directory, on_event
+        self._scheduler = Scheduler(executor, directory.path, on_event)
         self._goals, self._directions = task.sweep.objective.goals, directions_of(task.sweep.objective)
         self._space = Space(task.sweep)
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
         self._limit = _memory_limit(task.sweep)
-        self._best_rate, self._room = 0.0, Room()
+        self._best_rate, self.nodes = 0.0, task.sweep.run.nodes
         self._learnt, self._refused = set[int](), set[str]()
         self._predicted_oom: dict[str, str] = {}
         self._held = ExitStack()
-        self._under_way = dict[str, tuple[TrialSpec, Trial, Watch, ExitStack]]()
+        self._under_way = dict[str, _Lease]()
+        self._stopped = ""
         with reaching(task.storage or ""):
             self._ledger = self._open()
 
@@ -115,21 +117,19 @@ class Session:
                 adopt(ledger, directory, self._space)
             gather(ledger.of_this_kind(ledger.trials()), directory)
             self._plan(simulator.of)
-            stopped = self._search()
+            self._scheduler.run(self)
             everywhere = ledger.trials()
             trials = ledger.of_this_kind(everywhere)
             gather(trials, directory)
             if self._task.is_worker:
-                return SearchOutcome(Final(None), stopped, ledger.name)
+                return SearchOutcome(Final(None), self._stopped, ledger.name)
         if unlike := len(everywhere) - len(trials):
             self._tell(Notice(f"{unlike} {_UNLIKE}"))
-        for record in directory.records():
-            self._room.observe(record)
         final = settle(directory.records, sweep.objective, self._measure_again, repeats=sweep.run.repeats)
         shutil.rmtree(directory.path / "references", ignore_errors=True)
         best = front(directory.records(), sweep.objective)
         shares = importance(trials, self._directions[0])
-        return SearchOutcome(final, stopped, ledger.name, best, shares, self._predicted_oom)
+        return SearchOutcome(final, self._stopped, ledger.name, best, shares, self._predicted_oom)
 
     def _open(self) -> Ledger:
         """Open the study; UsageError where it is another sweep's."""
@@ -157,25 +157,44 @@ class Session:
         if self._limit is not None:
             self._tell(Notice("points are simulated first; one that cannot fit the memory does not run"))
 
-    def _search(self) -> str:
-        """Search until there is reason to stop and no other worker runs anything; return the reason."""
+    def propose(self, scheduler: Scheduler) -> Proposal | None:
+        """Take the next point; None where there is reason to stop, or no point is left.
+
+        Where nobody knows how many trials run at once, one runs after another: each teaches the search.
+        """
+        if scheduler.vacancy().batches == math.inf and not scheduler.is_idle:
+            return None
         while True:
             if self._ledger.reap():
                 self._refused.clear()
             trials = self._ledger.trials()
             own = self._ledger.of_this_kind(trials)
             self._learn(own)
-            stopped = self._stopper.spent(len(trials)) or self._stopper.flattened(own)
-            full = len(self._under_way) >= self._runner.executor.room(self._sweep.run.nodes)
-            point = None if stopped or full else self._propose(trials, own)
-            if point is not None:
-                self._begin(point)
-            elif self._under_way:
-                self._finish(self._runner.executor.first(list(self._under_way)))
-            elif not any(trial.state == TrialState.RUNNING for trial in trials):
-                return stopped or self._exhausted()
-            else:
-                time.sleep(_POLL_SECONDS)  # one that is lost meanwhile is run again here
+            self._stopped = self._stopper.spent(len(trials)) or self._stopper.flattened(own) or ""
+            point = None if self._stopped else self._next(trials, own)
+            self.waits = any(trial.state == TrialState.RUNNING for trial in trials)  # it may yet be lost
+            if point is None:
+                self._stopped = self._stopped or self._exhausted()
+                return None
+            if (proposal := self._begin(point)) is not None:
+                return proposal
+
+    def keep(self, trial: TrialSpec, record: Record) -> None:
+        """Save a record in the study and in the run directory, with those of other workers, and tell it."""
+        taken = self._under_way.pop(trial.trial_id)
+        with taken.hold:
+            if not self._ledger.finish(taken.lease, record):
+                return
+        trials, budget = self._ledger.trials(), self._stopper.trials
+        left = max(0, budget - len(trials)) if budget is not None else 0
+        for new in gather(self._ledger.of_this_kind(trials), self._directory):
+            own = trial if new.trial_id == trial.trial_id else None
+            self._tell(TrialFinished(own, new, (own and new.elapsed_s) or 0.0, left))
+
+    def refuse(self, trial: TrialSpec, failure: Failure) -> None:
+        """Raise UsageError for bad input, if nothing has run yet at all."""
+        if not self._directory.has_run():
+            raise UsageError(failure.message)
 
     def _learn(self, trials: Sequence[FrozenTrial]) -> None:
         """Take in what ended meanwhile: the most work per second."""
@@ -189,7 +208,7 @@ class Session:
                 work = work_per_step(spec, self._goals[0]) or 0.0
                 self._best_rate = max(self._best_rate, work / record.timing.mean_step_s)
 
-    def _propose(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
+    def _next(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
         """Return the next point that is not known to be too large, None where there is none."""
         taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
         included = iter(self._space.included)
@@ -211,81 +230,31 @@ class Session:
             return f"every point was tried but {count} that cannot fit by the simulation"
         return "every point that can run was tried"
 
-    def _begin(self, point: Point) -> None:
-        """Take a point and begin its trial."""
+    def _begin(self, point: Point) -> Proposal | None:
+        """Take a point; None where another worker has it, or the budget is spent meanwhile."""
         trial = self._space.trial(point)
         assert isinstance(trial, TrialSpec)
         lease = self._ledger.begin(point, trial.trial_id)
         if lease is None:
             self._refused.add(point_key(point))
-            return
+            return None
         before = sum(other.number < lease.number for other in self._ledger.trials())
         if self._stopper.trials is not None and before >= self._stopper.trials:
             self._ledger.drop(lease, "the budget was spent by other workers meanwhile")
-            return
+            return None
         factor = self._spec.prune_slower_than or (None if self._spec.method == "grid" else PRUNE_FACTOR)
-        watch = self._watching(trial, pruner(trial, self._goals, self._best_rate, factor))
         hold = self._held.enter_context(ExitStack())
         hold.callback(self._ledger.drop, lease, "interrupted")  # nothing happens where it has ended
         hold.enter_context(self._ledger.held(lease))
-        self._under_way[repeat_name(trial.trial_id, 0)] = trial, lease, watch, hold
-        self._tell(TrialStarted(trial, 0))
-        self._prepare(trial)
-        self._runner.expect([(trial, 0)], watch=watch)
-
-    def _finish(self, name: str) -> None:
-        """Keep what became of a trial, as soon as it has ended."""
-        trial, lease, watch, hold = self._under_way.pop(name)
-        with hold:
-            if self._ledger.finish(lease, self._runner.run(trial, watch=watch)):
-                self._collect(trial)
-
-    def _collect(self, trial: TrialSpec) -> None:
-        """Bring what ended, here and at other workers, to the run directory, and tell it."""
-        trials, budget = self._ledger.trials(), self._stopper.trials
-        left = max(0, budget - len(trials)) if budget is not None else 0
-        for record in gather(self._ledger.of_this_kind(trials), self._directory):
-            own = trial if record.trial_id == trial.trial_id else None
-            self._tell(TrialFinished(own, record, (own and record.elapsed_s) or 0.0, left))
+        self._under_way[trial.trial_id] = _Lease(trial, lease, hold)
+        return Proposal((trial,), judge=pruner(trial, self._goals, self._best_rate, factor))
 
     def _measure_again(self, trials: Sequence[TrialSpec], repeat: int) -> None:
-        """Run a fresh repeat of each finalist, in turns or at once where that can be; keep each before it
-        counts."""
+        """Run a fresh repeat of each finalist; each is kept before it counts."""
         lot = random.Random(f"{self._spec.seed}/{repeat}")
-        trials = lot.sample(trials, len(trials))
-        for trial in trials:
-            self._prepare(trial)
-            self._tell(TrialStarted(trial, repeat))
-        free = self._runner.executor.free_bytes()
-        able = [trial for trial in trials if self._runner.takes_turns and can_take_turns(trial)]
-        heat = fit if len(fit := self._room.share(able, self._runner.most_bytes, free)) > 1 else []
-        beside = self._room.has_room_for_alone(heat)
-        in_turns = self._runner.run_heat(heat, repeat, self._watching, lot, alone=beside) if heat else ()
-        alone = [trial for trial in trials if trial not in heat]
-        for trial in alone:
-            self._runner.expect([(trial, repeat)], watch=self._watching(trial))
-        rest = ((t, self._runner.run(t, repeat=repeat, watch=self._watching(t))) for t in alone)
-        for trial, record in chain(in_turns, rest):
-            record = replace(record, run_id=self._directory.run_id)
-            self._directory.append(record)
-            self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, 0))
-
-    def _prepare(self, trial: TrialSpec) -> None:
-        """Have the reference of a trial; UsageError for bad input, if nothing has run yet at all."""
-        if not self._runner.has_reference(trial):
-            self._tell(ReferenceStarted(trial))
-            reference = self._runner.reference(trial, self._watching(trial))
-            if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
-                raise UsageError(reference.message)
-
-    def _watching(self, trial: TrialSpec, judge: Watch | None = None) -> Watch:
-        """Return what tells each step of a trial, and ends it for the reason that `judge` gives."""
-
-        def on_line(line: dict[str, Any]) -> str | None:
-            self._tell(StepDone(trial, line))
-            return None if judge is None else judge(line)
-
-        return on_line
+        self._scheduler.run(
+            Finalists(lot.sample(trials, len(trials)), repeat, lot, self._directory, self._tell)
+        )
 
 
 def _memory_limit(sweep: SweepSpec) -> float | None:

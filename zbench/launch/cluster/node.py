@@ -17,8 +17,7 @@ import psutil
 
 from zbench.errors import UsageError
 from zbench.job.failures import kind_of
-from zbench.job.progress import Watch
-from zbench.launch.executor import Attempt, HeatTask, ReferenceTask, RepeatTask, Targets, Task
+from zbench.launch.executor import Attempt, Batch, OnLine, ReferenceTask, RepeatTask, Targets, Task
 from zbench.launch.process.local import LocalExecutor
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
@@ -103,15 +102,11 @@ def _interfaces() -> list[str]:
     return [one.address for name, one in each if name in up and one.family == socket.AF_INET]
 
 
-def nodes_of(task: Task | HeatTask) -> int:
-    """Return how many nodes a task needs: a reference and a heat need one."""
-    return task.trial.run.nodes if isinstance(task, RepeatTask) else 1
-
-
-def references_of(task: Task | HeatTask) -> dict[str, bytes]:
-    """Return the references of a task, or of each task of a heat, by name."""
-    tasks = task.tasks if isinstance(task, HeatTask) else [task]
-    paths = {one.reference for one in tasks if isinstance(one, RepeatTask) and one.reference is not None}
+def references_of(batch: Batch) -> dict[str, bytes]:
+    """Return the references of the tasks of a batch, by name."""
+    paths = {
+        one.reference for one in batch.tasks if isinstance(one, RepeatTask) and one.reference is not None
+    }
     return {path.stem: path.read_bytes() for path in paths}
 
 
@@ -141,36 +136,36 @@ class NodeWorker:
 
     def run(
         self,
-        task: Task | HeatTask,
+        batch: Batch,
         number: int,
         nodes: int,
         meeting: str | None,
         references: Mapping[str, bytes],
-        watch: Watch | None = None,
+        on_line: OnLine | None = None,
     ) -> tuple[list[Attempt], dict[str, bytes]]:
-        """Run a task, or those of a heat; return how each ended, and its files by their paths in the run
-        directory.
+        """Run a batch; return how each task ended, and its files by their paths in the run directory.
 
         number: of this node among the `nodes` of the trial. meeting: the rendezvous address of several nodes.
-        references: see `references_of`. watch: for a caller that does not use `progress`.
+        references: see `references_of`. on_line: for a caller that does not use `progress`.
         """
         self._reason = None
         self._executor.share = None if meeting is None else (number, nodes, meeting)
         for name, data in references.items():
             (self._references() / name).write_bytes(data)
-        if not isinstance(task, HeatTask):
-            return [self._executor.run(self._placed(task), watch or self._watch)], self._files()
-        repeats = tuple(self._judged(repeat) for repeat in task.repeats)
-        heat = self._executor.run_heat(replace(task, repeats=repeats), lambda _: self._watch)
-        ends = {one.name: attempt for one, attempt in heat}
-        return [ends[one.name] for one in task.tasks], self._files()
+        placed = replace(batch, tasks=tuple(map(self._placed, batch.tasks)))
+        self._executor.submit(placed, on_line or self._on_line)
+        ends = dict[str, Attempt]()
+        for _ in batch.tasks:
+            _, task, attempt = self._executor.next_ended()
+            ends[task.name] = attempt
+        return [ends[task.name] for task in batch.tasks], self._files()
 
     def progress(self, reason: str | None) -> list[dict[str, Any]]:
         """Return the progress lines since the last call. reason: why the task is to be ended, if it is."""
         self._reason = reason
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
-    def _watch(self, line: dict[str, Any]) -> str | None:
+    def _on_line(self, task: Task, line: dict[str, Any]) -> str | None:
         self._lines.append(line)
         return self._reason
 
@@ -183,11 +178,9 @@ class NodeWorker:
         """Return a task with its files on this node."""
         if isinstance(task, ReferenceTask):
             return replace(task, path=self._references() / task.path.name)
-        return self._judged(task) if isinstance(task, RepeatTask) else task
-
-    def _judged(self, task: RepeatTask) -> RepeatTask:
-        reference = task.reference
-        return task if reference is None else replace(task, reference=self._references() / reference.stem)
+        if isinstance(task, RepeatTask) and task.reference is not None:
+            return replace(task, reference=self._references() / task.reference.stem)
+        return task
 
     def _files(self) -> dict[str, bytes]:
         """Return the files of a task in this node's run directory, and remove them there."""

@@ -10,12 +10,14 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch.cluster.node import look, ranks_per_node, versions
+from zbench.launch.cluster.places import Node, Nodes, Place
+from zbench.launch.cluster.ray_place import RayPlace
+from zbench.launch.executor import Targets
 from zbench.spec.run import RANKS_ON_A_CPU
 from zbench.spec.trial import TrialSpec
 
@@ -26,23 +28,7 @@ _HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 
 _LOOK_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as Ray knows it. memory: the bytes that Ray may give away there."""
-
-    id: str
-    address: str
-    cpus: int
-    gpus: int
-    memory: float = math.inf
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"{self.address} ({self.id[:8]})"
-
-
-class RayCluster:
+class RayCluster(Nodes):
     """The nodes of a cluster that are alike, and which of them are there. tell: told of those left alone."""
 
     def __init__(self, address: str, tell: Callable[[str], None] = lambda text: None) -> None:
@@ -81,6 +67,10 @@ class RayCluster:
     def nodes(self) -> list[Node]:
         """Return the nodes of the chosen kind that are there now; one that has come since is looked at."""
         return [node for node in self._look(0.0) if self._kind_of(node) == self._kind]
+
+    def place(self, nodes: Sequence[Node], worker: tuple[str, Targets], run_dir: Path) -> Place:
+        """Return a new place; see `Nodes`."""
+        return RayPlace(nodes, worker, run_dir)
 
     def tell_of_wait(self, nodes: Sequence[Node]) -> None:
         """Tell which other jobs there are, as far as Ray knows: a trial waits for these nodes."""

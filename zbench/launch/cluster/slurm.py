@@ -1,28 +1,39 @@
-"""The SLURM executor: each task is a job, submitted by submitit, or all run one after another in one job.
+"""The SLURM executor: each task is a job, submitted by submitit. Within an allocation see `slurm_steps`.
 
 An optional extra (`pip install "zbench[slurm]"`). The run directory must be on a file system that all nodes
-share. Tasks that are expected are submitted together, as a job array, so that they use the whole cluster.
-With `reuse` one job keeps its nodes for all tasks: a job for each costs about 10 s.
+share. Tasks that are submitted before the scheduler waits are one job array, so that they use the whole
+cluster.
 
 SLURM may run a job more than once: after `scontrol requeue`, a preemption or the loss of a node it starts
 again under the same number, and the task from its beginning (`slurm_node`).
 """
 
+import itertools
+import math
 import pickle
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zbench.job.progress import ProgressTail, Watch
+from zbench.job.progress import ProgressTail
 from zbench.launch import executor
 from zbench.launch.cluster.node import joined, unpack
 from zbench.launch.cluster.slurm_jobs import Cluster, SlurmOptions, is_open, is_waiting
 from zbench.launch.cluster.slurm_node import all_there, last_start, serve, write
-from zbench.launch.executor import Attempt, Executor, ReferenceTask, Targets, Task, patience
+from zbench.launch.executor import (
+    Attempt,
+    Batch,
+    Executor,
+    OnLine,
+    ReferenceTask,
+    Targets,
+    Task,
+    Vacancy,
+    patience,
+)
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
 
@@ -34,22 +45,23 @@ _START_MINUTES = 2
 _LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 """States of jobs that SLURM ended for reasons of its own, and did not requeue."""
 
-_REUSED_MINUTES = 60
-"""Time limit of a job that is reused, where `--slurm timeout_min` gives no other; another one follows it."""
-
 _OUTCOMES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
 
 
 @dataclass(slots=True)
-class _Begun:
-    """A task that was given to a job: as the `number`th of its folder."""
+class _Job:
+    """A task that was submitted as a job. ended: when SLURM first said so. is_stopped: it is to end."""
 
     task: Task
+    on_line: OnLine
     job: Any
     inbox: Path
     nodes: int
-    number: int = 0
+    began: float = field(default_factory=time.monotonic)
     ended: float | None = None
+    is_stopped: bool = False
+    tail: ProgressTail = field(default_factory=lambda: ProgressTail(Path()))
+    tail_of: Path = Path()
 
     @property
     def home(self) -> Path:
@@ -59,154 +71,128 @@ class _Begun:
     @property
     def ends(self) -> list[Path]:
         """What the nodes write when it has ended there."""
-        return [self.home / f"end-{self.number}-{node}" for node in range(self.nodes)]
+        return [self.home / f"end-{node}" for node in range(self.nodes)]
+
+    def show_progress(self) -> None:
+        """Show new progress lines, and have the task ended if there is reason to."""
+        if self.home != self.tail_of:  # it was requeued and begins anew
+            self.tail_of = self.home
+            self.tail = ProgressTail(self.home / "progress")
+        reason = self.tail.feed(partial(self.on_line, self.task)) if not self.is_stopped else None
+        if reason is not None:
+            write(self.home / "stop", reason.encode())
+            self.is_stopped = True
 
 
 class SlurmExecutor(Executor):
-    """Runs tasks as jobs: several at once; or, with `reuse`, one after another in one job."""
+    """Runs tasks as jobs, several at once; SLURM decides when each begins."""
 
     def __init__(
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
     ) -> None:
         """Raise UsageError where submitit is not installed, or there is no SLURM to submit to."""
-        self.runs_ahead = not options.reuse
         self._run_dir, self._options = run_dir.absolute(), options
         self._arguments = str(base_dir.absolute()), targets or executor.DEFAULT_TARGETS
         self._folder = self._run_dir / LOGS / "slurm"
         self._cluster = Cluster(options, f"zbench-{self._run_dir.name}", self._folder)
-        self._ahead: dict[str, _Begun] = {}
-        self._last: _Begun | None = None  # in the job that is reused
+        self._handles = itertools.count()
+        self._unsent: dict[int, tuple[Task, OnLine]] = {}
+        self._jobs: dict[int, _Job] = {}
 
-    def expect(self, tasks: Sequence[Task], watch: Watch | None = None) -> None:
-        """Submit tasks; those that need the same resources as one array."""
-        groups: dict[str, list[Task]] = {}
-        for task in tasks if self.runs_ahead else ():
-            groups.setdefault(repr(self._settings(task)), []).append(task)
-        for group in groups.values():
-            for begun in self._begin(group):
-                self._ahead[begun.task.name] = begun
+    def submit(self, batch: Batch, on_line: OnLine) -> int:
+        """Note a task for the next array; UsageError for a trial that is no job."""
+        (task,) = batch.tasks
+        self._settings(task)
+        handle = next(self._handles)
+        self._unsent[handle] = task, on_line
+        return handle
 
-    def first(self, names: Sequence[str]) -> str:
-        """Return the name of a task whose job has ended, as soon as there is one."""
-        waited = [self._ahead[name] for name in names if name in self._ahead]
-        if len(waited) < len(names):
-            return next(name for name in names if name not in self._ahead)
+    def next_ended(self) -> tuple[int, Task, Attempt]:
+        """Submit what is new, as one array for equal resources, and wait for the end of a job."""
+        self._send()
         while True:
-            for begun in waited:
-                if self._has_ended(begun):
-                    return begun.task.name
+            for handle, job in self._jobs.items():
+                has_ended = self._has_ended(job)
+                job.show_progress()
+                if has_ended:
+                    del self._jobs[handle]
+                    return handle, job.task, self._concluded(job)
             time.sleep(_POLL_SECONDS)
 
-    def has_begun(self, name: str) -> bool:
-        """Whether a task was submitted ahead."""
-        return name in self._ahead
+    def withdraw(self, handle: int) -> bool:
+        """Cancel a job that has not begun; see `executor.Executor`."""
+        if self._unsent.pop(handle, None) is not None:
+            return True
+        job = self._jobs[handle].job
+        self._cluster.cancel([job], only_waiting=True)
+        state = self._cluster.state(job)
+        if is_waiting(state) or state == "CANCELLED":
+            del self._jobs[handle]
+            return True
+        return False
 
-    def withdraw(self, names: Sequence[str]) -> list[str]:
-        """Cancel what has not begun; return the names of what is under way."""
-        known = [self._ahead[name] for name in names if name in self._ahead]
-        self._cluster.cancel([begun.job for begun in known], only_waiting=True)
-        states = {begun.task.name: self._cluster.state(begun.job) for begun in known}
-        kept = [name for name, state in states.items() if not is_waiting(state) and state != "CANCELLED"]
-        for name in states.keys() - set(kept):
-            del self._ahead[name]
-        return kept
-
-    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        """Run a task in a job; UsageError where the ranks cannot be divided evenly among the nodes."""
-        begun = self._ahead.pop(task.name, None)
-        if begun is None:
-            (begun,) = self._begin([task])
-        try:
-            home, tail, has_ended = Path(), ProgressTail(Path()), False
-            while not has_ended:
-                has_ended = self._has_ended(begun)
-                if begun.home != home:  # it was requeued and begins anew
-                    home = begun.home
-                    tail = ProgressTail(home / f"progress-{begun.number}")
-                if watch is not None and (reason := tail.feed(watch)) is not None:
-                    write(home / f"stop-{begun.number}", reason.encode())
-                    watch = None
-                time.sleep(0 if has_ended else _POLL_SECONDS)
-        except BaseException:
-            self._cluster.cancel([begun.job])
-            raise
-        return self._concluded(begun)
+    def vacancy(self, nodes: int = 1) -> Vacancy:
+        """SLURM has a queue of its own; see `executor.Executor`."""
+        return Vacancy(batches=math.inf)
 
     def close(self) -> None:
-        """Cancel what was expected and never run, and the job that was reused."""
-        jobs = [begun.job for begun in self._ahead.values()]
-        self._cluster.cancel([*jobs, *([self._last.job] if self._last else [])])
-        self._ahead.clear()
-        self._last = None
+        """Cancel what has not ended."""
+        self._cluster.cancel([one.job for one in self._jobs.values()])
+        self._jobs.clear()
+        self._unsent.clear()
 
     def _settings(self, task: Task) -> dict[str, Any]:
         """Return what a task's job needs; UsageError for a trial that is no job."""
         nodes, ranks = self._options.nodes_for(task.trial)
-        least = _REUSED_MINUTES if self._options.reuse else 1
         parameters = dict(self._options.parameters)
         if "slurm_exclusive" not in parameters:
             parameters.setdefault("cpus_per_task", 1)
         for key in parameters.keys() & {"cpus_per_task", "slurm_gpus_per_task"}:
             parameters[key] *= ranks  # they are a rank's, and one process starts those of a node
         return {
-            "timeout_min": max(least, round(patience(task) / 60 + _START_MINUTES)),
+            "timeout_min": max(1, round(patience(task) / 60 + _START_MINUTES)),
             "slurm_srun_args": ["--kill-on-bad-exit=1", "--cpu-bind=none"],
-            **({"slurm_additional_parameters": {"no-requeue": True}} if self._options.reuse else {}),
             **parameters,
             "nodes": 1 if isinstance(task, ReferenceTask) else nodes,
             "tasks_per_node": 1,
         }
 
-    def _begin(self, tasks: Sequence[Task]) -> list[_Begun]:
-        """Submit tasks that need the same resources, or give one to the job that is reused."""
-        settings, last = self._settings(tasks[0]), self._last
-        nodes: int = settings["nodes"]
-        if last is not None and nodes <= last.nodes and is_open(self._cluster.state(last.job)):
-            self._last = replace(last, task=tasks[0], number=last.number + 1)
-            _put(self._last.inbox, last.number + 1, tasks[0], nodes)
-            return [replace(self._last, nodes=nodes)]
-        if self._options.reuse:
-            self.close()
-        inboxes = [self._folder / f"{task.name}-{time.time_ns()}" for task in tasks]
-        for inbox, task in zip(inboxes, tasks, strict=True):
-            _put(inbox, 0, task, nodes)
-        most = None if self._options.reuse else 1
-        calls = [partial(serve, inbox, *self._arguments, most) for inbox in inboxes]
-        jobs = self._cluster.submit(calls, settings)
-        begun = [_Begun(*parts, nodes) for parts in zip(tasks, jobs, inboxes, strict=True)]
-        if self._options.reuse:
-            (self._last,) = begun
-        return begun
+    def _send(self) -> None:
+        """Submit what was noted; tasks that need the same resources as one array."""
+        groups: dict[str, list[int]] = {}
+        for handle, (task, _) in self._unsent.items():
+            groups.setdefault(repr(self._settings(task)), []).append(handle)
+        for handles in groups.values():
+            settings = self._settings(self._unsent[handles[0]][0])
+            inboxes = [self._folder / f"{self._unsent[h][0].name}-{time.time_ns()}" for h in handles]
+            for inbox, handle in zip(inboxes, handles, strict=True):
+                inbox.mkdir(parents=True)
+                write(inbox / "task", pickle.dumps((self._unsent[handle][0], settings["nodes"])))
+            jobs = self._cluster.submit([partial(serve, one, *self._arguments) for one in inboxes], settings)
+            for handle, job, inbox in zip(handles, jobs, inboxes, strict=True):
+                self._jobs[handle] = _Job(*self._unsent.pop(handle), job, inbox, settings["nodes"])
 
-    def _has_ended(self, begun: _Begun) -> bool:
+    def _has_ended(self, begun: _Job) -> bool:
         """Whether a task has ended for good, and what it left is seen here."""
         state = self._cluster.state(begun.job)
-        if self._options.reuse and all_there(begun.ends):
-            return True
         if is_open(state):
             return False
         begun.ended = begun.ended or time.monotonic()
         is_late = state != "COMPLETED" or time.monotonic() - begun.ended > _SHARED_FILES_SECONDS
         return is_late or all_there(begun.ends)
 
-    def _concluded(self, begun: _Begun) -> Attempt:
+    def _concluded(self, begun: _Job) -> Attempt:
         """Return how a task ended: as its nodes say or, where one says nothing, as SLURM does."""
         state, number = self._cluster.state(begun.job), begun.job.job_id
         if state in _LOST or not all_there(begun.ends):
             outcome = _OUTCOMES.get(state, "crashed")
-            kind = "killed" if state in _LOST or self._options.reuse else outcome
-            return Attempt(outcome, Failure(kind, f"the job {number} ended as {state}", f"{LOGS}/slurm"))
+            kind = "killed" if state in _LOST else outcome
+            failure = Failure(kind, f"the job {number} ended as {state}", f"{LOGS}/slurm")
+            return Attempt(outcome, failure, seconds=time.monotonic() - begun.began)
         parts = [pickle.loads(end.read_bytes()) for end in begun.ends]
         for _, files in parts:
             unpack(files, self._run_dir)
-        if not self._options.reuse:
-            shutil.rmtree(begun.inbox, ignore_errors=True)
-            for path in begun.job.paths.folder.glob(f"{number}_*"):  # what submitit left
-                path.unlink(missing_ok=True)
+        shutil.rmtree(begun.inbox, ignore_errors=True)
+        for path in begun.job.paths.folder.glob(f"{number}_*"):  # what submitit left
+            path.unlink(missing_ok=True)
         return joined([attempt for attempt, _ in parts])
-
-
-def _put(inbox: Path, number: int, task: Task, nodes: int) -> None:
-    """Put a task where its job looks for it."""
-    inbox.mkdir(parents=True, exist_ok=True)
-    write(inbox / f"task-{number}", pickle.dumps((task, nodes)))

@@ -7,6 +7,7 @@ requeued job is not done, even if its first start wrote results.
 
 import getpass
 import importlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -41,14 +42,12 @@ class SlurmOptions:
     slurm_partition.
 
     cluster: `slurm`, or submitit's `local` (processes on this machine) to try a set-up without SLURM.
-    A job has its nodes to itself unless `exclusive=no` is given: other jobs would slow it down. reuse:
-    trials run one after another in one job, which keeps its nodes.
+    A job has its nodes to itself unless `exclusive=no` is given: other jobs would slow it down.
     """
 
     nodes: int = 1
     cluster: str = "slurm"
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"slurm_exclusive": True})
-    reuse: bool = False
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
@@ -62,16 +61,15 @@ class SlurmOptions:
                 )
             options[key.strip().removeprefix("slurm_")] = value.strip()
         nodes, cluster = _nodes(options.pop("nodes", "1")), options.pop("cluster", "slurm")
-        if not isinstance(reuse := _value(options.pop("reuse", "no")), bool):
-            raise UsageError(f"--slurm reuse: expected true or false, got {reuse}")
         known = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
         if known["slurm_exclusive"] is False:
             del known["slurm_exclusive"]
-        return cls(nodes, cluster, known, reuse)
+        return cls(nodes, cluster, known)
 
     def auto_ranks(self, nodes: int, device: str) -> int:
         """Return the ranks of `world_size: auto`: one for each GPU that a node of a job is given."""
         gpus = self.parameters.get("gpus_per_node") or self.parameters.get("slurm_gres", 0)
+        gpus = os.environ.get("SLURM_GPUS_ON_NODE", 0) if is_in_allocation() else gpus
         count = str(gpus).rpartition(":")[2]
         each = int(count) if device != "cpu" and count.isdecimal() else 0
         return (each or RANKS_ON_A_CPU) * (nodes if nodes > 1 else self.nodes)
@@ -83,6 +81,11 @@ class SlurmOptions:
         """
         nodes = trial.run.nodes if trial.run.nodes > 1 else self.nodes
         return nodes, ranks_per_node(trial, nodes)
+
+
+def is_in_allocation() -> bool:
+    """Whether this process runs within an allocation of SLURM."""
+    return "SLURM_JOB_ID" in os.environ
 
 
 class Cluster:

@@ -1,6 +1,6 @@
-"""The process on each node of a SLURM job: it takes tasks from a folder that all nodes share.
+"""The process on each node of a SLURM job: it runs the task in a folder that all nodes share.
 
-`task-N` is a task; `JOB-START/end-N-K` is how it ended on the node K, with its files. Each start of a job has
+`task` is the task; `JOB-START/end-K` is how it ended on the node K, with its files. Each start of a job has
 its own folder, so that the files of an earlier start, which may still run on a node that lost its connection,
 are not read as those of a later one.
 """
@@ -18,38 +18,31 @@ from typing import Any
 
 from zbench.errors import ZbenchError
 from zbench.launch.cluster.node import NodeWorker, address_of_node, references_of
-from zbench.launch.executor import Targets
+from zbench.launch.executor import Batch, Targets, Task
 
 _MEETING_SECONDS = 300.0
-_IDLE_SECONDS = 600.0
 _POLL_SECONDS = 0.2
 
 
-def serve(inbox: Path, base_dir: str, targets: Targets, most: int | None) -> None:
-    """Run the tasks of a folder as they arrive: at most `most`, until none arrives for ten minutes."""
+def serve(inbox: Path, base_dir: str, targets: Targets) -> None:
+    """Run the task of a folder on this node."""
     place = importlib.import_module("submitit").JobEnvironment()
     home = inbox / f"{place.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     home.mkdir(exist_ok=True)
-    worker, number, since = NodeWorker(base_dir, targets, own_address(place)), 0, time.monotonic()
-    while number != most and time.monotonic() - since < _IDLE_SECONDS:
-        if not all_there([inbox / f"task-{number}"]):
-            time.sleep(_POLL_SECONDS)
-            continue
-        task, nodes = pickle.loads((inbox / f"task-{number}").read_bytes())
-        if place.global_rank < nodes:
-            point, began = _meeting_point(home / f"meeting-{number}", place, nodes, worker), time.monotonic()
-            watch = partial(_show, home, number) if place.global_rank == 0 else None
-            (attempt,), files = worker.run(task, place.global_rank, nodes, point, references_of(task), watch)
-            attempt = replace(attempt, seconds=time.monotonic() - began)
-            write(home / f"end-{number}-{place.global_rank}", pickle.dumps((attempt, files)))
-        number, since = number + 1, time.monotonic()
+    worker, rank = NodeWorker(base_dir, targets, own_address(place)), place.global_rank
+    task, nodes = pickle.loads((inbox / "task").read_bytes())
+    point, began = _meeting_point(home / "meeting", place, nodes, worker), time.monotonic()
+    batch, on_line = Batch((task,)), partial(_show, home) if rank == 0 else None
+    (attempt,), files = worker.run(batch, rank, nodes, point, references_of(batch), on_line)
+    attempt = replace(attempt, seconds=time.monotonic() - began)
+    write(home / f"end-{rank}", pickle.dumps((attempt, files)))
 
 
-def _show(home: Path, number: int, line: dict[str, Any]) -> str | None:
+def _show(home: Path, task: Task, line: dict[str, Any]) -> str | None:
     """Pass a progress line to the command; return the command's reason to end the task, if any."""
-    with (home / f"progress-{number}").open("a") as file:
+    with (home / "progress").open("a") as file:
         file.write(json.dumps(line) + "\n")
-    stop = home / f"stop-{number}"
+    stop = home / "stop"
     return stop.read_text() if stop.exists() else None
 
 

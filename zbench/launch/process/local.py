@@ -1,13 +1,13 @@
 """The executor of this machine: processes forked from a trial server, watched until none of them is left."""
 
+import itertools
 import json
 import os
 import pickle
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,16 @@ from typing import Any
 from zbench.errors import ZbenchError
 from zbench.gpus import visible_gpus
 from zbench.job.jobs import RankJob, ReferenceJob, threads_per_rank
-from zbench.job.messages import RankStart, Ready
-from zbench.job.progress import ProgressTail, Watch
+from zbench.job.messages import RankStart
+from zbench.job.progress import Watch
 from zbench.job.turns import Turns
 from zbench.launch import executor, turns
-from zbench.launch.disturbance import DisturbanceMeter
 from zbench.launch.executor import (
-    MODULES,
     Attempt,
+    Batch,
     Executor,
-    HeatTask,
     JobFactory,
+    OnLine,
     RepeatTask,
     Targets,
     Task,
@@ -34,158 +33,30 @@ from zbench.launch.executor import (
     collected,
     patience,
 )
-from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
-from zbench.launch.process.outcome import classify, kernel_oom_kills
+from zbench.launch.process.processes import Launcher, Processes, ProcessPlan
 from zbench.launch.room import uses_cpu
-from zbench.launch.turns import Contender, Seat
+from zbench.launch.turns import Seat
 from zbench.record.record import Failure
-from zbench.record.secrets import mask_files
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.topology import Host, node_of_device, this_host
 
+Ends = Generator[tuple[Task, Attempt]]
+"""The ends of the tasks of a batch. Closing it ends all processes that are left of them."""
 
-@dataclass(frozen=True, slots=True)
-class ProcessPlan:
-    """What the processes of a task do.
 
-    target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
-    first: the first one's rank.
-    """
+@dataclass(slots=True)
+class _Begun:
+    """The batch that runs. left: how many of its tasks have not ended."""
 
-    target: str
-    starts: Sequence[RankStart]
-    files: TaskFiles
-    log_name: str
-    deadline: float
-    watch: Watch | None = None
-    memory_limit: int | None = None
-    first: int = 0
+    handle: int
+    ends: Ends
+    left: int
 
 
 Share = tuple[int, int, str]
 """One machine's share of ranks that span several: its number, of how many, and where all ranks meet."""
-
-
-class Launcher(AbstractContextManager["Launcher"]):
-    """Keeps one trial server alive, and a scratch directory for its groups. A context manager."""
-
-    def __init__(self, modules: tuple[str, ...] = MODULES, python: Path | None = None) -> None:
-        """python: the interpreter of server and groups, if not the running one."""
-        self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
-        self._modules, self._python = modules, python
-        self._server = WarmServer(modules, self.scratch, python)
-
-    def start(self, group: RankGroup, plan: ProcessPlan) -> None:
-        """Start the processes of a group; ServerLostError if the server is killed meanwhile."""
-        self.wait_until_ready()
-        self._server.start_group(group, plan.target, plan.starts)
-
-    def call(
-        self, target: str, trial: dict[str, Any], world_size: int, base_dir: str = "", *, patience: float
-    ) -> Any:
-        """Return the JSON that `target` (`module:function`, given a RankJob) writes on rank 0.
-
-        ZbenchError, with the ranks' reason, where they fail or take longer than `patience` seconds.
-        """
-        scratch = Path(tempfile.mkdtemp(dir=self.scratch))
-        files = TaskFiles.fresh(scratch / "work", scratch / "logs")
-        job = RankJob(
-            trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
-        )
-        starts = process_starts(job, files.logs, this_host())
-        plan = ProcessPlan(target, starts, files, log_name="logs", deadline=patience)
-        with Processes(self, plan) as processes:
-            processes.advance()
-            attempt = processes.attempt()
-        if attempt.error is not None:
-            raise ZbenchError(attempt.error.message)
-        return json.loads(files.result.read_text())
-
-    def wait_until_ready(self) -> Ready:
-        """Return when the server has imported everything: how long it took, and what failed."""
-        for _ in range(2):
-            with suppress(ServerLostError):
-                return self._server.wait_until_ready()
-            self.replace_server()
-        raise ZbenchError("the trial server was killed twice while it started")
-
-    def close(self) -> None:
-        """End the server and remove the scratch directory."""
-        self._server.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def replace_server(self) -> None:
-        """Start another server for the one that was killed; all that it had started is gone."""
-        self._server.kill()
-        self._server = WarmServer(self._modules, self.scratch, self._python)
-
-
-class Processes(Contender):
-    """The processes of one task: started, waited for, in turns if need be, and judged.
-
-    seat: where they wait for their turns, if they take any.
-    """
-
-    def __init__(self, launcher: Launcher, plan: ProcessPlan, seat: Seat | None = None) -> None:
-        self.plan, self.seat = plan, seat
-        self._launcher = launcher
-        tail, watch = ProgressTail(plan.files.progress), plan.watch
-        stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
-        self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
-        self._has_begun = self._is_lost = False
-        self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
-
-    def advance(self) -> None:
-        """Start the processes, or let them go on; return when they wait at their seat, or are gone.
-
-        If the server is killed meanwhile, another is started and the processes count as killed.
-        """
-        kills, own, began = kernel_oom_kills(), time.process_time(), time.monotonic()
-        self._meter.begin()
-        try:
-            if not self._has_begun:
-                self._has_begun = True
-                self._launcher.start(self._group, self.plan)
-            elif self.seat is not None:
-                self.seat.go()
-            self._group.advance(self.seat)
-        except ServerLostError:
-            self._launcher.replace_server()
-            self._is_lost = True
-        self._meter.end()
-        self._oom_kills += kernel_oom_kills() - kills
-        self._own_seconds += time.process_time() - own
-        self.seconds += time.monotonic() - began
-
-    def attempt(self) -> Attempt:
-        """Return how the processes ended."""
-        if self._is_lost:
-            message = "the trial server was killed from outside"
-            return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
-        logs, end, first = self.plan.files.logs, self._group.end, self.plan.first
-        outcome, error = classify(
-            replace(end, ranks=first + end.ranks, exits={first + r: code for r, code in end.exits.items()}),
-            result_path=str(self.plan.files.result),
-            deadline=self.plan.deadline,
-            kernel_oom_kills=self._oom_kills,
-            log=self.plan.log_name,
-            memory_limit=self.plan.memory_limit,
-        )
-        if error is None and not any(log.stat().st_size for log in logs.iterdir()):
-            shutil.rmtree(logs)
-        else:
-            mask_files(logs)
-        what = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
-        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=end.peak_rss_bytes)
-
-    def __exit__(self, *_: object) -> None:
-        """Leave nothing of them."""
-        self._group.close()
 
 
 class LocalExecutor(Executor):
@@ -198,14 +69,24 @@ class LocalExecutor(Executor):
     takes_turns = True
 
     def __init__(
-        self, run_dir: Path | None, base_dir: Path, *, targets: Targets | None = None, cpus: int = 0
+        self,
+        run_dir: Path | None,
+        base_dir: Path,
+        *,
+        targets: Targets | None = None,
+        cpus: int = 0,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """run_dir: None for one that goes with the server. cpus: how many may be used, 0 for all.
 
+        tell: told which of the server's imports failed.
         Where they are a part of the cores no rank is pinned: somebody else's may be pinned to the same.
         """
         chosen = targets or executor.DEFAULT_TARGETS
-        launcher = Launcher(chosen.modules)
+        launcher = Launcher(chosen.modules, tell=tell)
+        self._handles = itertools.count()
+        self._queue: dict[int, tuple[Batch, OnLine]] = {}
+        self._begun: _Begun | None = None
         self.launchers: dict[Path | None, Launcher] = {None: launcher}
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
         self._cpus = cpus
@@ -213,52 +94,56 @@ class LocalExecutor(Executor):
         self._host = None if 0 < cpus < len(os.sched_getaffinity(0)) else this_host()
         self.share: Share | None = None
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when the server has imported everything: the imports that failed, in words."""
-        return self.launchers[None].wait_until_ready().problems
+    def submit(self, batch: Batch, on_line: OnLine) -> int:
+        """Put a batch at the end of the queue; see `executor.Executor`."""
+        handle = next(self._handles)
+        self._queue[handle] = batch, on_line
+        return handle
 
-    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        """Run a task once; see `executor.Executor`."""
-        with ExitStack() as stack:
-            paired = turns.paired_path() if isinstance(task, RepeatTask) else None
-            try:
-                processes = self._processes(task, stack, watch, takes_turns=paired is not None)
-            except ZbenchError as error:
-                return Attempt("crashed", Failure("crashed", str(error)))
-            processes.advance()
-            pair = stack.enter_context(Turns(paired))
-            while processes.waits:
-                pair.wait() if processes.asks else pair.over()
-                processes.advance()
-            return self._collected(task, processes)
+    def next_ended(self) -> tuple[int, Task, Attempt]:
+        """Let the batch go on that has begun, or begin the next one; return the next task that has ended."""
+        if self._begun is None:
+            handle = next(iter(self._queue))
+            batch, on_line = self._queue.pop(handle)
+            self._begun = _Begun(handle, self._run(batch, on_line), len(batch.tasks))
+        begun = self._begun
+        task, attempt = next(begun.ends)
+        begun.left -= 1
+        if begun.left == 0:
+            self._end_batch()
+        return begun.handle, task, attempt
 
-    def run_heat(self, heat: HeatTask, watch: Callable[[Task], Watch]) -> Iterator[tuple[Task, Attempt]]:
-        """Run tasks that take turns; see `executor.Executor`."""
+    def withdraw(self, handle: int) -> bool:
+        """Take a batch out of the queue; see `executor.Executor`."""
+        return self._queue.pop(handle, None) is not None
+
+    def _run(self, batch: Batch, on_line: OnLine) -> Ends:
+        """Run the tasks of a batch, in turns if there are several, and yield each as it ends."""
         with ExitStack() as stack:
             contenders: dict[Processes, Task] = {}
-            for task in heat.tasks:
+            for task in batch.tasks:
                 try:
-                    processes = self._processes(task, stack, watch(task), takes_turns=True)
+                    processes = self._processes(task, stack, partial(on_line, task), among=len(batch.tasks))
                 except ZbenchError as error:
                     yield task, Attempt("crashed", Failure("crashed", str(error)))
                 else:
                     contenders[processes] = task
-            for contender in turns.run_heat(list(contenders), heat.lot):
+            for contender in turns.run_heat(list(contenders), batch.lot):
                 task = contenders[contender]
                 yield task, replace(self._collected(task, contender), seconds=contender.seconds)
 
-    def _processes(
-        self, task: Task, stack: ExitStack, watch: Watch | None, *, takes_turns: bool
-    ) -> Processes:
+    def _processes(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
         """Return the processes of a task, not yet started; `stack` ends them and removes their files.
 
+        among: how many tasks take turns with one another here; one may do so with those of another sweep.
         ZbenchError where no server starts under the task's interpreter.
         """
+        paired = turns.paired_path() if isinstance(task, RepeatTask) and among == 1 else None
         launcher, log_name = self._launcher(task), self._jobs.log_name(task)
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
-        seat = stack.enter_context(Seat(scratch / "seat")) if takes_turns else None
+        seat = stack.enter_context(Seat(scratch / "seat")) if among > 1 or paired is not None else None
         number, nodes, meeting = self.share or (0, 1, f"file://{scratch}/rendezvous")
         job = self._jobs.job(task, files, init_method=meeting, turns=None if seat is None else str(seat.path))
         if nodes > 1 and isinstance(job, RankJob):
@@ -275,7 +160,8 @@ class LocalExecutor(Executor):
             memory_limit=task.trial.run.memory_limit,
             first=job.rank if isinstance(job, RankJob) else 0,
         )
-        return stack.enter_context(Processes(launcher, plan, seat))
+        pair = None if paired is None else stack.enter_context(Turns(paired))
+        return stack.enter_context(Processes(launcher, plan, seat, pair))
 
     def _collected(self, task: Task, processes: Processes) -> Attempt:
         attempt = replace(processes.attempt(), environment=environment_facts(task.trial, self._jobs.base_dir))
@@ -285,8 +171,16 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         """End the servers; nothing that was started is left."""
+        self._end_batch()
+        self._queue.clear()
         for launcher in self.launchers.values():
             launcher.close()
+
+    def _end_batch(self) -> None:
+        """End what has begun, with its processes and files."""
+        if self._begun is not None:
+            self._begun.ends.close()
+        self._begun = None
 
     def _launcher(self, task: Task) -> Launcher:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
@@ -302,10 +196,39 @@ class LocalExecutor(Executor):
         return self.launchers[python]
 
 
+def call(
+    launcher: Launcher,
+    target: str,
+    trial: dict[str, Any],
+    world_size: int,
+    base_dir: str = "",
+    *,
+    patience: float,
+) -> Any:
+    """Return the JSON that `target` (`module:function`, given a RankJob) writes on rank 0.
+
+    ZbenchError, with the ranks' reason, where they fail or take longer than `patience` seconds.
+    """
+    scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
+    files = TaskFiles.fresh(scratch / "work", scratch / "logs")
+    job = RankJob(
+        trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
+    )
+    starts = process_starts(job, files.logs, this_host())
+    plan = ProcessPlan(target, starts, files, log_name="logs", deadline=patience)
+    with Processes(launcher, plan) as processes:
+        processes.advance()
+        attempt = processes.attempt()
+    if attempt.error is not None:
+        raise ZbenchError(attempt.error.message)
+    return json.loads(files.result.read_text())
+
+
 def run_once(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) -> Any:
-    """Return what `Launcher.call` does, of all ranks of a trial: to measure what is no trial."""
+    """Return what `call` does, of all ranks of a trial: to measure what is no trial."""
     with Launcher() as launcher:
-        return launcher.call(target, resolved(trial), trial.run.world_size, str(base_dir), patience=patience)
+        ranks = trial.run.world_size
+        return call(launcher, target, resolved(trial), ranks, str(base_dir), patience=patience)
 
 
 def interpreter_of(trial: TrialSpec, base_dir: Path) -> Path | None:

@@ -1,0 +1,158 @@
+"""The processes of one task, from their start to the verdict on how they ended, and what starts them."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from zbench.errors import ZbenchError
+from zbench.job.messages import RankStart, Ready
+from zbench.job.progress import ProgressTail, Watch
+from zbench.job.turns import Turns
+from zbench.launch.disturbance import DisturbanceMeter
+from zbench.launch.executor import MODULES, Attempt, TaskFiles
+from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
+from zbench.launch.process.outcome import classify, kernel_oom_kills
+from zbench.launch.turns import Contender, Seat
+from zbench.record.record import Failure
+from zbench.record.secrets import mask_files
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """What the processes of a task do.
+
+    target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
+    first: the first one's rank.
+    """
+
+    target: str
+    starts: Sequence[RankStart]
+    files: TaskFiles
+    log_name: str
+    deadline: float
+    watch: Watch | None = None
+    memory_limit: int | None = None
+    first: int = 0
+
+
+class Launcher(AbstractContextManager["Launcher"]):
+    """Keeps one trial server alive, and a scratch directory for its groups. A context manager."""
+
+    def __init__(
+        self,
+        modules: tuple[str, ...] = MODULES,
+        python: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """python: the interpreter of server and groups, if not the running one. tell: of failed imports."""
+        self._tell, self._has_told = tell, False
+        self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
+        self._modules, self._python = modules, python
+        self._server = WarmServer(modules, self.scratch, python)
+
+    def start(self, group: RankGroup, plan: ProcessPlan) -> None:
+        """Start the processes of a group; ServerLostError if the server is killed meanwhile."""
+        self.wait_until_ready()
+        self._server.start_group(group, plan.target, plan.starts)
+
+    def wait_until_ready(self) -> Ready:
+        """Return when the server has imported everything: how long it took, and what failed."""
+        for _ in range(2):
+            with suppress(ServerLostError):
+                ready = self._server.wait_until_ready()
+                for problem in () if self._has_told else ready.problems:
+                    self._tell(f"cannot import {problem}")
+                self._has_told = True
+                return ready
+            self.replace_server()
+        raise ZbenchError("the trial server was killed twice while it started")
+
+    def close(self) -> None:
+        """End the server and remove the scratch directory."""
+        self._server.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def replace_server(self) -> None:
+        """Start another server for the one that was killed; all that it had started is gone."""
+        self._server.kill()
+        self._server = WarmServer(self._modules, self.scratch, self._python)
+
+
+class Processes(Contender):
+    """The processes of one task: started, waited for, in turns if need be, and judged.
+
+    seat: where they wait for their turns, if they take any.
+    """
+
+    def __init__(
+        self, launcher: Launcher, plan: ProcessPlan, seat: Seat | None = None, pair: Turns | None = None
+    ) -> None:
+        """pair: where they ask for their turns with another sweep; they then wait in `advance`."""
+        self.plan, self.seat, self._pair = plan, seat, pair
+        self._launcher = launcher
+        tail, watch = ProgressTail(plan.files.progress), plan.watch
+        stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
+        self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
+        self._has_begun = self._is_lost = False
+        self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
+
+    def advance(self) -> None:
+        """Start the processes, or let them go on; return when they wait at their seat, or are gone.
+
+        If the server is killed meanwhile, another is started and the processes count as killed.
+        """
+        self._go_on()
+        while self._pair is not None and self.waits:
+            self._pair.wait() if self.asks else self._pair.over()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        kills, own, began = kernel_oom_kills(), time.process_time(), time.monotonic()
+        self._meter.begin()
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                self._launcher.start(self._group, self.plan)
+            elif self.seat is not None:
+                self.seat.go()
+            self._group.advance(self.seat)
+        except ServerLostError:
+            self._launcher.replace_server()
+            self._is_lost = True
+        self._meter.end()
+        self._oom_kills += kernel_oom_kills() - kills
+        self._own_seconds += time.process_time() - own
+        self.seconds += time.monotonic() - began
+
+    def attempt(self) -> Attempt:
+        """Return how the processes ended."""
+        if self._is_lost:
+            message = "the trial server was killed from outside"
+            return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
+        logs, end, first = self.plan.files.logs, self._group.end, self.plan.first
+        outcome, error = classify(
+            replace(end, ranks=first + end.ranks, exits={first + r: code for r, code in end.exits.items()}),
+            result_path=str(self.plan.files.result),
+            deadline=self.plan.deadline,
+            kernel_oom_kills=self._oom_kills,
+            log=self.plan.log_name,
+            memory_limit=self.plan.memory_limit,
+        )
+        if error is None and not any(log.stat().st_size for log in logs.iterdir()):
+            shutil.rmtree(logs)
+        else:
+            mask_files(logs)
+        what = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
+        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=end.peak_rss_bytes)
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing of them."""
+        self._group.close()
