@@ -199,10 +199,8 @@ class Filled:
         self._tensor, self._event = tensor, None
         self._readers: set[object] = set()
         if tensor.device.type == "cuda":
-            current = torch.cuda.current_stream(tensor.device)
-            self._readers.add(current)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(current)
+            self._event.record(torch.cuda.current_stream(tensor.device))
 
     def read_here(self) -> None:
         """Have the current stream read it behind what filled it; its memory stays until it has."""
