@@ -43,7 +43,7 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
     ("arguments", "says"),
     [
         ([], "name its file with --sweep FILE"),
-        (["--sweep", "{sweep}", "--blocks", "6"], "6 blocks cannot reach alpha"),
+        (["--sweep", "{sweep}", "--blocks", "3"], "expected 4 to 40 blocks"),
         (["--sweep", "{sweep}", "--blocks", "12:8"], "MIN at most MAX"),
         (["--sweep", "{sweep}", "--blocks", "many"], "expected a number of blocks or MIN:MAX"),
         (["--sweep", "{sweep}", "--blocks", "0:4"], "expected a number of blocks or MIN:MAX"),

@@ -48,7 +48,7 @@ def test_aa_reports_noise_margin_and_effect(zbench):
 
 
 def test_aa_with_too_few_blocks_is_refused(refusal):
-    assert "cannot reach alpha" in refusal("doctor", "--aa", "--blocks", "5")
+    assert "expected 4 to 40 blocks" in refusal("doctor", "--aa", "--blocks", "3")
 
 
 def check_machine(machine: dict[str, Any]) -> None:
