@@ -241,7 +241,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
-    "engine": 7831,
+    "engine": 7980,
     "spec": 4250,
     "launch": 3700,
     "app": 690,
@@ -265,7 +265,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_000), ("tests", 34_800)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_200), ("tests", 34_800)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.engine import disturbances, models
 from zbench.engine import Engine, build_engine
 from zbench.engine.parameters.deferred import sharded_init
-from zbench.engine.transport.agreement import Attended
+from zbench.engine.transport.watching import Attended
 from zbench.measure.shim import SHIM
 from zbench.spec.engine import EngineSpec
 

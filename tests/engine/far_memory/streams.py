@@ -18,6 +18,8 @@ from zbench.engine.memory import kinds
 from zbench.engine.transport import buffers
 
 GARBAGE = -1.0
+CARD = 1
+"""The number of the card; a thread that has not chosen it would use the first of the machine."""
 _RUNNING = threading.RLock()
 
 
@@ -51,15 +53,17 @@ class Stream:
 
 
 class Event:
-    """A place in a stream."""
+    """A place in a stream. The device goes on by itself while the host asks for it again and again."""
 
     def __init__(self, blocking: bool = False) -> None:
-        self._blocking = blocking
+        self._blocking, self._asked = blocking, 0
 
     def record(self, stream: Stream) -> None:
+        Threads.check()
         self._stream, self._upto = stream, len(stream.operations)
 
     def synchronize(self) -> None:
+        Threads.check()
         assert self._blocking, "the host would wait by spinning, on a core that the optimizer needs"
         self.reach()
 
@@ -68,7 +72,31 @@ class Event:
         self._stream.run(self._upto)
 
     def query(self) -> bool:
+        Threads.check()
+        self._asked += 1
+        if self._asked > 3:
+            self.reach()
         return self._stream.ran >= self._upto
+
+
+class Threads:
+    """The current device of each thread: the first one, until a thread chooses another."""
+
+    card = CARD
+    _current = threading.local()
+
+    @classmethod
+    def current(cls) -> int:
+        return getattr(cls._current, "index", 0)
+
+    @classmethod
+    def choose(cls, index: int) -> None:
+        cls._current.index = index
+
+    @classmethod
+    def check(cls) -> None:
+        """Raise where this thread would use another card than the model's."""
+        assert cls.current() == cls.card, "a context on the first card: this thread has not chosen its own"
 
 
 class Device:
@@ -76,8 +104,20 @@ class Device:
 
     Stream, Event = Stream, Event
 
-    def __init__(self) -> None:
+    def __init__(self, card: int = CARD) -> None:
         self.main = self._current = Stream()
+        Threads.card = card
+        Threads.choose(card)  # as a worker does for its main thread
+
+    def set_device(self, device: torch.device) -> None:
+        Threads.choose(device.index)
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        before = Threads.current()
+        Threads.choose(device.index)
+        yield
+        Threads.choose(before)
 
     def current_stream(self, device: object = None) -> Stream:
         return self._current
@@ -95,7 +135,7 @@ class Values:
     def __init__(self, device: Device, value: float = GARBAGE) -> None:
         self._cuda, self.value, self._own = device, value, device.current_stream()
         self._users = [self._own]
-        self.device, self.shape, self.dtype = torch.device("cuda", 0), (), torch.float32
+        self.device, self.shape, self.dtype = torch.device("cuda", CARD), (), torch.float32
 
     def write(self, value: float) -> None:
         """Give the current stream a kernel that writes."""
@@ -121,4 +161,4 @@ def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
     device = Device()
     module: Any = SimpleNamespace(cuda=device, device=torch.device, empty=lambda *_, **__: Values(device))
     with mock.patch.object(kinds, "torch", module), mock.patch.object(buffers, "torch", module):
-        yield device, kinds.PinnedHostMemory(torch.device("cuda", 0))
+        yield device, kinds.PinnedHostMemory(torch.device("cuda", CARD))

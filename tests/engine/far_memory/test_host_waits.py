@@ -87,14 +87,14 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def patches(self) -> list[tuple[Any, str, Any]]:
         """Return what is replaced: CUDA by the model of streams, and waits by counted ones."""
-        modelled = mock.Mock(wraps=torch, cuda=streams.Device())
+        modelled = mock.Mock(wraps=torch, cuda=streams.Device(DEVICE.index))
         modelled.empty = lambda *args, pin_memory=False, **options: torch.empty(*args, **options)
         event, stream = streams.Event, streams.Stream
         # A torch without CUDA does not index fake tensors of its devices: it gets the guard of meta tensors.
         library = ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libc10.so"))
         guards = (ctypes.c_void_p * 15).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
         guards[1] = guards[1] or guards[14]  # by c10::DeviceType
-        nccl = ("all_to_all_single", "all_gather_into_tensor", "broadcast")
+        nccl = ("all_to_all_single", "all_gather_into_tensor", "broadcast", "all_reduce")
         return [
             *((module, "torch", modelled) for module in (kinds, buffers)),
             *((dist, name, lambda *args, **options: Done()) for name in nccl),

@@ -3,15 +3,17 @@ and one that only a race shows.
 """
 
 import threading
+from collections.abc import Callable
 from unittest import mock
 
+import pytest
 import torch
 
-from tests.engine.far_memory.streams import Stream, Values, modelled
+from tests.engine.far_memory.streams import CARD, Stream, Values, modelled
 from tests.engine.speculative import running
 from zbench.engine.memory.kinds import Filled, GradientStream, used_on_current_stream
 from zbench.engine.speculative.updates import Update
-from zbench.engine.transport.buffers import to_host
+from zbench.engine.transport.buffers import streams_of, to_host
 from zbench.engine.transport.works import QueuedWork
 
 
@@ -119,7 +121,7 @@ def test_memory_that_another_stream_still_reads_may_be_freed() -> None:
 def test_a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> None:
     """Autograd computes a gradient on the stream of its forward, and calls hooks there."""
     with modelled() as (device, _):
-        taken, gradient, bucket = GradientStream(torch.device("cuda", 0)), Values(device), Values(device)
+        taken, gradient, bucket = GradientStream(torch.device("cuda", CARD)), Values(device), Values(device)
         taken.begin()
         with device.stream(Stream()):
             gradient.write(3.0)
@@ -133,7 +135,7 @@ def test_a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it(
 def test_a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
     with modelled() as (device, _):
         side = Stream()
-        taken, bucket = GradientStream(torch.device("cuda", 0)), Values(device)
+        taken, bucket = GradientStream(torch.device("cuda", CARD)), Values(device)
         taken.begin()
         with device.stream(side):
             gradient = Values(device, 3.0)
@@ -156,6 +158,57 @@ def test_weights_that_one_stream_gathered_may_be_read_on_another() -> None:
         weights.free()
         side.run(len(side.operations))
         assert out.value == 3.0
+
+
+def in_a_thread(call: Callable[[], object]) -> None:
+    """Call it in a thread that has not chosen a device."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    for error in errors:
+        raise error
+
+
+@pytest.mark.parametrize("way", ["copy_in", "copy_out"])
+def test_a_copy_is_waited_for_on_its_own_card_by_any_thread(way: str) -> None:
+    with modelled() as (device, memory):
+        copy = getattr(memory, way)(Values(device, 3.0), Values(device))
+        in_a_thread(copy.is_completed)
+        in_a_thread(copy.wait)
+        in_a_thread(copy.release)
+
+
+def test_the_thread_that_watches_chooses_the_card_of_its_rank() -> None:
+    with modelled() as (device, _):
+        streams = streams_of(torch.device("cuda", CARD))
+        assert streams is not None
+        stream = streams.stream()
+
+        def watch() -> None:
+            streams.enter()
+            assert streams.place(stream).query()
+
+        in_a_thread(watch)
+        assert stream is device.main
+    with pytest.raises(AssertionError, match="a context on the first card"), modelled():
+        in_a_thread(lambda: streams.place(stream))
+
+
+def test_values_are_read_on_the_host_in_pages_that_their_own_card_locks() -> None:
+    with modelled() as (device, _):
+        values = Values(device)
+        values.write(3.0)
+        found: list[float] = []
+        in_a_thread(lambda: found.append(to_host(values).value))  # type: ignore[arg-type, attr-defined]
+        assert found == [3.0]
 
 
 def test_an_interrupted_wait_ends_behind_the_work() -> None:

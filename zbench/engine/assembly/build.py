@@ -160,7 +160,8 @@ class _Builder:
         forget_parts(self.model)
         agreement = self.transport.agreement
         summarizer = Summarizer(comm, agreement, schedule.square_sums, always=self._needs_norm)
-        state = EngineState(self.model, optimizer, parameters, comm, self.policies.scaling, frozen)
+        attend = self.transport.agreement.attend
+        state = EngineState(self.model, optimizer, parameters, comm, self.policies.scaling, frozen, attend)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
         holders += [gradients.sums, gradients, schedule, frozen, self.transport]
         return Core(

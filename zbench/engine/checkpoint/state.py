@@ -69,8 +69,10 @@ class EngineState:
         collectives: Collectives,
         scaling: LossScaling,
         frozen: Frozen,
+        attend: Callable[[], None],
     ) -> None:
-        self.frozen = frozen
+        """attend: as of `to_host`."""
+        self.frozen, self._attend = frozen, attend
         self.model, self.param_infos, self.optimizer = model, parameters.param_infos, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
@@ -278,7 +280,7 @@ class EngineState:
                 taken[shard] += length
         sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
-        gathered = to_host(self.collectives.gather_shards(sent, _WHOLE))
+        gathered = to_host(self.collectives.gather_shards(sent, _WHOLE), self._attend)
         for out, shard, at in pieces:
             out.copy_(gathered[shard, at : at + len(out)])
         return values

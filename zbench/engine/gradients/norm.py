@@ -62,7 +62,7 @@ class Summarizer:
         if wanted:  # each shard once: the first shard group has them all
             sums = self._square_sums() if comm.rank < comm.shards else exact_zero()
             flags = torch.cat([to_device(flags, sums.device), sums])
-        words: list[int] = to_host(comm.add_up(flags, SUMMARY)).tolist()
+        words: list[int] = to_host(comm.add_up(flags, SUMMARY), self.agreement.attend).tolist()
         terms.check(words[: len(own_terms)], comm.world_size, self.agreement)
         place = len(own_terms) + len(missing)
         missing_on = unpacked(words[len(own_terms) : place], len(contributed), comm.world_size)

@@ -63,10 +63,12 @@ class _CopyEvent:
         near.record_stream(stream)  # it may be freed before the copy has been made
 
     def is_completed(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self._device):
+            return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def _on_host(self) -> None:
-        self._event.synchronize()
+        with torch.cuda.device(self._device):  # a thread without one would use the first GPU
+            self._event.synchronize()
 
     def _on_device(self) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._event)
@@ -87,23 +89,26 @@ class _LockedPages(mmap.mmap):
     """Whole pages that CUDA has locked; they are released when the last tensor in them has gone."""
 
     address = 0
+    device = torch.device("cuda")
 
-    def lock(self, address: int) -> None:
+    def lock(self, address: int, device: torch.device) -> None:
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(cudart.cudaHostRegister(address, len(self), 0))
-        self.address = address
+        with torch.cuda.device(device):
+            torch.cuda.check_error(cudart.cudaHostRegister(address, len(self), 0))
+        self.address, self.device = address, device
 
     def __del__(self) -> None:
         if self.address:
-            torch.cuda.synchronize()  # a copy may be under way
-            torch.cuda.cudart().cudaHostUnregister(self.address)  # type: ignore[no-untyped-call]
+            with torch.cuda.device(self.device):  # this may be any thread
+                torch.cuda.synchronize(self.device)  # a copy may be under way
+                torch.cuda.cudart().cudaHostUnregister(self.address)  # type: ignore[no-untyped-call]
 
 
-def _locked(numel: int, dtype: torch.dtype) -> Tensor:
+def _locked(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a tensor in locked pages of its own, filled with zeros; RuntimeError where CUDA refuses."""
     pages = _LockedPages(-1, _whole_pages(numel * dtype.itemsize))
     tensor = torch.frombuffer(pages, dtype=dtype, count=numel)
-    pages.lock(tensor.data_ptr())
+    pages.lock(tensor.data_ptr(), device)
     return tensor
 
 
@@ -123,13 +128,16 @@ class PinnedHostMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.pinned = device.type == "cuda"
+        self._beside = device
         self._in, self._out = (torch.cuda.Stream(device) if self.pinned else None for _ in range(2))  # type: ignore[no-untyped-call]
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self.empty(numel, dtype).zero_()
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return _locked(numel, dtype) if self.pinned and numel else torch.empty(numel, dtype=dtype)
+        return (
+            _locked(numel, dtype, self._beside) if self.pinned and numel else torch.empty(numel, dtype=dtype)
+        )
 
     def occupied(self, nbytes: int) -> int:
         """Return the bytes of memory that a block of `nbytes` takes."""

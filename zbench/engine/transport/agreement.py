@@ -5,6 +5,10 @@ only in the call that it was sent in, and a rank that waits for longer than `PAT
 Whatever the backend (NCCL checks nothing), ranks compare a rolling hash of their calls in the step's own
 collective. The words of an error go through the process group's store: after a disagreement no collective
 works.
+
+On a device a wait only orders the stream, and the host blocks later, wherever it reads. So there the thread
+that watches asks how far the stream has come behind the last wait. Where that cannot end, it aborts the
+communicators, which lets the stream run on, and every later call of the engine raises.
 """
 
 import atexit
@@ -17,12 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from threading import Event, Lock, Thread
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
 
-from zbench.engine.protocols import Tag, Work
+from zbench.engine.protocols import Tag
+from zbench.engine.transport.neighbours import Neighbour
 from zbench.errors import RanksDisagreeError
 
 REDUCTIONS, GATHERS = "reduces", "gathers"
@@ -31,9 +36,11 @@ _REMEDY = (
     "make every rank call the same modules, and read the same weights, in the same order; at stage 3, name"
     " modules that route to experts in leaf_modules"
 )
+_SEE = "see what that rank has printed"
 PATIENCE = 5.0
 """Seconds after which a waiting rank tells the others which call it waits for."""
 _SECONDS_TO_HEAR = 5.0
+_POLL = 1e-4  # seconds between two questions whether a device has got somewhere
 _REMEMBERED = 256  # calls of each channel that can be named
 _MASK = (1 << 48) - 1  # a float64 holds it exactly
 
@@ -44,12 +51,13 @@ class OtherCallError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective call of this rank: its number within its channel, and what it is for."""
+    """One collective call of this rank: its number within its channel, what it is for, and its bytes."""
 
     channel: str
     number: int
     code: int
     what: str
+    size: int = 0
 
     def check(self, number: int, code: int) -> None:
         """Raise OtherCallError unless the rank that sent this is in the same call."""
@@ -58,6 +66,26 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.channel} {self.what} (call {self.number})"
+
+
+class StreamPlace(Protocol):
+    """A place in a stream."""
+
+    def query(self) -> bool:
+        """Whether the device has got there."""
+
+
+class StreamDevice(Protocol):
+    """What runs collectives behind the host's back."""
+
+    def enter(self) -> None:
+        """Have this thread use the device; one that does not would use the first of the machine."""
+
+    def stream(self) -> Any:
+        """Return the current stream of this thread."""
+
+    def place(self, stream: Any) -> StreamPlace:
+        """Return the present end of a stream."""
 
 
 class Board:
@@ -115,9 +143,16 @@ class Agreement:
         self._meetings = self._errors = 0
         self._posted = ""
         self._ended: Exception | None = None
+        self._is_ending = False
         self._lock = Lock()
         _AGREEMENTS.add(self)
         self.waiting: tuple[Call, float] | None = None
+        self._waited: dict[str, Call] = {}
+        self._probe: tuple[Call, float, StreamPlace] | None = None
+        self._behind: tuple[Call, Any] | None = None
+        self.device: StreamDevice | None = None
+        self.neighbour: Neighbour | None = None
+        self.joined: list[Agreement] = []
 
     def note(self, channel: str, tag: Tag, size: int) -> Call:
         """Count a call of `channel` that moves `size` bytes, and return it."""
@@ -125,15 +160,39 @@ class Agreement:
         if self._posted:
             self._tell_error("")
         self._count[channel] += 1
-        call = Call(channel, self._count[channel], (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
+        call = Call(channel, self._count[channel], (tag.code * 31 + size) & 0xFFFFFFFF, tag.what, size)
         self._hash[channel] = (self._hash[channel] * 1000003 + call.code) & _MASK
         self._latest[channel].append(call)
         return call
 
     def check_going_on(self) -> None:
         """Raise the error of an earlier call that failed; no later call can succeed."""
-        if self._ended is not None:
-            raise self._ended
+        if self._is_ending:
+            with self._lock:  # until it is known why
+                assert self._ended is not None
+                raise self._ended
+
+    @contextmanager
+    def waits_for(self, call: Call) -> Iterator[None]:
+        """Note that this rank waits for a call in the block, or that the current stream does behind it."""
+        self.check_going_on()
+        self._waited[call.channel] = call
+        self.waiting = call, time.monotonic()
+        try:
+            yield
+        finally:
+            self.waiting = None
+        if self.device is not None:
+            self._behind = call, self.device.stream()
+
+    def attend(self) -> None:
+        """Return when the device has done what the current stream waits for; raise where it never will."""
+        if self.device is not None:
+            place = self.device.place(self.device.stream())
+            while not place.query():
+                self.check_going_on()
+                time.sleep(_POLL)
+        self.check_going_on()
 
     def digest(self) -> list[float]:
         """Return the rolling hash of each channel: equal on ranks that made the same calls."""
@@ -146,14 +205,30 @@ class Agreement:
         """
         with self._lock:
             if self._ended is None:
-                self._board.write("ended", str(call))
+                self._is_ending = True
+                self._board.write("ended", json.dumps([str(call), self._remembered()]))
                 self._end()
                 raised = self._raised_elsewhere(call)
                 texts = {} if raised else self._board.read("ended", _SECONDS_TO_HEAR)
-                if raised is None and not isinstance(error, OtherCallError):
+                if raised is None and (self._board.lost or not isinstance(error, OtherCallError)):
                     raised = self._left(call, texts)
-                self._ended = raised or (_disagreement(texts) if len(set(texts.values())) > 1 else error)
-            return self._ended
+                ends = {rank: json.loads(text) for rank, text in texts.items()}
+                self._ended = raised or _difference(ends) or _other_than(error, call)
+        for other in self.joined:
+            other.end_with(self._ended)
+        return self._ended
+
+    def end_with(self, error: Exception) -> None:
+        """End because another communicator of the same engine has ended."""
+        with self._lock:
+            if self._ended is None:
+                self._ended, self._is_ending = error, True
+                self._end()
+
+    def _remembered(self) -> list[list[str]]:
+        return [
+            [f"{call} of {call.size} bytes" for call in list(self._latest[channel])] for channel in CHANNELS
+        ]
 
     def _left(self, call: Call, texts: Mapping[int, str]) -> Exception | None:
         """Return the error of ranks that have left: the others have written why their own calls ended."""
@@ -164,7 +239,7 @@ class Agreement:
         earlier = [str(c) for c in self._latest[call.channel] if c.number < call.number]
         return RanksDisagreeError(
             f"rank {who} has left: it ended, was killed, or closed its engine; its last such call:"
-            f" {earlier[-1] if earlier else 'none'} (this rank {call}); see what that rank has printed"
+            f" {earlier[-1] if earlier else 'none'} (this rank {call}); {_SEE}"
         )
 
     def leave(self, why: str) -> None:
@@ -177,19 +252,45 @@ class Agreement:
         """Return whether this rank has waited for `patience` seconds, and all wait for calls that some rank
         has not made, or one has raised an error; disconnect it then.
         """
-        if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
+        if (waiting := self.waiting or self._unreached()) is None or time.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
         codes = {
             channel: [(c.number, c.code) for c in list(calls)] for channel, calls in self._latest.items()
         }
-        self._board.write("waiting", json.dumps([call.channel, call.number, call.code, self._count, codes]))
+        self._board.write("waiting", json.dumps([self._awaited(call), self._count, codes]))
         posts = [json.loads(text) for text in self._board.read("waiting", 0.0).values()]
         stuck = len(posts) == self._world_size and all(_is_blocked(post, posts) for post in posts)
-        if not stuck and self._raised_elsewhere(call) is None:
+        if not stuck and not self._board.lost and self._raised_elsewhere(call) is None:
             return False
         self.failed(call, OtherCallError("ranks wait for one another"))
         return True
+
+    def _unreached(self) -> tuple[Call, float] | None:
+        """Return the last call that a stream waited for when it was asked, and since when it has not got
+        there. Only the thread that watches asks.
+        """
+        if self.device is None or self._behind is None:
+            return None
+        if self._probe is not None and self._probe[2].query():
+            self._probe = None
+        if self._probe is None:
+            call, stream = self._behind
+            place = self.device.place(stream)
+            if place.query():
+                return None
+            self._probe = call, time.monotonic(), place
+        return self._probe[:2]
+
+    def _awaited(self, call: Call) -> dict[str, int]:
+        """Return the number of the last call of each channel that this rank has waited for."""
+        return {channel: one.number for channel, one in self._waited.items()} | {call.channel: call.number}
+
+    def tell_gone(self, rank: int) -> None:
+        """Say to the others that another rank's process has ended, unless it has said so itself."""
+        said = self._board.read("raised", 0.0).get(rank)
+        if not (said and json.loads(said)[0]):
+            self._board.write("gone", str(rank))
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -204,22 +305,33 @@ class Agreement:
     def _tell_error(self, text: str) -> None:
         self._posted = text
         self._board.write("raised", json.dumps([text, self._errors, self._count]))
+        for other in self.joined:
+            other.tell_alike(text, self._errors)
+
+    def tell_alike(self, text: str, errors: int) -> None:
+        """Post what the other communicator of the same engine has posted."""
+        self._posted, self._errors = text, errors
+        self._board.write("raised", json.dumps([text, errors, self._count]))
 
     def _raised_elsewhere(self, call: Call) -> Exception | None:
         """Return the error of a rank that raised one where this rank did not, and has not made `call`."""
         for rank, text in self._board.read("raised", 0.0).items():
             error, errors, count = json.loads(text)
-            if error and errors > self._errors and count[call.channel] < call.number:
+            behind = any(count[channel] < number for channel, number in self._awaited(call).items())
+            if error and errors > self._errors and behind:
                 return RanksDisagreeError(f"rank {rank} has stopped: {error} (this rank {call})")
-        return None
+        gone = ", ".join(sorted(set(self._board.read("gone", 0.0).values())))
+        if not gone:
+            return None
+        return RanksDisagreeError(f"rank {gone} has left: its process has ended (this rank {call}); {_SEE}")
 
     def differing(self) -> RanksDisagreeError:
         """Return the error of ranks whose digests differ, with the first calls that do. All ranks call it."""
-        calls = [str(call) for channel in CHANNELS for call in self._latest[channel]]
-        lines = {rank: text.split("\n") for rank, text in self.meet("\n".join(calls)).items()}
-        rows = zip_longest(*lines.values(), fillvalue="no further call")
-        first = next((row for row in rows if len(set(row)) > 1), ("a call that is no longer known",))
-        return _disagreement(dict(zip(lines, first, strict=False)))
+        texts = self.meet(json.dumps(self._remembered()))
+        calls = {rank: json.loads(text) for rank, text in texts.items()}
+        return _first_difference(calls) or _disagreement(
+            dict.fromkeys(texts, "a call that is no longer known")
+        )
 
     def meet(self, text: str) -> dict[int, str]:
         """Return every rank's text. All ranks call it after one of them has reported a disagreement."""
@@ -239,59 +351,41 @@ def _leave_all() -> None:
         agreement.leave("its process has ended" if error is None else f"{type(error).__name__}: {error}")
 
 
-@dataclass(slots=True)
-class Attended:
-    """A collective's work; while this rank waits for it, `look` can report which call it waits for."""
-
-    work: Work
-    call: Call
-    agreement: Agreement
-
-    def wait(self) -> None:
-        """Return when its result may be read."""
-        self.agreement.check_going_on()
-        self.agreement.waiting = self.call, time.monotonic()
-        try:
-            self.work.wait()
-        except OtherCallError as error:
-            raise self.agreement.failed(self.call, error) from error
-        finally:
-            self.agreement.waiting = None
-
-    def is_completed(self) -> bool:
-        return self.work.is_completed()
-
-
-class Watch:
-    """A thread that calls `look` while this rank waits, until `close` or until the agreement is freed."""
-
-    def __init__(self, agreement: Agreement) -> None:
-        self._stop = Event()
-        arguments = weakref.ref(agreement), self._stop
-        Thread(target=_watch, args=arguments, name="zbench agreement", daemon=True).start()
-
-    def close(self) -> None:
-        """Let the thread end."""
-        self._stop.set()
-
-    __del__ = close
-
-
-def _watch(reference: "weakref.ref[Agreement]", stop: Event) -> None:
-    while not stop.wait(PATIENCE / 5):
-        agreement = reference()
-        if agreement is None or agreement.look(PATIENCE):
-            return
-        del agreement
-
-
 def _is_blocked(post: Sequence[Any], posts: Sequence[Sequence[Any]]) -> bool:
-    """Whether some rank has not made the call that the rank of `post` waits for, or made another instead."""
-    channel, number, code, *_ = post
-    return any(
-        counts[channel] < number or dict(codes[channel]).get(number, code) != code
-        for *_, counts, codes in posts
+    """Whether some rank has not made a call that the rank of `post` waits for, or made another instead."""
+    awaited, _, own = post
+    for channel, last in awaited.items():
+        expected = {number: code for number, code in own[channel] if number <= last}
+        for _, counts, codes in posts:
+            made = dict(codes[channel])
+            if counts[channel] < last or any(made.get(n, code) != code for n, code in expected.items()):
+                return True
+    return False
+
+
+def _other_than(error: Exception, call: Call) -> Exception:
+    """Return the error of a call that failed, in words where it has none."""
+    if not isinstance(error, OtherCallError):
+        return error
+    return RanksDisagreeError(
+        f"ranks wait for one another, for a reason that none has told (this rank {call})"
     )
+
+
+def _difference(ends: Mapping[int, Sequence[Any]]) -> RanksDisagreeError | None:
+    """Return the error of ranks that waited for unlike calls, or had made unlike ones before."""
+    waits = {rank: call for rank, (call, _) in ends.items()}
+    if len(set(waits.values())) > 1:
+        return _disagreement(waits)
+    return _first_difference({rank: calls for rank, (_, calls) in ends.items()})
+
+
+def _first_difference(calls: Mapping[int, Sequence[Sequence[str]]]) -> RanksDisagreeError | None:
+    for of_ranks in zip(*calls.values(), strict=True):  # one channel after the other
+        for row in zip_longest(*of_ranks, fillvalue="no further call"):
+            if len(set(row)) > 1:
+                return _disagreement(dict(zip(calls, row, strict=True)))
+    return None
 
 
 def _disagreement(texts: Mapping[int, str]) -> RanksDisagreeError:

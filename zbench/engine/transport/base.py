@@ -11,8 +11,9 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Tag, Work
-from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Call
 from zbench.engine.transport.buffers import ScratchPool, to_device
+from zbench.engine.transport.watching import Attended, Watch
 from zbench.engine.transport.works import WorkerThread
 
 

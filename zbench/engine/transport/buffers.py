@@ -1,5 +1,6 @@
 """Buffers of collectives: where they lie, and pools of those that are used again and again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -32,12 +33,21 @@ def share_storage(one: Tensor, other: Tensor) -> bool:
     return place(one)[0] == place(other)[0]
 
 
-def to_host(values: Tensor) -> Tensor:
-    """Return values in CPU memory; for those of a device, waits until it has them there."""
+def to_host(values: Tensor, attend: Callable[[], None] | None = None) -> Tensor:
+    """Return values in CPU memory; for those of a device, waits until it has them there.
+
+    attend: waits for the current stream (`Agreement.attend`), where the values come from other ranks.
+    """
     if values.device.type != "cuda":
+        if attend is not None:
+            attend()
         return values.cpu()
-    there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
-    torch.cuda.current_stream(values.device).synchronize()
+    with torch.cuda.device(values.device):  # pages are locked by the current one
+        there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        there.copy_(values, non_blocking=True)
+        if attend is not None:
+            attend()
+        torch.cuda.current_stream(values.device).synchronize()
     return there
 
 
@@ -91,3 +101,26 @@ class ScratchPool:
     def _occupied(self, buffer: Tensor) -> int:
         """Return the bytes that the allocator holds for a buffer."""
         return buffer.nbytes if self.memory is None else self.memory.occupied(buffer.nbytes)
+
+
+class CudaStreams:
+    """What `Agreement` asks of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def enter(self) -> None:
+        torch.cuda.set_device(self._device)
+
+    def stream(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self._device)
+
+    def place(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        place = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        place.record(stream)
+        return place
+
+
+def streams_of(device: torch.device) -> CudaStreams | None:
+    """Return what is to be known of a device's streams; None for one whose collectives the host waits for."""
+    return CudaStreams(device) if device.type == "cuda" else None

@@ -60,9 +60,16 @@ def choose_collectives(
 
 
 def grouped(
-    group: dist.ProcessGroup, device: torch.device, shard_group_size: int | None, make: Group
+    group: dist.ProcessGroup,
+    device: torch.device,
+    shard_group_size: int | None,
+    make: Group,
+    make_gathers: Callable[[dist.ProcessGroup, torch.device], GroupCollectives] | None = None,
 ) -> SingleProcessCollectives | GroupCollectives | HybridCollectives:
-    """Return the collectives that `make` makes of `group`, in shard groups where their size is given."""
+    """Return the collectives that `make` makes of `group`, in shard groups where their size is given.
+
+    make_gathers: makes those of a shard group, which reduces nothing.
+    """
     world_size = dist.get_world_size(group)
     size = world_size if shard_group_size is None else shard_group_size
     check_shard_group_size(size, world_size)

@@ -35,6 +35,9 @@ class HybridCollectives:
         self.shard, self.shards = group.rank, group.world_size
         self.agreement = world.agreement
         self._world, self._group, self._across = world, group, across
+        parts = [part for part in (world, group, across) if isinstance(part, GroupCollectives)]
+        for part in parts:  # where one of them cannot go on, the others cannot either
+            part.agreement.joined += [other.agreement for other in parts if other is not part]
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self.agreement.note(REDUCTIONS, tag, send.nbytes)

@@ -8,10 +8,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
-from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Attended, Call
+from zbench.engine.transport import buffers
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Call
 from zbench.engine.transport.base import GroupCollectives, launched
 from zbench.engine.transport.buffers import to_device
+from zbench.engine.transport.neighbours import Neighbour
 from zbench.engine.transport.sums import sum_in_rank_order
+from zbench.engine.transport.watching import Attended
 from zbench.engine.transport.works import OnStream, Then
 from zbench.errors import UsageError
 
@@ -35,9 +38,36 @@ class ProcessGroupCollectives(GroupCollectives):
         super().__init__(group, device)
         self._gathers, self.in_rank_order = gathers or group, in_rank_order
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self.agreement.device = buffers.streams_of(device)
+        if self.agreement.device is not None:
+            self.agreement.neighbour = Neighbour(self.rank, self.world_size, self.store)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Use every communicator once, in every way, and wait for it. NCCL makes one, and its connections, at
+        their first use: a backward would wait there for ranks that wait for its gather.
+        """
+        own = torch.zeros(self.world_size, device=self.device)
+        if self.in_rank_order:
+            dist.all_to_all_single(torch.empty_like(own), own, group=self.group)
+        else:
+            dist.reduce_scatter_tensor(torch.empty_like(own[:1]), own, group=self.group)
+        for group in (self.group, self._gathers):
+            gathered = torch.empty(self.world_size, device=self.device)
+            dist.all_gather_into_tensor(gathered, own[:1], group=group)
+            dist.all_reduce(own, group=group)
+            dist.broadcast(own, group_src=0, group=group)
+        self.agreement.attend()
+
+    def end(self) -> None:
+        """Abort the communicators: what waits for them on the device goes on, with values of no meaning."""
+        for group in {self.group, self._gathers} if self.agreement.device is not None else ():
+            group._get_backend(self.device).abort()
 
     def close(self) -> None:
         super().close()
+        if self.agreement.neighbour is not None:
+            self.agreement.neighbour.close()
         if self._gathers is not self.group:
             dist.destroy_process_group(self._gathers)
             self._gathers = self.group
@@ -82,11 +112,11 @@ class ProcessGroupCollectives(GroupCollectives):
         return launched(dist.all_gather_into_tensor(flat, part, group=self._gathers, async_op=True))
 
 
-def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup | None:
-    """Return another group of the same ranks; every one of them calls this. On CUDA it is a communicator of
-    its own: what one communicator is given runs in order, and a weight would wait behind all reductions.
+def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup:
+    """Return another group of the same ranks; every one of them calls this. It is a communicator of its own:
+    what one communicator is given runs in order, and a weight would wait behind all reductions.
     """
-    return subgroup(group, dist.get_world_size(group), device) if device.type == "cuda" else None
+    return subgroup(group, dist.get_world_size(group), device)
 
 
 def subgroup(
@@ -122,10 +152,12 @@ def subgroup(
 
 def _check_names_agree(group: dist.ProcessGroup) -> None:
     """torch names a group of some ranks by how many groups its maker belongs to: ranks that differ in it
-    would wait for one another for ever.
+    would wait for one another for ever. They compare by the store: NCCL sends no objects.
     """
-    counts = [0] * dist.get_world_size(group)
-    dist.all_gather_object(counts, len(dist.distributed_c10d._world.pg_names), group=group)
+    rank, store = dist.get_rank(group), group.get_group_store()
+    topic = f"zbench/groups/{store.add(f'zbench/groups/{rank}', 1)}"
+    store.set(f"{topic}/{rank}", str(len(dist.distributed_c10d._world.pg_names)))
+    counts = [int(store.get(f"{topic}/{other}")) for other in range(dist.get_world_size(group))]
     if len(set(counts)) > 1:
         raise UsageError(
             f"the ranks of this process group belong to {counts} process groups, and torch can make another"

@@ -1,0 +1,78 @@
+"""Training by NCCL's rules leaves the bits of plain PyTorch, and breaks none of them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.engine import lattice
+from tests.engine.far_memory.lattice import ROWS, drawn
+from tests.engine.nccl.cases import Case
+from tests.engine.ranks import RankError, RankPool
+
+EAGER = [row for row in ROWS if "compile" not in row]
+WORLDS = (2, 3, 4)
+CASES = "tests.engine.nccl.cases:"
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    """Ranks that are a whole world, so that all make the same groups."""
+    ranks = RankPool(request.param)
+    yield ranks
+    ranks.close()
+
+
+def check(ranks: RankPool, cases: Sequence[Case]) -> None:
+    for of_rank in ranks.run(ranks.size, CASES + "run", cases):
+        for case, (trajectory, faults) in zip(cases, of_rank, strict=True):
+            assert not faults, f"{faults[:3]} at {case}"
+            options = repr(lattice.reference_options(case.spec))
+            how = (options, case.change, case.steps)
+            expected = lattice.reference(case.model, ranks.size, case.backwards, *how)
+            lattice.compare(case.spec, trajectory, expected, f"{case}")
+
+
+def case_of(seed: int) -> Case:
+    """Return a drawn case of far memory; what resumes and how collectives go is its own."""
+    far = drawn(seed)
+    return Case(far.spec, seed, far.model, far.steps, far.backwards, far.change, far.disturb)
+
+
+def test_every_row_keeps_its_bits_and_the_rules(world: RankPool) -> None:
+    rows = EAGER[world.size % 2 :: 2]
+    check(world, [Case(row, seed) for seed, row in enumerate(rows)])
+
+
+def test_shard_groups_keep_their_bits_and_the_rules(world: RankPool) -> None:
+    sizes = [size for size in (1, 2) if world.size % size == 0]
+    rows: list[dict[str, Any]] = [{"zero_stage": 3, "shard_group_size": size} for size in sizes]
+    check(world, [Case(row | {"param_persistence_threshold": 0}) for row in rows])
+
+
+DISTURBED = ("backward", "interrupt", "evaluate", "read", "write", "discard,backward")
+
+
+def test_what_goes_wrong_beside_a_step_leaves_no_trace(world: RankPool) -> None:
+    spec = EAGER[6] | {"gradient_accumulation_steps": 2}
+    chosen = DISTURBED[world.size % 3 :: 3]
+    check(world, [Case(spec, backwards=2, disturb=disturb) for disturb in chosen])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("begin", range(0, 200, 20))
+def test_drawn_cases(world: RankPool, begin: int) -> None:
+    for seed in range(begin, begin + 20):
+        if "compile" not in (case := case_of(seed)).spec:
+            check(world, [case])
+
+
+def test_the_group_itself_shows_what_breaks_a_rule(world: RankPool) -> None:
+    for faults in world.run(world.size, CASES + "broken_rules"):
+        assert any("connections are made after" in text for text in faults), faults
+        assert any("a tensor in host memory" in text for text in faults), faults
+        assert "an unwaited result is NaN" in faults
+        assert "NCCL sends no objects" in faults
+    with pytest.raises(RankError, match="other sizes"):
+        world.run(world.size, CASES + "other_sizes")
