@@ -84,8 +84,12 @@ class _Judge:
         self._names, self._adams, (self._alone, self._whole) = names, adams, limits
         self._own, self._own_all = torch.zeros(len(names)).double(), 0.0
 
-    def faulty(self, shares: _Shares, active: Tensor) -> tuple[float, str, int] | None:
-        """Return by which share a step is off, where, and for how many parameters; None for a right one."""
+    def faulty(self, shares: _Shares, active: Tensor, growth: float) -> tuple[float, str] | None:
+        """Return by which share a step is off, and where; None for a right one.
+
+        growth: how much further from the reference's the weights were before the step than the reference's
+        from the float64 run's. What the same step makes of another distance grows with it.
+        """
         usable = active & shares.more.isfinite() & (shares.own_rest < NEAR)
         usable &= shares.own.isfinite()
         if not bool(usable.any()):
@@ -97,21 +101,27 @@ class _Judge:
         scattered = _SUMS**0.5 * statistics.median(
             shares.error[usable & shares.error.isfinite()].tolist() or [0.0]
         )
-        limit = self._whole + ALL_CERTAIN * error + OWN_ERRORS * self._own_all + rounding
+        limit = self._whole + ALL_CERTAIN * error + OWN_ERRORS * growth * self._own_all + rounding
         limit += COHERENT_UP_TO * scattered
         common = min(max(mean, -limit), limit)
         off = (shares.more - common).abs()
-        limits = self._alone + ALONE_CERTAIN * shares.error + OWN_ERRORS * self._own + shares.rounding + limit
+        limits = (
+            self._alone
+            + ALONE_CERTAIN * shares.error
+            + OWN_ERRORS * growth * self._own
+            + shares.rounding
+            + limit
+        )
         bad = usable & (off > limits)
         if not bool(bad.any()):
-            return (mean, "all parameters", int(usable.sum())) if abs(mean) > limit else None
+            return (mean, "all parameters") if abs(mean) > limit else None
         size = mean if abs(mean) > limit else statistics.median(shares.more[bad].tolist())
         other = (shares.more - size).abs() > limits + NEAR * abs(size)
         faulty = {(self._names[at], 0) for at in bad.nonzero().flatten().tolist()}
         sound = {(self._names[at], 0) for at in (usable & ~bad & other).nonzero().flatten().tolist()}
         if sound:
             size = statistics.median(shares.more[bad].tolist())
-        return size, where_of(faulty, sound, self._adams), len(faulty)
+        return size, where_of(faulty, sound, self._adams)
 
 
 def _chosen(shares: _Shares, usable: Tensor) -> _Shares:
@@ -142,12 +152,12 @@ def judge_steps(
         gradients = [
             (new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) for old, new in zip(before, after, strict=True)
         ]
-        active = reference.active[step]
-        update = of_update.faulty(_Shares.of(updates, before[1][:, 0]), active)
+        active, growth = reference.active[step], _growth(before)
+        update = of_update.faulty(_Shares.of(updates, before[1][:, 0]), active, growth)
         if update is not None and abs(abs(update[0]) - 1) < NEAR:
             what = "is lost" if update[0] < 0 else "is done twice"
             return [Finding(1.0, f"the update of step {step + 1} {what}{_of(update[1])}")]
-        gradient = of_gradient.faulty(_Shares.of(gradients), active)
+        gradient = of_gradient.faulty(_Shares.of(gradients), active, growth)
         if gradient is not None:
             words = factor_in_words(1 + gradient[0], gradient[1], *reference.plain.losses.shape[1:])
             return [Finding(abs(gradient[0]), f"{words} in step {step + 1}")]
@@ -156,6 +166,15 @@ def judge_steps(
             size = percent(update[0])
             return [Finding(abs(update[0]), f"updates {size} too {way} ({update[1]}) in step {step + 1}")]
     return []
+
+
+def _growth(before: Sequence[Tensor]) -> float:
+    """Return the distance of the weights from the reference's over that of the reference's from the true
+    ones.
+    """
+    trial, plain, true = (sketches[:, 0] for sketches in before)
+    own = float((plain - true).norm())
+    return max(1.0, float((trial - plain).norm()) / own) if own > 0 else 1.0
 
 
 def _of(where: str) -> str:
@@ -169,7 +188,10 @@ def judge_losses(observed: Trajectory, reference: Reference, dtype: str) -> list
         return []
     apart, own, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
     most = torch.from_numpy(np.maximum.accumulate(own.numpy()))
-    bad = apart > LOSSES_UP_TO * most + (4 * _UNITS[dtype] + LEAST_SHARE) * size
+    runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
+    looked = all(len(run) > len(apart) for run in runs)
+    growth = [_growth([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
+    bad = apart > LOSSES_UP_TO * most * torch.tensor(growth) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
     if not bool(bad.any()):
         return []
     step = int(bad.nonzero()[0])
