@@ -154,7 +154,11 @@ def _weigh(
     verdict, worst = name_of(ratio), _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
     share = math.sqrt(math.fsum(squares)) / travelled
-    if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
+    near = (
+        difference.distance <= 2 * travelled
+    )  # two runs that chaos took apart are 1.4 ways from one another
+    undecided = verdict == "equivalent" or (verdict == "drifted" and near)
+    if undecided and share * EQUIVALENT_UP_TO >= 1:
         warning = (
             f"the reference itself ended {share:.0%} of the way that it travelled away from its float64 run,"
             " so even another training would seem equivalent: train fewer steps, or in float32"
