@@ -140,6 +140,20 @@ void update_block(const DeviceTask* rows, int count, unsigned long long* nonfini
   if (found && nonfinite) atomicAdd(nonfinite, static_cast<unsigned long long>(found));
 }
 
+// Four elements of ((part 0 + part 1) + part 2) + ..., added in float32; parts [count][numel] follow one another, and
+// numel is a multiple of 4. One pass over memory, whatever the number of parts is.
+template <Dtype dtype>
+void sum_four(float* out, const void* parts, int count, std::int64_t numel) {
+  const std::int64_t i = 4 * (static_cast<std::int64_t>(blockIdx.x) * device_block_threads + threadIdx.x);
+  if (i >= numel) return;
+  Four total = load_four<dtype>(parts, i);
+  for (int part = 1; part < count; part++) {
+    const Four next = load_four<dtype>(parts, part * numel + i);
+    for (int k = 0; k < 4; k++) total.x[k] += next.x[k];
+  }
+  store_four<Dtype::float32>(out, i, total);
+}
+
 // The sum of squares of the chunk at `begin`: eight neighbouring threads of a warp have one lane of the definition each.
 template <Dtype dtype>
 double chunk_sum(const DeviceNormTask& task, std::int64_t begin) {

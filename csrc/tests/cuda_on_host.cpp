@@ -64,6 +64,21 @@ struct Update {
   }
 };
 
+struct SumParts {
+  float* out;
+  const void* parts;
+  int count;
+  std::int64_t numel;
+  unsigned blocks;
+
+  template <Dtype grad>
+  void sum_parts() const {
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+      for (threadIdx.x = 0; threadIdx.x < device_block_threads; threadIdx.x++)
+        sum_four<grad>(out, parts, count, numel);
+  }
+};
+
 struct SquareSums {
   const DeviceNormTask* rows;
   int count;
@@ -95,6 +110,12 @@ extern "C" void zbench_host_update(const void* rows, int count, std::int64_t blo
   const Update run{static_cast<const DeviceTask*>(rows), count, static_cast<unsigned>(blocks),
                    static_cast<unsigned long long*>(nonfinite)};
   dispatch_update(run, static_cast<Dtype>(grad), static_cast<Dtype>(moment), static_cast<Dtype>(out));
+}
+
+extern "C" void zbench_host_sum_parts(void* out, const void* parts, int count, std::int64_t numel, std::int64_t blocks,
+                                      int dtype) {
+  const SumParts run{static_cast<float*>(out), parts, count, numel, static_cast<unsigned>(blocks)};
+  dispatch_sum_parts(run, static_cast<Dtype>(dtype));
 }
 
 extern "C" void zbench_host_square_sums(const void* rows, int count, std::int64_t blocks, int dtype, void* sums) {

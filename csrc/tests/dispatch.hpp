@@ -1,5 +1,5 @@
 // From dtypes known at run time to a kernel compiled for them, where a test runs kernels on the host. `run` has a member
-// template `update<grad, moment, out>()`, or `square_sums<grad>()`.
+// template `update<grad, moment, out>()`, `square_sums<grad>()` or `sum_parts<grad>()`.
 #pragma once
 #include "adam/types.hpp"
 
@@ -28,6 +28,15 @@ void dispatch_update(const Run& run, Dtype grad, Dtype moment, Dtype out) {
     case Dtype::bfloat16: return with_moment<Dtype::bfloat16>(run, moment, out);
     case Dtype::float16: return with_moment<Dtype::float16>(run, moment, out);
     default: with_moment<Dtype::float32>(run, moment, out);
+  }
+}
+
+template <class Run>
+void dispatch_sum_parts(const Run& run, Dtype grad) {
+  switch (grad) {
+    case Dtype::bfloat16: return run.template sum_parts<Dtype::bfloat16>();
+    case Dtype::float16: return run.template sum_parts<Dtype::float16>();
+    default: run.template sum_parts<Dtype::float32>();
   }
 }
 

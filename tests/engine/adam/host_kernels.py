@@ -12,7 +12,8 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import AdamTask
-from zbench.engine.adam.native import build_plan, norm_rows
+from zbench.engine.adam.native import DTYPE_CODES, build_plan, norm_rows
+from zbench.engine.transport.sums import sum_blocks
 
 SOURCES = Path(__file__).resolve().parents[3] / "csrc"
 COMPILER = shutil.which("c++")
@@ -35,7 +36,15 @@ def library() -> ctypes.CDLL:
     number, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
     loaded.zbench_host_update.argtypes = [pointer, number, long, number, number, number, pointer]
     loaded.zbench_host_square_sums.argtypes = [pointer, number, long, number, pointer]
+    loaded.zbench_host_sum_parts.argtypes = [pointer, pointer, number, long, long, number]
     return loaded
+
+
+def sum_parts(out: Tensor, parts: Tensor) -> None:
+    """Run the kernel of sums in rank order for parts [W, n]."""
+    numel, code = out.numel(), DTYPE_CODES[parts.dtype]
+    blocks = sum_blocks(numel)
+    library().zbench_host_sum_parts(out.data_ptr(), parts.data_ptr(), len(parts), numel, blocks, code)
 
 
 class HostKernels:

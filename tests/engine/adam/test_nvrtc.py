@@ -56,7 +56,8 @@ def test_no_header_of_the_host_is_needed() -> None:
 def test_every_unit_compiles_for_every_architecture(capability: tuple[int, int]) -> None:
     chosen = UPDATES if capability == (9, 0) else UPDATES[:1]
     units = [("update", macros) for macros in chosen]
-    units += [("square_sums", {"ZBENCH_GRAD": grad}) for grad in (1, 2, 3)] + [("yardstick", {})]
+    units += [(unit, {"ZBENCH_GRAD": k}) for unit in ("square_sums", "sum_parts") for k in (1, 2, 3)]
+    units.append(("yardstick", {}))
     for unit, macros in units:
         assert compiled(unit, macros, capability)[:4] == ELF, (unit, macros)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.engine.adam import host_kernels
 from tests.engine.adam.cases import FLOATS
 from zbench.engine.transport.sums import accumulate, add_in_rank_order, sum_in_rank_order
 
@@ -39,3 +40,17 @@ def test_shifted_overlap_is_refused_and_exact_overlap_is_not() -> None:
         sum_in_rank_order(memory[:90], [memory[10:]])
     sum_in_rank_order(memory, [memory, memory])
     assert torch.equal(memory, torch.full((100,), 2.0))
+
+
+@pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("world", [1, 2, 3, 8, 33])
+@pytest.mark.parametrize("numel", [4, 1024, 5 * 1024 + 256])
+def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(numel + world)
+    parts = torch.randn(world, numel, generator=generator).to(dtype)
+    expected, out = torch.empty(numel), torch.full((numel + 4,), 7.0)
+    add_in_rank_order(expected, list(parts))
+    host_kernels.sum_parts(out[:numel], parts)
+    assert torch.equal(out[:numel], expected)
+    assert out[numel:].tolist() == [7.0] * 4, "nothing is written beyond the sums"

@@ -1,8 +1,9 @@
 """Sums of gradients, in rank order and in order of micro-batches: always added in float32, on any device.
 
-On the CPU each sum is one pass of native code over memory; on a device, torch's own additions.
+Each sum is one pass over memory, by native code on the CPU and by a kernel on CUDA, else torch's additions.
 """
 
+import ctypes
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam.contract import GRAD_DTYPES, check_flat
+from zbench.engine.adam.cuda import cuda_unavailable_reason
+from zbench.engine.adam.device_kernels import launch
 from zbench.engine.adam.native import DTYPE_CODES, call_native
 
 
@@ -21,13 +24,40 @@ def sum_in_rank_order(out: Tensor, parts: Sequence[Tensor]) -> None:
     ValueError names a wrong argument.
     """
     if out.device.type != "cpu":
-        add_in_rank_order(out, parts)
+        if _follow_one_another(out, parts) and cuda_unavailable_reason() is None:
+            call_native(partial(_sum_on_device, out, parts), [out, *parts])
+        else:
+            add_in_rank_order(out, parts)
         return
     check_flat("out", out, out.numel(), (torch.float32,), "cpu")
     check_flat("parts[0]", parts[0], out.numel(), GRAD_DTYPES, "cpu")
     for index, part in enumerate(parts):
         check_flat(f"parts[{index}]", part, out.numel(), (parts[0].dtype,), "cpu")
     call_native(partial(sum_memory, out, parts), [out, *parts])
+
+
+def sum_blocks(numel: int) -> int:
+    """Return the blocks of the device's kernel for so many elements: each thread adds four."""
+    return -(-numel // (4 * _native.DEVICE_BLOCK_THREADS))
+
+
+def _follow_one_another(out: Tensor, parts: Sequence[Tensor]) -> bool:
+    """Whether the device's kernel can read the parts: one behind the other, four elements at a time."""
+    first, size = parts[0].data_ptr(), parts[0].nbytes
+    there = all(part.data_ptr() == first + k * size for k, part in enumerate(parts))
+    return there and out.numel() % 4 == 0 and out.data_ptr() % 16 == 0 and first % 16 == 0
+
+
+def _sum_on_device(out: Tensor, parts: Sequence[Tensor]) -> None:
+    """Add in one pass, on the current stream."""
+    arguments = (
+        ctypes.c_void_p(out.data_ptr()),
+        ctypes.c_void_p(parts[0].data_ptr()),
+        ctypes.c_int(len(parts)),
+        ctypes.c_int64(out.numel()),
+    )
+    code, threads = DTYPE_CODES[parts[0].dtype], _native.DEVICE_BLOCK_THREADS
+    launch("sum_parts", out.device, sum_blocks(out.numel()), threads, *arguments, ZBENCH_GRAD=code)
 
 
 def add_in_rank_order(out: Tensor, parts: Sequence[Tensor]) -> None:
