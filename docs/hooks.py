@@ -16,6 +16,7 @@ _NAV = {
         "own-model.md",
         "own-script.md",
         "other-files.md",
+        "python.md",
         "engines.md",
         "verdicts.md",
         "regressions.md",

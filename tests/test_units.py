@@ -24,7 +24,8 @@ def test_counts_read_as_people_write_them(text: object, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("2Gi", 2 << 30), ("512MiB", 512 << 20), ("1.5G", 1_500_000_000)]
+    ("text", "count"),
+    [("2Gi", 2 << 30), ("79.2Gi", 85_040_352_460), ("512MiB", 512 << 20), ("1.5G", 1_500_000_000)],
 )
 def test_bytes_take_binary_and_decimal_units(text: str, count: int) -> None:
     assert parse_bytes(text) == count

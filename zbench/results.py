@@ -7,7 +7,9 @@ zbench.compare("last~1", run).answers
 """
 
 import html
+import io
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +30,8 @@ from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, known_rate, summarize
 from zbench.report.exports import csv, frame, texts
-from zbench.report.table import in_order
+from zbench.report.screen import Screen
+from zbench.report.table import in_order, print_results
 from zbench.report.text import configuration_cells, configuration_columns
 from zbench.spec.load import recorded_objective, sweep_from_mapping
 
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+_WIDTH = 160  # columns of a printed table, where the terminal is not wider
+
+
+@dataclass(frozen=True, repr=False)
 class Results:
     """The results of a run.
 
@@ -70,6 +76,14 @@ class Results:
         """Return a data frame with the rows of `zbench show --format csv`, one for each configuration."""
         return frame.frame(frame.flat_rows(self.trials, self.ranking))
 
+    def __repr__(self) -> str:
+        """Return the table of `zbench show`."""
+        out = io.StringIO()
+        width = shutil.get_terminal_size((_WIDTH, 0)).columns
+        screen = Screen(file=out, width=max(width, _WIDTH), no_color=True)
+        print_results(screen, self.records, recorded_objective(self.path / SPEC), self.path, self.ranking)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
     def _repr_html_(self) -> str:
         rate = known_rate(self.trials)
         rows = [
@@ -79,7 +93,7 @@ class Results:
         return _table(str(self.path), ["", *configuration_columns(rate)], rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Compared:
     """The comparison of two runs."""
 
@@ -103,6 +117,10 @@ class Compared:
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a data frame with the rows of `zbench compare --format csv`, one for each configuration."""
         return frame.frame(list(map(csv.flat, self.trials)))
+
+    def __repr__(self) -> str:
+        """Return the summary of `zbench compare`."""
+        return "\n".join(texts.summary(self.comparison))
 
     def _repr_html_(self) -> str:
         rate = self.comparison.rate

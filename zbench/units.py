@@ -34,8 +34,10 @@ def parse_count(value: object) -> int:
 
 
 def parse_bytes(value: object) -> int:
-    """Return bytes from `2Gi`, `512MiB`, `1.5GB` or a plain number; ValueError for anything else."""
-    return _whole(_scaled(value, _BINARY | _DECIMAL, "2Gi or 512Mi"), value, "bytes")
+    """Return bytes, rounded down, from `79.2Gi`, `1.5GB` or a plain number; ValueError for anything else."""
+    size = _scaled(value, _BINARY | _DECIMAL, "2Gi or 512Mi")
+    has_unit = isinstance(value, str) and math.isfinite(size) and value.strip()[-1:].isalpha()
+    return _whole(math.floor(size) if has_unit else size, value, "bytes")
 
 
 def parse_rate(value: object) -> float:

@@ -66,3 +66,12 @@ def test_what_a_run_ends_with_is_raised(zbench):
         face.sweep({**SWEEP, "search": {"method": "tpe"}})
     with pytest.raises(UsageError, match="no run 'last'"):
         face.load()
+
+
+def test_a_printed_run_is_its_table(zbench, tmp_path) -> None:
+    run = face.sweep(SWEEP, set={"run.repeats": 1}, quiet=True)
+    text = str(run)
+    assert text == repr(run)
+    assert len(text) < 5000
+    assert "zero stage" in text or "zero_stage" in text
+    assert all(trial.trial_id[:4] in text for trial in run.trials)

@@ -58,7 +58,7 @@ LIMIT = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes"
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("width", [60, 160])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 160])
 def test_the_table_of_a_run(width: int, terminal: bool) -> None:
     text = shown(lambda screen: print_results(screen, RUN, LIMIT), width=width, terminal=terminal)
     check(f"table-{width}-{'terminal' if terminal else 'pipe'}.txt", text)

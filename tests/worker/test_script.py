@@ -25,6 +25,7 @@ from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
+from zbench.worker import script
 from zbench.worker.script import NUDGING, run_base, run_once
 from zbench.worker.step_times import ConsoleTimes
 
@@ -156,6 +157,27 @@ def test_failures_are_named_and_nothing_is_left_running(
     assert message in record.error.message
     assert len(children_of(tmp_path)) == (do == "hang")
     assert all(map(gone, children_of(tmp_path))), "even in a session of its own"
+
+
+TORCHRUN = """
+[rank0]: Traceback (most recent call last):
+[rank0]: ValueError: hidden size 64 is not divisible by heads 7
+E0102 10:00:00.000 11 torch/distributed/elastic/api.py:1000] failed (exitcode: 1) local_rank: 0
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+boom.py FAILED
+------------------------------------------------------------
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+def test_the_cause_of_a_failure_under_torchrun_is_named_and_not_a_rule() -> None:
+    message = str(script._failure(1, TORCHRUN.splitlines()))
+    assert (
+        message == "the command ended with status 1: ValueError: hidden size 64 is not divisible by heads 7"
+    )
+    assert str(script._failure(1, ["it stopped", "=" * 60])).endswith("it stopped")
 
 
 def children_of(place: Path) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from zbench.cli import console
-from zbench.estimate.result import Estimate, StepLaunches
+from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
 from zbench.estimate.row import EstimateRow
 from zbench.report.screen import Column, print_table
@@ -13,14 +13,26 @@ from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
 
 _LONGEST = 8  # allocations that are named
+_DROPPED_FIRST = ("other", "activations", "state", "received", "sent")
 
 
 def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:
     """Print every configuration, and the invalid ones with the reason."""
     table = [row.cells() for row in rows]
-    keys = list(dict.fromkeys(key for cells in table for key in cells))
-    columns = [Column(key, "left") for key in keys]
-    print_table(console.rich_console(), columns, [[Text(c.get(key, "-")) for key in keys] for c in table])
+    axes = [key for row in rows for key in row.trial.axes]
+    keys = list(dict.fromkeys([*axes, *(key for cells in table for key in cells)]))
+    columns = [Column(key, "left", folds=True) for key in keys]
+    figures = [[Text(cells.get(key, "-")) for key in keys] for cells in table]
+    print_table(
+        console.rich_console(),
+        columns,
+        figures,
+        dropped_first=_DROPPED_FIRST,
+        kept=["trial", *axes, "device", "verdict"],
+    )
+    for row in rows:
+        if isinstance(row.outcome, NotSimulated):
+            console.result(f"{row.trial.trial_id}  not simulated: {row.outcome.reason}")
     for bad in invalid:
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:

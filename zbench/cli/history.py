@@ -61,7 +61,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str]) -> None:
-    columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
+    columns = [Column(name, "left", folds=True) for name in _HEADINGS]
     rows = []
     sweeps, branches = {one.sweep for one in every_series}, {one.branch for one in every_series}
     names = [
@@ -73,7 +73,7 @@ def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str])
         ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
         rows.append([name, str(len(one.visits)), sparkline(one.values), *ends])
     screen = console.rich_console()
-    print_table(screen, columns, [list(map(Text, row)) for row in rows])
+    print_table(screen, columns, [list(map(Text, row)) for row in rows], dropped_first=("history",))
     for one, name in zip(every_series, names, strict=True):
         for change in one.changes:
             where = "..".join(

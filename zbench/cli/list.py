@@ -25,7 +25,7 @@ _COLUMNS = (
     Column("incorrect"),
     Column("throughput"),
     Column("best trial", "left"),
-    Column("configuration", "left"),
+    Column("configuration", "left", folds=True),
 )
 _DROPPED_FIRST = ("configuration", "started", "incorrect", "failed")
 
@@ -78,7 +78,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     screen = console.rich_console()
     readable = [list(map(plain, _cells(row))) for row in rows if not row["problem"]]
     if readable:
-        print_table(screen, _COLUMNS, readable, dropped_first=_DROPPED_FIRST, remedy="use --json")
+        print_table(screen, _COLUMNS, readable, dropped_first=_DROPPED_FIRST)
     for row in rows:
         if row["problem"]:
             text = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")

@@ -114,7 +114,7 @@ def print_relative(screen: Screen, relative: Relative) -> None:
         screen.print(Text(table.heading, "bold"))
         columns = [Column(name, "left" if name in _WORDS else "right") for name in table.columns]
         rows = [(*map(Text, cells), word(verdict)) for *cells, verdict in table.cells]
-        print_table(screen, columns, rows, dropped_first=_DROPPED_FIRST, remedy="use --json")
+        print_table(screen, columns, rows, dropped_first=_DROPPED_FIRST, kept=("verdict",))
         screen.print(f"{table.summary}\n", soft_wrap=True)
     screen.print(lonely_line(relative), soft_wrap=True, end="")
 

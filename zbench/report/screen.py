@@ -58,16 +58,17 @@ def word(verdict_or_outcome: str) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The heading of a column, the side to which its cells are aligned, and whether they may wrap."""
+    """The heading of a column, and the side to which its cells are aligned.
+
+    folds: long cells may be folded before a part such as `-> 2.1 s`, `[-1 %, +2 %]` or the next key.
+    """
 
     name: str
     justify: Literal["left", "right"] = "right"
-    wraps: bool = False
+    folds: bool = False
 
-    def width(self, cells: Iterable[Text]) -> int:
-        """Return how wide the column is at least."""
-        separator = None if self.wraps else "\n"
-        return max(cell_len(part) for cell in cells for part in cell.plain.split(separator))
+
+_FOLD = re.compile(r"(?<=,) (?=\w+ \S)|(?<=->) | (?=[\[(])|(?<=[:;]) |(?<=fits) ")
 
 
 def print_table(
@@ -77,41 +78,78 @@ def print_table(
     *,
     styles: Sequence[str] = (),
     dropped_first: Sequence[str] = (),
-    remedy: str = "",
+    kept: Sequence[str] = (),
+    remedy: str = "use --json",
 ) -> None:
-    """Print a table that loses no figure silently; a pipe or file gets every column.
+    """Print a table that loses no figure silently and breaks no value; a pipe or file gets every column.
 
-    On a terminal that is too narrow, columns of `dropped_first` are left out in that order until the table
-    fits; a line below names them with the `remedy`. If the other columns do not fit either, each row is a
-    paragraph of names and values. styles: of whole rows.
+    On a terminal that is too narrow, cells are folded, and then columns left out until the table fits: those
+    of `dropped_first` in that order, then from the right all but the first and those of `kept`. A line below
+    names them with the `remedy`. If nothing fits, each row is a paragraph of names and values. styles: of
+    whole rows.
     """
-    headings = [re.sub("[ _.]", "\n", c.name) if screen.is_terminal else c.name for c in columns]
-    cells = [[Text(heading), *(row[i] for row in rows)] for i, heading in enumerate(headings)]
-    widths = [column.width(of_column) for column, of_column in zip(columns, cells, strict=True)]
     names = [column.name for column in columns]
-    optional = [name for name in dropped_first if name in names] if screen.is_terminal else []
-    for count in range(len(optional) + 1):
-        shown = [i for i, name in enumerate(names) if name not in optional[:count]]
-        free = screen.width - sum(widths[i] for i in shown) - 2 * (len(shown) - 1)
-        if free >= 0:
-            break
-    else:
-        for row, style in zip(rows, styles or [""] * len(rows), strict=True):
-            labels = (Text(f"{name} ".lstrip(), "dim") for name in names)
-            pairs = [Text.assemble(label, cell) for label, cell in zip(labels, row, strict=True)]
-            screen.print(Text("  ").join(pairs), style=style)
+    headings = [Text(re.sub("[ _.]", "\n", name) if screen.is_terminal else name) for name in names]
+    cells = [[heading, *(row[i] for row in rows)] for i, heading in enumerate(headings)]
+    shown = list(range(len(columns)))
+    if screen.is_terminal and not _fits(screen, cells, shown):
+        for of_column, column in zip(cells, columns, strict=True):
+            of_column[1:] = [_folded(cell) if column.folds else cell for cell in of_column[1:]]
+        dropped = _to_drop(names, dropped_first, kept)
+        while dropped and not _fits(screen, cells, shown):
+            shown.remove(dropped.pop(0))
+    if not _fits(screen, cells, shown):
+        _print_paragraphs(screen, names, rows, styles)
         return
     box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
     bold = "bold" if screen.is_terminal else ""
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
+    height = max(headings[i].plain.count("\n") for i in shown)
     for i in shown:
-        side, whole = columns[i].justify, not columns[i].wraps
-        more = min(free, Column("").width(cells[i]) - widths[i])  # rich's own shares may not fit
-        widths[i], free = widths[i] + more, free - more
-        table.add_column(headings[i], justify=side, vertical="bottom", no_wrap=whole, width=widths[i])
-    for number, row in enumerate(rows):
-        table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
+        above = "\n" * (
+            height - headings[i].plain.count("\n")
+        )  # the heading is at the bottom, cells at the top
+        table.add_column(
+            above + headings[i].plain,
+            justify=columns[i].justify,
+            no_wrap=True,
+            width=_width(cells[i]),
+        )
+    for number in range(len(rows)):
+        table.add_row(*(cells[i][1 + number] for i in shown), style=styles[number] if styles else "")
     screen.print(table)
-    if count:
-        left_out = ", ".join(optional[:count])
-        screen.print(Text(f"no room for {left_out}: widen the terminal, or {remedy}", "dim"))
+    left_out = [name for i, name in enumerate(names) if i not in shown]
+    if left_out:
+        line = Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim")
+        screen.print(line)
+
+
+def _print_paragraphs(
+    screen: Screen, names: Sequence[str], rows: Sequence[Sequence[Text]], styles: Sequence[str]
+) -> None:
+    """Print each row as names and values, where not even two columns fit or a pipe is narrow."""
+    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+        labels = (Text(f"{name} ".lstrip(), "dim") for name in names)
+        pairs = [Text.assemble(label, cell) for label, cell in zip(labels, row, strict=True)]
+        screen.print(Text("  ").join(pairs), style=style)
+
+
+def _to_drop(names: Sequence[str], dropped_first: Sequence[str], kept: Sequence[str]) -> list[int]:
+    """Return the columns in the order in which they are left out."""
+    first = next((i for i, name in enumerate(names) if name), 0)
+    early = [names.index(name) for name in dropped_first if name in names]
+    late = [i for i, name in reversed(list(enumerate(names))) if name and i != first and name not in kept]
+    return list(dict.fromkeys([*early, *late]))
+
+
+def _fits(screen: Screen, cells: Sequence[Sequence[Text]], shown: Sequence[int]) -> bool:
+    return sum(_width(cells[i]) + 2 for i in shown) - 2 <= screen.width
+
+
+def _width(cells: Iterable[Text]) -> int:
+    return max(cell_len(line) for cell in cells for line in cell.plain.split("\n"))
+
+
+def _folded(cell: Text) -> Text:
+    """Return a cell with a line for each of its parts."""
+    return Text(_FOLD.sub("\n", cell.plain), cell.style)

@@ -60,6 +60,7 @@ _FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
     Column("error ratio"): lambda s, _: error_text(s.number("error_ratio")),
 }
 _SHOWN_WHERE_USED = ("", "host mem", "of compute", "slower", "worse", "outside")
+_KEPT = ("verdict",)
 _DROPPED_FIRST = ("median step", "of compute", "host mem", "error ratio", "spread", "outcome")
 
 
@@ -84,7 +85,7 @@ def print_results(
     styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
-    print_table(screen, columns, rows, styles=styles, dropped_first=_DROPPED_FIRST, remedy=remedy)
+    print_table(screen, columns, rows, styles=styles, dropped_first=_DROPPED_FIRST, kept=_KEPT, remedy=remedy)
     for line in notes(summaries, objective, ranking, run_dir):
         screen.print(line, soft_wrap=not screen.is_terminal)
 

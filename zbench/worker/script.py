@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -208,12 +209,14 @@ def _start(
 
 
 def _failure(status: int, lines: list[str]) -> Exception:
-    lines = [line for line in lines if line]
+    lines = [re.sub(r"^\[rank\d+\]:\s*", "", line) for line in lines if line]  # torch's mark of a rank
     shortage = [line for line in lines if any(words in line.lower() for words in OUT_OF_MEMORY)]
     if shortage:
         return MemoryError(shortage[-1][:_LONGEST_LINE])
     errors = [line for line in lines if "Error: " in line or line.endswith("Error")]
-    last = (errors or lines or ["no output"])[-1]
+    causes = [line for line in errors if "ChildFailedError" not in line]  # torchrun's own, of the cause below
+    worded = [line for line in lines if any(letter.isalpha() for letter in line)]
+    last = (causes or errors or worded or ["no output"])[-1]
     return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
 
 

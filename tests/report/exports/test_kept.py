@@ -1,5 +1,6 @@
 """Every format of one comparison, whole: a change shows in tests/report/kept."""
 
+import functools
 import io
 import math
 
@@ -28,7 +29,10 @@ FORMATS = {
     "compare.csv": lambda: csv_format.render(comparison()),
     "compare.junit.xml": lambda: junit.render(comparison()),
     "compare.txt": as_table,
-    "compare-100-terminal.txt": lambda: as_table(100, terminal=True),
+    **{
+        f"compare-{width}-terminal.txt": functools.partial(as_table, width, terminal=True)
+        for width in (60, 80, 100, 120, 160)
+    },
     "summary.txt": lambda: "\n".join(texts.summary(comparison())),
 }
 

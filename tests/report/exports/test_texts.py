@@ -67,7 +67,7 @@ def test_an_interval_beyond_a_factor_of_10_is_told_in_words() -> None:
     assert decision is not None
     for bounds in ({"low": -9.0}, {"high": 2.4}):
         wide = replace(decision, **bounds)
-        assert texts.interval(wide).endswith("[within more than a factor of 10]")
+        assert texts.interval(wide).endswith("[over x10]")
         assert "(within more than a factor of 10)" in str(wide)
     assert "factor" not in texts.interval(replace(decision, low=-2.3, high=2.3))
 

@@ -10,6 +10,7 @@ from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.report.exports import texts
 from zbench.report.html.style import ANSWERS
 from zbench.report.screen import COLOURS, Column, Screen, plain, print_table
+from zbench.spec.metrics import RATES
 
 
 def print_comparison(comparison: Comparison, console: Screen) -> None:
@@ -17,8 +18,10 @@ def print_comparison(comparison: Comparison, console: Screen) -> None:
     rows = sorted(comparison.rows, key=lambda row: ROW_ORDER.index(row.answer))
     lines = [Text(reason, style=_style(answer)) for reason, answer in texts.grouped_reasons(rows)]
     console.print(plain(f"{comparison.base.name} -> {comparison.head.name}", "italic"), soft_wrap=True)
-    columns = [Column(heading, "left", wraps=True) for heading in texts.headings(comparison.rate)]
-    print_table(console, columns, [list(_cells(row, comparison.rate)) for row in rows])
+    columns = [Column(heading, "left", folds=True) for heading in texts.headings(comparison.rate)]
+    figures = [list(_cells(row, comparison.rate)) for row in rows]
+    dropped = ("trial", "traffic", RATES[comparison.rate], "peak memory", "verdict", "mean step")
+    print_table(console, columns, figures, dropped_first=dropped, kept=("answer", "change"))
     console.print(Group(*lines, *(Text(text) for text in texts.summary(comparison))))
 
 

@@ -51,7 +51,7 @@ def interval(decision: Decision) -> str:
     if not (isfinite(decision.low) and isfinite(decision.high)):
         return f"{percent(decision.change)} [unknown]"
     if decision.is_wide:
-        return f"{percent(decision.change)} [within more than a factor of 10]"
+        return f"{percent(decision.change)} [over x10]"
     low, high = (100 * expm1(bound) for bound in (decision.low, decision.high))
     return f"{percent(decision.change)} [{low:+.1f}, {high:+.1f}]"
 
