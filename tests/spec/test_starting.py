@@ -190,3 +190,12 @@ def test_what_does_not_map_is_told() -> None:
         ("rest", "report_to"),
         ("rest", "num_train_epochs"),
     ]
+
+
+@pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "bart", "is_encoder_decoder": True}])
+def test_an_encoder_decoder_model_is_refused_with_the_way(
+    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "mistake", lambda model, base_dir: None)
+    with pytest.raises(UsageError, match="needs inputs for both parts; write a module with the model"):
+        around(tmp_path, config)

@@ -1,6 +1,7 @@
 """The reference is plain PyTorch: held against a loop written out by hand, bit for bit."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,26 @@ def test_the_truth_is_the_same_training_in_float64() -> None:
         assert not torch.equal(exact, exact.float().double())
         torch.testing.assert_close(made.plain.parameters[name].double(), exact, rtol=1e-2, atol=1e-3)
     assert bool((made.travelled > 0).all())
+
+
+class SinglePrecision(nn.Linear):
+    """Stands for an operation without a float64 form, such as grouped matrix products."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self.weight.dtype == torch.float64:
+            raise RuntimeError("Expected a Float32 matrix, got Double\nand more")
+        return super().forward(tokens.to(self.weight.dtype)).square().mean()
+
+
+def test_where_only_the_float64_run_fails_the_reference_alone_judges() -> None:
+    of = task(MLP)
+    of = replace(of, workload=replace(of.workload, factory=lambda: SinglePrecision(32, 8)))
+    threads = torch.get_num_threads()
+    made = reference(of)
+    assert (made.truth, torch.get_num_threads()) == ({}, threads)
+    (warning,) = made.warnings
+    assert warning.endswith("RuntimeError: Expected a Float32 matrix, got Double")
+    assert made.plain.parameters.keys() == {"weight", "bias"}
 
 
 @pytest.mark.parametrize("truth", [False, True])

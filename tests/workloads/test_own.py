@@ -11,6 +11,7 @@ import torch
 from zbench.errors import UsageError
 from zbench.spec.workload import WorkloadSpec
 from zbench.workloads import Workload, build_workload
+from zbench.workloads.custom import choose, language_model_loss
 
 MODULE = """
 import torch
@@ -346,3 +347,16 @@ class TestTransformers:
     ) -> None:
         with pytest.raises(UsageError, match=said):
             load(base_dir, model, **keys)
+
+
+def test_adapters_of_peft_wrap_a_language_model(tmp_path: Path) -> None:
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=256
+    )
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(transformers.AutoModelForCausalLM.from_config(config), lora)
+    tokens = torch.randint(256, (2, 8))
+    loss = choose(model, (tokens, tokens), (), None)
+    assert loss is language_model_loss
+    assert loss(model, (tokens, tokens)).loss.ndim == 0

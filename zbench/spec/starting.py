@@ -23,6 +23,18 @@ from zbench.spec.peers import PEERS
 from zbench.spec.workload import MODULE_CALLABLE
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_TWO_PARTS = (
+    "t5",
+    "mt5",
+    "umt5",
+    "longt5",
+    "switch_transformers",
+    "whisper",
+    "marian",
+    "m2m_100",
+    "nllb-moe",
+)
+"""Types of encoder-decoder models, whose configurations may leave `is_encoder_decoder` out."""
 _COMMENTS = {
     "workload": (
         "The model and its data. `model` is gpt, mlp, hf:NAME_OR_PATH (transformers, random weights) or your",
@@ -112,7 +124,7 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
     file = shapes.config_file(name, base_dir)
     read = read_foreign(file) if file else shapes.bundled(name)
     config: Mapping[str, Any] = read if isinstance(read, Mapping) else {}
-    if config.get("is_encoder_decoder"):
+    if config.get("is_encoder_decoder", config.get("model_type") in _TWO_PARTS):
         raise UsageError(
             f"--from {model}: an encoder-decoder model needs inputs for both parts; write a module with"
             " the model and its make_batch, and name it: --from my_module:make_model (docs/own-model.md)"

@@ -76,8 +76,16 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     true, threads = _PlainRun(task, skips=trajectory.skipped), torch.get_num_threads()
     # as many as all ranks have: its last bits, which depend on them, decide nothing
     torch.set_num_threads(min(threads * task.workload.world_size, len(os.sched_getaffinity(0))))
-    exact = true.run(lambda step: on_step(task.steps + step, total))
-    torch.set_num_threads(threads)
+    try:
+        exact = true.run(lambda step: on_step(task.steps + step, total))
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, NotImplementedError) as error:  # an operation without a float64 form
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        warning = f"no float64 run, so only the reference's own bits are judged: {why}"
+        return replace(reference, warnings=[warning])
+    finally:
+        torch.set_num_threads(threads)
     return replace(
         reference,
         truth=true.adam.values(),

@@ -80,7 +80,7 @@ def run_reference(job: ReferenceJob) -> None:
 
         algorithms.begin(0)
         reference = algorithms.retried(lambda: make_reference(task, truth=full, on_step=on_step))
-    steps, warnings = algorithms.steps, algorithms.warnings
+    steps, warnings = algorithms.steps, [*reference.warnings, *algorithms.warnings]
     reference = dataclasses.replace(reference, inputs=read, deterministic_steps=steps, warnings=warnings)
     save_reference(reference, Path(job.reference_path))
 

@@ -129,10 +129,19 @@ def choose(
         _check_signature(model, (), dict(zip(names, batch, strict=True)))
         return lambda model, batch: model(**dict(zip(names, batch, strict=True)))
     transformers = sys.modules.get("transformers")  # if not imported, no model is a transformers model
-    if transformers is not None and isinstance(model, transformers.PreTrainedModel):
+    if transformers is not None and isinstance(_unwrapped(model), transformers.PreTrainedModel):
         return language_model_loss
     _check_signature(model, batch, {})
     return None
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model that PEFT's adapters wrap; any other model unchanged."""
+    peft = sys.modules.get("peft")
+    if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
+        return model
+    base: nn.Module = model.get_base_model()
+    return base
 
 
 def _check_signature(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
