@@ -14,6 +14,7 @@ from zbench.estimate.client import Simulator
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits as search
+from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described, is_card
@@ -91,6 +92,8 @@ def command(
         console.document(_document(sweep, rows, expansion.invalid, memory), code)
     else:
         print_rows(rows, expansion.invalid)
+        for text in dict.fromkeys(filter(None, (advice(row.trial.engine) for row in rows))):
+            console.note(f"note: {text}")
         if any(row.trial.run.world_size > 1 for row in rows):
             console.note(f"assumed: {_assumed(rows)}")
         if any(row.time is not None for row in rows):

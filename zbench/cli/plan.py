@@ -11,6 +11,7 @@ from zbench.cli import console, options
 from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.combinations import advice
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
@@ -95,6 +96,8 @@ def _print_space(sweep: SweepSpec, axes: list[Axis]) -> None:
 def _print_trials(sweep: SweepSpec, expansion: Expansion) -> None:
     for trial in expansion.trials:
         console.result(f"{trial.trial_id}  {axes_text(trial.axes)}")
+    for text in dict.fromkeys(filter(None, (advice(trial.engine) for trial in expansion.trials))):
+        console.note(f"note: {text}")
     for bad in expansion.invalid:
         console.result(f"{bad.trial_id}  {axes_text(bad.axes)}  invalid: {bad.reason}")
     counts = _counts(expansion)

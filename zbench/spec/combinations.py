@@ -129,6 +129,17 @@ def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
             yield ".".join(need.key), need.refusal
 
 
+def advice(engine: EngineSpec) -> str | None:
+    """Return why a valid configuration of zbench's engine gains nothing, with the remedy; None for others."""
+    alone = engine.offload_param == "cpu" and engine.offload_optimizer == "none"
+    if engine.engine == "builtin" and alone:
+        return (
+            "offload_param: cpu saves no memory without offload_optimizer: cpu, because the float32 master"
+            " weights stay on the device; set both"
+        )
+    return None
+
+
 def broken(rules: Iterable[Rule], engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield (key to change, reason) for each rule that a configuration breaks."""
     return ((rule.key, rule.reason) for rule in rules if rule.applies(engine))

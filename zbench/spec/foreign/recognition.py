@@ -47,10 +47,10 @@ def known_tool(data: object) -> str | None:
     if keys and all(key.startswith("fsdp_") for key in keys):
         return "fsdp_config"
     own = {"per_device_train_batch_size", "output_dir", "learning_rate", "per_gpu_train_batch_size", "fsdp"}
-    if keys & own or len(keys & set(trainer.KNOWN) - set(deepspeed.KNOWN)) >= 2:
+    deepspeeds = {key.partition(".")[0] for key in deepspeed.KNOWN}
+    if keys & own or len(keys & {*trainer.KNOWN} - deepspeeds) >= 2:
         return "the Trainer"
-    blocks = {"zero_optimization", "bf16", "fp16", "bfloat16", "optimizer"}
-    return "DeepSpeed" if keys & blocks or keys & set(deepspeed.KNOWN) else None
+    return "DeepSpeed" if keys & deepspeeds else None
 
 
 def from_file(path: Path) -> Imported | str:
