@@ -24,6 +24,13 @@ AXES: dict[str, Any] = {
             "sequence_length": 40,
             "activation_checkpointing": True,
         },
+        {
+            "model": "gpt",
+            "options": {"layers": 2, "width": 32, "heads": 2},
+            "sequence_length": 24,
+            "activation_checkpointing": "selective",
+            "loss_chunks": 3,
+        },
     ],
     **CHOICES,
 }

@@ -22,7 +22,12 @@ from zbench.spec.workload import WorkloadSpec
 NOT_THE_ENGINES = {"engine", "engine_python"}
 """Keys that say who trains: an export is for another."""
 
-WORKLOAD = {"micro_batch_size": 7, "backwards_per_step": 3, "activation_checkpointing": True}
+WORKLOAD = {
+    "micro_batch_size": 7,
+    "backwards_per_step": 3,
+    "activation_checkpointing": True,
+    "loss_chunks": 2,
+}
 
 
 BASES: dict[str, dict[str, Any]] = {

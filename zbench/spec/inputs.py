@@ -85,6 +85,8 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
             "data",
             "loss_weighting",
             "activation_checkpointing",
+            "checkpointed_classes",
+            "loss_chunks",
         ):
             if getattr(workload, key) != getattr(default, key):
                 yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"

@@ -11,7 +11,7 @@ import shlex
 import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -186,6 +186,13 @@ class WorkloadSpec(SpecModel):
     checkpoint: str | None = Field(
         None, min_length=1, description="Checkpoint that the command saves at its end: `{output}/model`."
     )
-    activation_checkpointing: bool = Field(
-        False, description="Recompute activations in backward instead of keeping them."
+    activation_checkpointing: bool | Literal["selective"] = Field(
+        False,
+        description="Recompute activations in backward; `selective`: all but matrix products and attention.",
+    )
+    checkpointed_classes: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (), description="Classes of your model's blocks to checkpoint. Missing: the entries of module lists."
+    )
+    loss_chunks: int = Field(
+        1, ge=1, description="Parts of a micro-batch whose logits exist at once: `gpt` and `hf:` only."
     )

@@ -2,12 +2,14 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from zbench.errors import UsageError
 from zbench.spec.shapes import GptShape, MlpShape, gpt_shape, mlp_shape
 from zbench.spec.workload import WorkloadSpec
+from zbench.workloads.checkpointing import checkpointed
 from zbench.workloads.data import token_data
 from zbench.workloads.flops import gpt_flops, mlp_flops
 from zbench.workloads.models import GPT, MLP
@@ -31,17 +33,24 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     for key, value in (("data.dataset", spec.data.dataset), ("loss", spec.loss)):
         if value:
             raise UsageError(f"workload.{key} is for a model of your own, not for {spec.model}; leave it out")
+    if spec.model == "mlp" and spec.loss_chunks > 1:
+        raise UsageError(
+            "workload.loss_chunks is for the language models gpt and hf:, not for mlp; leave it out"
+        )
     length, samples = spec.sequence_length, spec.micro_batch_size
     kind: type[nn.Module]
     shape: GptShape | MlpShape
+    mode, extra = spec.activation_checkpointing, dict[str, Any]()
     if spec.model == "gpt":
-        kind, shape = GPT, gpt_shape(spec.preset, spec.options)
+        kind, shape, extra = GPT, gpt_shape(spec.preset, spec.options), {"loss_chunks": spec.loss_chunks}
         flops = gpt_flops(shape, sequence_length=length, tokens=samples * length)
     else:
         kind, shape = MLP, mlp_shape(spec.preset, spec.options)
+        if mode is True:  # by layer, with the activation before it
+            mode, extra = False, {"activation_checkpointing": True}
         flops = mlp_flops(shape, sequence_length=length, samples=samples)
-    sizes = {**shape.model_dump(), "sequence_length": length}
-    factory = partial(kind, activation_checkpointing=spec.activation_checkpointing, **sizes)
+    plain = partial(kind, **shape.model_dump(), sequence_length=length, **extra)
+    factory = plain if mode is False else lambda: checkpointed(plain(), mode)
     data = token_data(spec, shape.vocabulary, base_dir)
     counts = (lambda _: flops, lambda _: samples * length)
     return Workload(factory, data, seed, world_size, samples, *counts)

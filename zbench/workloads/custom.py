@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from zbench.errors import UsageError
+from zbench.workloads.models import chunked_cross_entropy
 from zbench.workloads.workload import CONTRACT, Batch, drawn_by
 
 _EXPECTED = "expected module:callable, where callable(**options) returns a torch.nn.Module"
@@ -93,6 +94,14 @@ LossFunction = Callable[[nn.Module, Batch], Any]
 def language_model_loss(model: nn.Module, batch: Batch) -> Any:
     """Return the output of a transformers model on (tokens, targets): it shifts the labels by itself."""
     return model(input_ids=batch[0], labels=batch[0])
+
+
+def chunked_language_model_loss(model: nn.Module, batch: Batch, *, chunks: int) -> Tensor:
+    """Return the loss of a transformers model on tokens, with the logits of one chunk of them at once."""
+    tokens = batch[0]
+    inner, head = model.base_model, model.get_output_embeddings()  # type: ignore[operator]
+    hidden = inner(input_ids=tokens).last_hidden_state  # type: ignore[operator]
+    return chunked_cross_entropy(head, hidden[:, :-1], tokens[:, 1:], chunks)
 
 
 def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFunction:

@@ -9,6 +9,27 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from torch.utils.checkpoint import checkpoint
 
 
+def chunked_cross_entropy(head: nn.Module, x: Tensor, targets: Tensor, chunks: int) -> Tensor:
+    """Return the mean cross-entropy of targets [B, T] for x [B, T, width], in float32 or wider.
+
+    With several chunks the logits of one chunk of tokens exist at once, also in backward, which computes them
+    again.
+    """
+
+    def of(x: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        logits = head(x)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # a float64 run stays in float64
+        return cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction=reduction)
+
+    if chunks == 1:
+        return of(x, targets, "mean")
+    total = x.new_zeros((), dtype=torch.promote_types(x.dtype, torch.float32))
+    parts = x.flatten(0, 1).chunk(chunks), targets.flatten().chunk(chunks)
+    for part, of_part in zip(*parts, strict=True):
+        total = total + checkpoint(of, part, of_part, "sum", use_reentrant=False)
+    return total / targets.numel()
+
+
 class Block(nn.Module):
     """x [B, T, width] -> [B, T, width]: attention and an MLP of 4 x width, each after a layer norm."""
 
@@ -48,10 +69,10 @@ class GPT(nn.Module):
         vocabulary: int,
         sequence_length: int,
         tied_head: bool = False,
-        activation_checkpointing: bool = False,
+        loss_chunks: int = 1,
     ) -> None:
         super().__init__()
-        self.checkpointed = activation_checkpointing
+        self.loss_chunks = loss_chunks
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(sequence_length, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -66,10 +87,8 @@ class GPT(nn.Module):
         """Return the mean cross-entropy of targets for tokens (int64 [B, T] each), in float32 or wider."""
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
-        logits = self.head(self.norm(x))
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # a float64 run stays in float64
-        return cross_entropy(logits.flatten(0, 1), targets.flatten())
+            x = block(x)
+        return chunked_cross_entropy(self.head, self.norm(x), targets, self.loss_chunks)
 
 
 class MLP(nn.Module):

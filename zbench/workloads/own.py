@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch import nn
 from zbench.errors import UsageError, nearest
 from zbench.spec import shapes
 from zbench.spec.workload import WorkloadSpec
+from zbench.workloads.checkpointing import Mode, checkpointed, context_of
 from zbench.workloads.custom import (
     ModelMadeBatches,
     choose,
+    chunked_language_model_loss,
     language_model_loss,
     load_callable,
     model_factory,
@@ -35,7 +38,10 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
     compute_loss = choose(model, data.micro_batch(0), names, loss)
-    count_tokens = _token_counter(model, data, names, reads_text=compute_loss is language_model_loss)
+    reads_text = compute_loss is language_model_loss
+    if reads_text and spec.loss_chunks > 1:
+        compute_loss = partial(chunked_language_model_loss, chunks=spec.loss_chunks)
+    count_tokens = _token_counter(model, data, names, reads_text=reads_text)
     return Workload(
         factory,
         data,
@@ -76,14 +82,22 @@ def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module],
                 f"workload.sequence_length: {spec.model} has {longest} positions, got {spec.sequence_length};"
                 " shorten it, or set options: {max_position_embeddings: ...}"
             )
+        _check_chunks(spec, config)
         factory = language_model_factory(config, activation_checkpointing=spec.activation_checkpointing)
         return factory, int(config.vocab_size)
-    if spec.activation_checkpointing:
-        raise UsageError(
-            "workload.activation_checkpointing applies to the built-in models and to hf:;"
-            f" {spec.model} takes workload.options"
-        )
-    return model_factory(spec.model, spec.options, base_dir), BYTE_VOCABULARY
+    if spec.loss_chunks > 1:
+        raise UsageError(f"workload.loss_chunks is for gpt and hf:; {spec.model} computes its own loss")
+    make = model_factory(spec.model, spec.options, base_dir)
+    mode, classes = spec.activation_checkpointing, spec.checkpointed_classes
+    return (make if mode is False else lambda: checkpointed(make(), mode, classes)), BYTE_VOCABULARY
+
+
+def _check_chunks(spec: WorkloadSpec, config: Any) -> None:
+    """UsageError if a chunked loss would not be the model's own, which changes logits or adds to its loss."""
+    changing = ("final_logit_softcapping", "logits_scaling", "logit_scale", "output_router_logits")
+    changed = next((key for key in changing if getattr(config, key, None)), None)
+    if spec.loss_chunks > 1 and changed is not None:
+        raise UsageError(f"workload.loss_chunks: {spec.model} sets {changed}; leave loss_chunks out")
 
 
 def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path) -> Data:
@@ -154,7 +168,7 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     return config
 
 
-def language_model_factory(config: Any, *, activation_checkpointing: bool) -> Callable[[], nn.Module]:
+def language_model_factory(config: Any, *, activation_checkpointing: Mode) -> Callable[[], nn.Module]:
     """Return the factory of a causal language model with random float32 weights."""
 
     def make() -> nn.Module:
@@ -169,7 +183,9 @@ def language_model_factory(config: Any, *, activation_checkpointing: bool) -> Ca
                 f"workload.model: transformers builds no language model of {type(config).__name__} ({error})"
             ) from None
         if activation_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+            context = context_of(activation_checkpointing)
+            given = {"use_reentrant": False} | ({} if context is None else {"context_fn": context})
+            model.gradient_checkpointing_enable(given)  # type: ignore[operator]
         return model
 
     return make
