@@ -14,6 +14,7 @@ from ruamel.yaml.scalarstring import SingleQuotedScalarString  # YAML 1.1 reads 
 
 from zbench.spec.deepspeed import CARRIED, left_out, script_notes, to_deepspeed
 from zbench.spec.document import dump_yaml
+from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec
 
 _MIXED = {"float32": SingleQuotedScalarString("no"), "bfloat16": "bf16", "float16": "fp16"}
@@ -46,14 +47,7 @@ def accelerate(trial: TrialSpec) -> Exported:
         "debug": False,
     }
     if engine.engine == "fsdp2":
-        document["distributed_type"] = "FSDP"
-        document["fsdp_config"] = {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": True,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_offload_params": False,
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        }
+        document |= _fsdp_section(trial)
     elif engine.zero_stage == 0:
         document["distributed_type"] = "MULTI_CPU" if document["use_cpu"] else "MULTI_GPU"
     else:
@@ -83,6 +77,8 @@ def accelerate(trial: TrialSpec) -> Exported:
             notes.append(f"engine.grad_accum_dtype: {engine.grad_accum_dtype} is {_IN_DEEPSPEEDS_FILE}")
     else:
         why = {key: f"{getattr(engine, key)} {_OF_THE_SCRIPT}" for key in counts}
+        if engine.engine == "fsdp2":
+            carried |= _fsdp_carried(engine)
     o, batch = engine.optimizer, trial.workload.micro_batch_size
     notes += [
         f"engine.optimizer: the training script creates it ({o.name}, lr {o.lr}, betas {list(o.betas)},"
@@ -91,6 +87,38 @@ def accelerate(trial: TrialSpec) -> Exported:
         *left_out(engine, "accelerate", carried, why | {"param_groups": "the training script makes them"}),
     ]
     return Exported(dump_yaml(document).rstrip("\n"), [*notes, *script_notes(trial)])
+
+
+def _fsdp_section(trial: TrialSpec) -> dict[str, Any]:
+    """Return accelerate's keys of FSDP2, with its mesh where ranks share shards in groups."""
+    engine = trial.engine
+    section: dict[str, Any] = {
+        "distributed_type": "FSDP",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": engine.zero_stage == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_offload_params": engine.offload_param == "cpu",
+            "fsdp_activation_checkpointing": trial.workload.activation_checkpointing is not False,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+    if engine.shard_group_size is not None:
+        section["parallelism_config"] = {
+            "parallelism_config_dp_replicate_size": trial.run.world_size // engine.shard_group_size,
+            "parallelism_config_dp_shard_size": engine.shard_group_size,
+        }
+    return section
+
+
+def _fsdp_carried(engine: EngineSpec) -> set[str]:
+    """Return the engine keys that an FSDP section has: it reduces in the dtype of computation."""
+    reduced = engine.communication_dtype or engine.grad_accum_dtype
+    same = {"communication_dtype"} if reduced == engine.dtype else set()
+    both = (
+        {"offload_optimizer", "offload_param"} if engine.offload_optimizer == engine.offload_param else set()
+    )
+    return {"shard_group_size", *same, *both}
 
 
 _IN_FSDP2_CODE = _ADAM | {
@@ -144,8 +172,9 @@ def hf_trainer(trial: TrialSpec) -> Exported:
     }
     notes: list[str] = []
     if engine.engine == "fsdp2":
-        document["fsdp"] = "full_shard auto_wrap"
-        document["fsdp_config"] = {"version": 2, "reshard_after_forward": True}
+        offloaded = " offload" if engine.offload_param == "cpu" else ""
+        document["fsdp"] = f"full_shard auto_wrap{offloaded}"
+        document["fsdp_config"] = {"version": 2, "reshard_after_forward": engine.zero_stage == 3}
     elif engine.zero_stage > 0:
         translated = to_deepspeed(trial)
         document["deepspeed"] = translated.document

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
+from tests.making import make_trial
 from zbench.errors import UsageError
+from zbench.spec import targets
 from zbench.spec.expand import expand
 from zbench.spec.foreign.accelerate import from_accelerate
 from zbench.spec.foreign.deepspeed import KNOWN, from_deepspeed
@@ -240,6 +243,24 @@ def test_the_trainers_fsdp_is_the_engine_fsdp2() -> None:
     engine = from_training_args(given, Path()).document["engine"]
     assert (engine["engine"], engine["zero_stage"], engine["offload_param"]) == ("fsdp2", 2, "cpu")
     assert engine["dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"zero_stage": 3}, {"zero_stage": 2},
+        {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
+        {"zero_stage": 3, "dtype": "bfloat16", "communication_dtype": "bfloat16"},
+        {"zero_stage": 2, "shard_group_size": 2},
+    ],
+)  # fmt: skip
+def test_an_export_of_fsdp2_comes_back(engine: dict[str, Any]) -> None:
+    checkpointing = {"activation_checkpointing": True}
+    trial = make_trial({"engine": "fsdp2"} | engine, workload=checkpointing, world_size=4, device="cuda")
+    exported = targets.accelerate(trial)
+    back = from_accelerate(YAML(typ="safe").load(exported.text) | {"num_processes": 4}, Path()).document
+    assert back["engine"] == {"engine": "fsdp2"} | engine
+    assert back["workload"] == checkpointing
 
 
 def test_a_sweep_of_init_has_no_invalid_row(tmp_path: Path) -> None:

@@ -212,6 +212,10 @@ def within_peer(sweep: Imported) -> None:
     """Leave out the engine keys that zbench does not set for FSDP2, each with a note."""
     engine = sweep.document.get("engine", {})
     peer = PEERS.get(str(engine.get("engine")))
+    if peer is not None and engine.get("dtype") == "float16":
+        engine.pop("communication_dtype", None)
+        engine["dtype"] = "float32"
+        sweep.note("training", f"engine.dtype: {engine['engine']} scales no loss here; float32 is written")
     for key in [] if peer is None else [key for key in engine if key not in peer.reads]:
         value = checked(("engine", key), engine.pop(key), key)
         effect: Effect = "training" if "dtype" in key else "speed"
