@@ -1,5 +1,7 @@
 """Collectives composed of others: sums in rank order over any backend, device tensors through the host."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -21,22 +23,26 @@ def test_a_world_of_one_needs_no_backend() -> None:
     assert choose.choose_collectives(None, *[DeviceMemory(torch.device("meta"))] * 2).world_size == 1
 
 
-def test_gathers_of_a_group_of_their_own_need_no_order_among_reductions(ranks: RankPool) -> None:
-    assert ranks.run(3, "tests.engine.transport.composed:in_another_order") == [True] * 3
+def test_gathers_of_a_group_of_their_own_need_no_order_among_reductions() -> None:
+    assert in_a_new_pool(3, "in_another_order") == [True] * 3
 
 
-def test_ranks_that_could_not_agree_on_a_groups_name_are_refused(ranks: RankPool) -> None:
+def test_ranks_that_could_not_agree_on_a_groups_name_are_refused() -> None:
     """They would wait for one another for ever."""
-    *three, last = ranks.run(4, "tests.engine.transport.composed:subgroup_where_ranks_belong_to_unlike_many")
+    *three, last = in_a_new_pool(4, "subgroup_where_ranks_belong_to_unlike_many")
     assert last == "not in it"
     assert all("only where all belong to as many" in said for said in three), three
 
 
 def test_a_subgroup_keeps_the_timeout() -> None:
     """torch's default is 30 minutes, and with NCCL 10."""
-    ranks = RankPool(2)  # new: all ranks of it must have made as many groups
+    assert in_a_new_pool(2, "timeouts_of_subgroups") == [[7200.0] * 2] * 2
+
+
+def in_a_new_pool(world: int, case: str) -> list[Any]:
+    """Return what a case returns that makes groups: all ranks of a pool must have made as many."""
+    ranks = RankPool(world)
     try:
-        found = ranks.run(2, "tests.engine.transport.composed:timeouts_of_subgroups")
+        return ranks.run(world, f"tests.engine.transport.composed:{case}")
     finally:
         ranks.close()
-    assert found == [[7200.0] * 2] * 2
