@@ -249,7 +249,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "report": 2720,
     "analysis": 2400,
     "job": 320,
-    "worker": 1450,
+    "worker": 1470,
     "tune": 1161,
     "estimate": 1190,
     "verify": 1790,

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 _LISTED = Path("/proc/driver/nvidia/gpus")
+MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
+"""NCCL's own variable: `1` lets ranks share a GPU. Here it also has such ranks use NCCL instead of gloo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ def visible_gpus() -> list[Gpu]:
             break
         chosen += named
     return chosen
+
+
+def ranks_share_by_nccl() -> bool:
+    """Whether ranks that share a GPU communicate by NCCL."""
+    return os.environ.get(MULTI_RANK) == "1"
 
 
 def free_bytes() -> int:

@@ -1,5 +1,6 @@
 """`make gpu`: every part is tried on the CPU in its smallest form, so that a first real run meets no slip."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from ruamel.yaml import YAML
 
 from tools.benchmarks.gpu import __main__ as program
+from tools.benchmarks.gpu import ranks
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
 from tools.benchmarks.gpu.parts import FOLDER, PARTS, ROOT, SWEEPS, VERIFIED, smallest_form
 from tools.benchmarks.gpu.superoffload import batch_for
@@ -136,6 +138,32 @@ def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
     file = ROOT / "sweeps" / f"{name}.yaml"
     found = expand(load_sweep(file, smallest_form(file)))
     assert [trial.axes for trial in found.trials] == [expand(load_sweep(file)).trials[-1].axes]
+
+
+@pytest.mark.parametrize("world", ranks.WORLDS)
+def test_the_configurations_of_several_ranks_exist_with_both_reductions_on_a_card(world: int) -> None:
+    rows = ranks.configurations("cuda")
+    sets = [f"run.world_size={world}", f"include={json.dumps(rows)}"]
+    found = expand(load_sweep(ranks.FILE, sets))
+    assert not found.invalid
+    assert len(found.trials) == len(rows) == 2 * len(ranks.configurations("cpu"))
+    assert {trial.engine.zero_stage for trial in found.trials} == {0, 1, 2, 3}
+
+
+def test_what_ranks_heard_decides_whether_a_case_ended_as_it_should() -> None:
+    named = "RanksDisagreeError: rank 1 has stopped"
+    assert ranks.Trouble(2, "raises", (named, "ValueError: out of memory, say"), (1.0, 0.0)).is_good
+    assert not ranks.Trouble(2, "raises", ("no answer", "ValueError: out of memory, say"), (1.0, 0.0)).is_good
+    assert not ranks.Trouble(2, "raises", (named, "ValueError: out of memory, say"), (10.1, 0.0)).is_good
+    assert not ranks.Trouble(2, "differs", (named, "weights 1"), (1.0, 1.0)).is_good
+    assert ranks.Trouble(2, "stopped", ("weights 1", "weights 1"), (13.0, 13.0)).is_good
+    assert not ranks.Trouble(2, "stopped", ("weights 1", "weights 2"), (13.0, 13.0)).is_good
+
+
+@pytest.mark.parametrize("case", ["raises", "differs"])
+def test_ranks_in_trouble_hear_of_it(case: str) -> None:
+    trouble = ranks.have(2, case, "cpu")
+    assert trouble.is_good, trouble
 
 
 def test_all_parts_fit_in_the_time_of_two_calls() -> None:

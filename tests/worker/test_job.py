@@ -12,10 +12,11 @@ from tests.engine_keys import NEEDED, OTHER
 from tests.nvml import Device, install
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError
+from zbench.gpus import MULTI_RANK
 from zbench.job.calling import call, private_caches
 from zbench.job.failures import first_failure
 from zbench.job.jobs import RankJob, reference_key, threads_per_rank
-from zbench.spec.run import slow_update
+from zbench.spec.run import shared_gpus, slow_update
 from zbench.worker import process
 from zbench.worker.process import backend_for, device_of, set_threads, variables_of
 
@@ -89,6 +90,28 @@ def test_ranks_that_share_a_device_do_without_nccl(
     device: str, local_ranks: int, devices: int, backend: str
 ) -> None:
     assert backend_for(torch.device(device), local_ranks, devices) == backend
+
+
+@pytest.mark.parametrize(("value", "backend"), [("1", "cpu:gloo,cuda:nccl"), ("0", "gloo"), ("", "gloo")])
+def test_nccls_own_variable_lets_ranks_share_a_device(
+    monkeypatch: pytest.MonkeyPatch, value: str, backend: str
+) -> None:
+    monkeypatch.setenv(MULTI_RANK, value)
+    monkeypatch.setattr(process, "nccl_version", lambda: (2, 30, 1))
+    assert backend_for(torch.device("cuda"), 2, 1) == backend
+    assert backend_for(torch.device("cpu"), 2, 0) == "gloo"
+    assert (MULTI_RANK in shared_gpus(2, 1)) == (value == "1")
+
+
+@pytest.mark.parametrize(("version", "found"), [((2, 29, 7), "found 2.29.7;"), ((), "found none;")])
+def test_an_older_nccl_cannot_share_a_device(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], found: str
+) -> None:
+    monkeypatch.setenv(MULTI_RANK, "1")
+    monkeypatch.setattr(process, "nccl_version", lambda: version)
+    with pytest.raises(UsageError, match=rf"expected NCCL 2\.30 or later.*{found}.*unset the variable"):
+        backend_for(torch.device("cuda"), 2, 1)
+    assert backend_for(torch.device("cuda"), 2, 2) == "cpu:gloo,cuda:nccl"
 
 
 @pytest.mark.parametrize(

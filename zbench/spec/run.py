@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, model_validator
 
-from zbench.gpus import visible_gpus
+from zbench.gpus import MULTI_RANK, ranks_share_by_nccl, visible_gpus
 from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
 MAX_SEED = 2**63 - 1
@@ -34,8 +34,9 @@ from the machine that reads the file."""
 
 def shared_gpus(ranks: int, gpus: int) -> str:
     """Return the warning for more `ranks` on one machine than it has `gpus`."""
+    way = f"by NCCL ({MULTI_RANK}=1)" if ranks_share_by_nccl() else "through host memory"
     return (
-        f"shared GPU: {ranks} ranks share {gpus} and communicate through host memory, so their speed"
+        f"shared GPU: {ranks} ranks share {gpus} and communicate {way}, so their speed"
         f" is not that of one GPU per rank; set run.world_size: {gpus}, or auto"
     )
 

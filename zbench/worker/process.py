@@ -17,11 +17,13 @@ import torch.distributed as dist
 
 from zbench.engine.adam import cuda_unavailable_reason
 from zbench.errors import UsageError
-from zbench.gpus import visible_gpus
+from zbench.gpus import MULTI_RANK, ranks_share_by_nccl, visible_gpus
 from zbench.job.jobs import RankJob, threads_per_rank
 from zbench.spec.run import RunSpec, shared_gpus, slow_update
 from zbench.spec.trial import TrialSpec
 
+SHARES_DEVICES = (2, 30)
+"""The first NCCL that lets ranks share a device."""
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
 _MOST_STARTED = 1 << 10
 
@@ -59,10 +61,35 @@ def variables_of(job: RankJob) -> dict[str, str]:
 
 def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
     """Return the process group's backend. NCCL needs a device per rank; if ranks share a device, the engine
-    communicates through host memory, with gloo.
+    communicates through host memory, with gloo, unless `NCCL_MULTI_RANK_GPU_ENABLE=1` asks for NCCL.
+
+    UsageError where the variable is set and NCCL is too old to know it.
     """
-    alone = device.type == "cuda" and local_ranks <= devices
-    return "cpu:gloo,cuda:nccl" if alone else "gloo"
+    if device.type != "cuda":
+        return "gloo"
+    if local_ranks > devices:
+        if not ranks_share_by_nccl():
+            return "gloo"
+        _require_shared_devices()
+    return "cpu:gloo,cuda:nccl"
+
+
+def _require_shared_devices() -> None:
+    found = nccl_version()
+    if found < SHARES_DEVICES:
+        expected, got = (".".join(map(str, version)) for version in (SHARES_DEVICES, found))
+        raise UsageError(
+            f"{MULTI_RANK}: expected NCCL {expected} or later, which lets ranks share a GPU, found"
+            f" {got or 'none'}; install a newer nvidia-nccl beside torch, or unset the variable, and ranks"
+            " communicate through host memory"
+        )
+
+
+def nccl_version() -> tuple[int, ...]:
+    """Return the version of the NCCL that torch uses; () where it has none."""
+    if not dist.is_nccl_available():
+        return ()
+    return tuple(torch.cuda.nccl.version()[:3])  # type: ignore[no-untyped-call]
 
 
 def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, list[str]]:

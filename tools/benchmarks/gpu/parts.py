@@ -33,6 +33,13 @@ class Part:
     run: Callable[[Place], PartOutcome]
 
 
+def ranks(place: Place) -> PartOutcome:
+    """Several ranks on one card under NCCL; on a CPU gloo takes its place."""
+    from tools.benchmarks.gpu.ranks import run
+
+    return run(place)
+
+
 def tests(place: Place) -> PartOutcome:
     """Every test that is marked `cuda`; on a CPU they are only collected."""
     # the project's own options ask for plugins that may be missing
@@ -180,6 +187,7 @@ def smallest_form(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
 
 _DECODER = "a decoder of 0.3 G parameters in bfloat16: stages, offload, speculation"
 PARTS = (
+    Part("ranks", "several ranks on one card under NCCL", 380, ranks),
     Part("tests", "every test marked `cuda`", 240, tests),
     Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
     Part("superoffload", "what speculation leaves exposed", 240, superoffload),
