@@ -33,6 +33,7 @@ CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
     ({"engine": "dpp"}, "did you mean 'ddp'?"),
     ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
     ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
+    ({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
     ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
@@ -49,6 +50,9 @@ CAN_EXIST: list[dict[str, Any]] = [
     {"workload": {"model": "hf:absent.json"}},  # looked for beside a sweep file only
     {"run": {"world_size": 4096}},
     {"run": {"world_size": 4}, "shard_group_size": 2, "zero_stage": 3},
+    {"run": {"world_size": 2, "device": "cuda"}, "reduction": "backend"},
+    {"run": {"world_size": 2, "device": "cpu"}, "reduction": "rank_order"},
+    {"run": {"device": "cpu"}, "reduction": "backend"},  # one rank reduces nothing
 ]
 
 

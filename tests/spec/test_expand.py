@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
+from zbench.gpus import Gpu
 from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import Points, covering, expand, without_nulls
@@ -110,6 +111,23 @@ def test_combinations_that_cannot_exist_are_listed_with_the_reason() -> None:
     assert "set zero_stage: 3" in invalid.reason
     assert invalid.key == "engine.offload_param"
     assert invalid.config["engine"]["offload_param"] == "cpu"
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize("machine", [None, "H100"])
+def test_nccl_adds_where_ranks_have_gpus(
+    gpus: int, machine: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep that names a machine is not about the GPUs of this one."""
+    monkeypatch.setattr("zbench.spec.run.visible_gpus", lambda: [Gpu("a GPU")] * gpus)
+    document = {"run": {"world_size": 2}, "machine": machine, "axes": {"reduction": ["auto", "backend"]}}
+    expansion = expand(sweep_from_mapping(document))
+    kept = ["auto", "backend"] if gpus or machine else ["auto"]
+    assert [trial.engine.reduction for trial in expansion.trials] == kept
+    for point in expansion.invalid:
+        assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
+        assert "found ranks on CPUs (gloo)" in point.reason
+        assert "set reduction: auto or rank_order, or run.device: cuda" in point.reason
 
 
 def test_included_points_stand_on_the_base_configuration_and_are_never_excluded() -> None:

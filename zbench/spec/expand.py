@@ -23,7 +23,7 @@ from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec
+from zbench.spec.run import RunSpec, is_on_cpu
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
@@ -178,7 +178,8 @@ class Points:
             where = ".".join(str(part) for part in detail["loc"])
             reason = f"{where}: {detail['msg'].removeprefix('Value error, ')}"
             return InvalidTrial(axes, config, reason, config_id(config), where)
-        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place)
+        elsewhere = sweep.machine is not None
+        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place, elsewhere=elsewhere)
         return trial if broken is None else trial.invalid(*broken)
 
 
@@ -208,16 +209,19 @@ def conflict(
     run: RunSpec,
     workload: WorkloadSpec,
     place: Path | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> tuple[str, str] | None:
     """Return (key to change, reason with its remedy), or None if the combination is valid.
 
     place: base of relative paths; None: do not check other Python environments and `hf:` models.
+    elsewhere: the sweep names a machine, so `run.device: auto` does not mean a device of this one.
     """
-    return next(_conflicts(engine, run, workload, place), None)
+    return next(_conflicts(engine, run, workload, place, elsewhere), None)
 
 
 def _conflicts(
-    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None, elsewhere: bool
 ) -> Iterator[tuple[str, str]]:
     if workload.command is not None:
         yield from refusals(engine)
@@ -244,6 +248,13 @@ def _conflicts(
             "engine.shard_group_size",
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
+        )
+    gloo_adds = engine.engine == "builtin" and engine.reduction == "backend" and run.world_size > 1
+    if gloo_adds and (run.device == "cpu" if elsewhere else is_on_cpu(run.device)):
+        yield (
+            "engine.reduction",
+            "backend: expected ranks on GPUs, whose gradients NCCL adds, found ranks on CPUs (gloo), whose"
+            " gradients zbench adds in rank order; set reduction: auto or rank_order, or run.device: cuda",
         )
 
 

@@ -32,6 +32,12 @@ AUTO_RANKS: ContextVar[Callable[[int, str], int]] = ContextVar("auto_ranks", def
 from the machine that reads the file."""
 
 
+def is_on_cpu(device: str) -> bool:
+    """Whether `run.device` is the CPU: `auto` is, if this machine runs the trials and has no GPU for them."""
+    here = AUTO_RANKS.get() is ranks_here
+    return device == "cpu" or (device == "auto" and here and not visible_gpus())
+
+
 def shared_gpus(ranks: int, gpus: int) -> str:
     """Return the warning for more `ranks` on one machine than it has `gpus`."""
     way = f"by NCCL ({MULTI_RANK}=1)" if ranks_share_by_nccl() else "through host memory"
