@@ -11,6 +11,7 @@ import pytest
 
 from tests.estimate.shapes import BLOCKS, SHAPES
 from zbench.engine.assembly.settings import GPU_SIZES
+from zbench.engine.transport import base
 from zbench.estimate.result import StepLaunches
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
@@ -112,3 +113,16 @@ def test_at_least_the_next_group_is_begun_ahead_whatever_the_window() -> None:
     assert counts.gathers["exposed"] <= 2
     alone = launches("7B", 8, zero_stage=3, overlap_comm=False)
     assert alone.gathers["exposed"] == alone.gathers["calls"]
+
+
+def test_shard_groups_are_simulated_on_cpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a thread adds over the groups; tensors without data work on one thread only."""
+    monkeypatch.setattr(base, "WorkerThread", None)
+    workload = {"model": "gpt", "preset": "nano", "sequence_length": 8}
+    document = {"workload": workload, "run": {"world_size": 1024, "device": "cpu"}}
+    alone, grouped = (
+        simulate(TrialSpec.model_validate({**document, "engine": engine}), Path.cwd())
+        for engine in ({"zero_stage": 2}, {"zero_stage": 2, "shard_group_size": 8})
+    )
+    assert grouped.traffic["reduce_scatter"] == alone.traffic["reduce_scatter"]
+    assert grouped.traffic["all_gather"].bytes > alone.traffic["all_gather"].bytes

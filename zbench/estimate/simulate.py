@@ -1,7 +1,7 @@
 """Simulates one rank of a trial: the real engine, workload and training loop, on fake tensors."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,7 +253,12 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 class SimulatedCrossMemory(GroupCollectives):
-    """Collectives of ranks on one host; none allocates."""
+    """Collectives of ranks on one host; none allocates, and no thread runs what follows one."""
+
+    def follow(self, work: Work, run: Callable[[], object]) -> Work:
+        work.wait()
+        run()
+        return Done()
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         return Done()
