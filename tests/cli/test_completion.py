@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 
-from zbench.record.store import save_tag
+from zbench.record.tags import save_tag
 
 IDS = [saved(record(axes={"zero_stage": stage})).trial_id for stage in (3, 1, 2)]
 

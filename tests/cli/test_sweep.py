@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ import pytest
 from tests.cli.calling import only_run
 from zbench.launch import sweep as sweeps
 from zbench.record import environment
-from zbench.record.store import find_runs, load_records
+from zbench.record.documents import sealed
+from zbench.record.store import find_runs, load_environment, load_records
 
 
 def options(**what) -> tuple[str, str]:
@@ -122,11 +124,11 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
 def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1")
     run = only_run()
-    before, recorded = (run / "trials.jsonl").read_bytes(), (run / "environment.json").read_text()
+    before, recorded = (run / "trials.jsonl").read_bytes(), load_environment(run)
     for section, key, value in (("machine", "cores", 4096), ("software", "torch", "1.0")):
-        document = json.loads(recorded)
+        document = deepcopy(recorded)
         document[section][key] = value
-        (run / "environment.json").write_text(json.dumps(document))
+        (run / "environment.json").write_bytes(sealed(document))
         message = refusal("sweep", "--resume", "last", "--repeats", "3")
         assert f"{section}: {key} was {value}, is " in message
         assert "start a new run without --resume" in message

@@ -91,7 +91,7 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
                 " build the engine on a new model"
             )
     named = [*parameters.items(), *buffers.items()]
-    return [f"{name!r} {list(t.shape)} {t.dtype}{_entries(name, t.detach())}" for name, t in named]
+    return [f"{name!r} {list(t.shape)} {t.dtype}{_entries(name, t)}" for name, t in named]
 
 
 def _entries(name: str, tensor: Tensor) -> str:
@@ -207,7 +207,8 @@ def _broadcast(tensor: Tensor, collectives: Collectives, tag: Tag) -> Work:
     first, because backends send contiguous memory.
     """
     if tensor.is_contiguous():
-        return collectives.broadcast(tensor.view(-1).view(torch.uint8), 0, tag)
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # a stride of one element may be any number
+        return collectives.broadcast(flat.view(torch.uint8), 0, tag)
     copy = tensor.contiguous()
 
     def back() -> None:
