@@ -1,7 +1,9 @@
 """Processes that end with the process that started them, however that ends: SIGKILL runs no `finally`."""
 
 import ctypes
+import errno
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -28,8 +30,10 @@ def bound(command: Sequence[str]) -> list[str]:
     """Return a command that runs `command`, and is killed when the thread that starts it ends.
 
     The kernel keeps that over `exec`, so it works for programs that know nothing of it, other versions of
-    zbench among them.
+    zbench among them. FileNotFoundError, as from `Popen`, if there is no such program.
     """
+    if shutil.which(command[0]) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
     return [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *command]
 
 

@@ -6,7 +6,9 @@ a whole tensor's is the sum of its parts'.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ _ROWS = 1 << 10
 def sketch(values: Tensor, start: int = 0) -> Tensor:
     """Return [64] float64 sums of a tensor's elements, each row of 64 with a random sign.
 
+    They are in memory that is not torch's: what a step keeps would count as its own.
     start: the place of the first element in the flat tensor that `values` is a part of.
     """
     flat = values.detach().reshape(-1)
@@ -34,14 +37,23 @@ def sketch(values: Tensor, start: int = 0) -> Tensor:
         first += len(rows)
     rest = flat[whole * SKETCH :]
     total[: len(rest)] += signs[first % _ROWS] * rest
-    return total.cpu()
+    return _outside(total)
+
+
+def _outside(values: Tensor) -> Tensor:
+    """Return a copy on the host in memory that is not torch's."""
+    return torch.from_numpy(values.cpu().numpy().copy())
+
+
+def _signs(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the signs of rows, which repeat after `_ROWS`; twice as many, to begin anywhere."""
+    return torch.from_numpy(_signs_of(str(dtype).removeprefix("torch."))).to(device)
 
 
 @cache
-def _signs(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the signs of rows, which repeat after `_ROWS`; twice as many, to begin anywhere."""
-    signs = torch.randint(2, (_ROWS,), generator=torch.Generator().manual_seed(0)) * 2 - 1
-    return signs.repeat(2).to(device, dtype)
+def _signs_of(dtype: str) -> Any:
+    signs = np.random.default_rng(0).integers(2, size=_ROWS) * 2 - 1
+    return np.tile(signs, 2).astype(dtype)
 
 
 def sketches(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
@@ -61,7 +73,7 @@ def of_parts(parts: Mapping[str, Mapping[str, Tensor]], kind: str) -> Partial:
             name, _, start = key.rpartition("@")
             count, total = result.get(name, (0, torch.zeros(SKETCH).double()))
             own = sketch(part[kind], int(start) if start.isdecimal() else 0)
-            result[name] = (count + part[kind].numel(), total + own)
+            result[name] = (count + part[kind].numel(), own if count == 0 else _outside(total + own))
     return result
 
 

@@ -45,7 +45,7 @@ class Observer:
         self._first = {name: digest(value.float()) for name, value in parameters.items()}
         self._sizes = {name: value.numel() for name, value in parameters.items()}
         self._replayer = _Replayer(engine, trial, self._path, parameters)
-        self._weights: list[Tensor] = []
+        self._weights: list[list[Tensor]] = []
         self._moments: list[Partial] = []
         self._copies: list[Finding] = []
         self._sketch(parameters)
@@ -71,7 +71,7 @@ class Observer:
     def _sketch(self, parameters: Mapping[str, Tensor]) -> None:
         """Note the sketches of the weights, and of this rank's part of the first moments."""
         names = self._replayer.names
-        self._weights.append(torch.stack([sketch(parameters[name]) for name in names if name in parameters]))
+        self._weights.append([sketch(parameters[name]) for name in names if name in parameters])
         self._moments.append(self._replayer.sketched_moments())
 
     def _trajectory(self) -> Trajectory:
@@ -96,7 +96,9 @@ class Observer:
         sizes = {name: self._sizes[name] for name in self._replayer.names}
         steps = zip(*everyone, strict=True)
         moments = [together(of_ranks, rank, sizes) for of_ranks in steps]
-        return torch.stack([torch.stack(self._weights), torch.stack(moments)], dim=2)
+        return torch.stack(
+            [torch.stack([torch.stack(one) for one in self._weights]), torch.stack(moments)], dim=2
+        )
 
     def verdict(self, inputs: Mapping[str, str]) -> Judgement:
         """Return the verdict. Every rank must call it.

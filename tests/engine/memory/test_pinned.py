@@ -3,6 +3,7 @@
 import gc
 import mmap
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -38,7 +39,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     driver = Driver()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
     monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: driver.under_way.clear())
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: driver.under_way.clear())
     yield driver
     gc.collect()
 
