@@ -151,10 +151,12 @@ def test_the_configurations_of_several_ranks_exist_with_both_reductions_on_a_car
 
 
 def test_what_ranks_heard_decides_whether_a_case_ended_as_it_should() -> None:
-    named = "RanksDisagreeError: rank 1 has stopped"
-    assert ranks.Trouble(2, "raises", (named, "ValueError: out of memory, say"), (1.0, 0.0)).is_good
-    assert not ranks.Trouble(2, "raises", ("no answer", "ValueError: out of memory, say"), (1.0, 0.0)).is_good
-    assert not ranks.Trouble(2, "raises", (named, "ValueError: out of memory, say"), (10.1, 0.0)).is_good
+    named = f"RanksDisagreeError: rank 1 has stopped: {ranks.CAUSE}"
+    assert ranks.Trouble(2, "raises", (named, ranks.CAUSE), (1.0, 0.0)).is_good
+    assert not ranks.Trouble(2, "raises", ("no answer", ranks.CAUSE), (1.0, 0.0)).is_good
+    uncaused = "RanksDisagreeError: rank 1 has stopped"
+    assert not ranks.Trouble(2, "raises", (uncaused, ranks.CAUSE), (1.0, 0.0)).is_good
+    assert not ranks.Trouble(2, "raises", (named, ranks.CAUSE), (10.1, 0.0)).is_good
     assert not ranks.Trouble(2, "differs", (named, "weights 1"), (1.0, 1.0)).is_good
     assert ranks.Trouble(2, "stopped", ("weights 1", "weights 1"), (13.0, 13.0)).is_good
     assert not ranks.Trouble(2, "stopped", ("weights 1", "weights 2"), (13.0, 13.0)).is_good

@@ -37,7 +37,11 @@ def train(group: dist.ProcessGroup, way: str, how: str, stage: int) -> str:
                 os._exit(1)
             if how == "closes":
                 engine.close()
-            raise KeyError("in the data loader")
+            try:
+                raise KeyError("in the data loader")
+            finally:
+                if how == "closes on its way out":
+                    engine.close()
 
         if how == "raises" and dist.get_rank(group) == dist.get_world_size(group) - 1:
             steps()

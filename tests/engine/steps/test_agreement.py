@@ -70,7 +70,12 @@ def test_collectives_are_those_of_the_backend_that_serves_the_device(ranks: Rank
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("how", "stage", "named"), [("is killed", 3, "left"), ("closes", 1, "stopped: it has closed its engine")]
+    ("how", "stage", "named"),
+    [
+        ("is killed", 3, "left"),
+        ("closes", 1, "stopped: it has closed its engine"),
+        ("closes on its way out", 2, "stopped: KeyError: 'in the data loader'"),
+    ],
 )
 def test_a_rank_that_leaves_is_named_on_the_others_with_its_last_call(
     way: str, how: str, stage: int, named: str

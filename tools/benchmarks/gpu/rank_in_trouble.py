@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tools.benchmarks.gpu.ranks import HEARTBEAT
+from tools.benchmarks.gpu.ranks import CAUSE, HEARTBEAT
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
 from zbench.worker.process import backend_for, device_of
@@ -100,7 +100,7 @@ def _fault(case: str, is_last: bool) -> Callable[[], None]:
 
 
 def _raise() -> None:
-    raise ValueError("out of memory, say")
+    raise ValueError(CAUSE.removeprefix("ValueError: "))
 
 
 def _stop() -> None:

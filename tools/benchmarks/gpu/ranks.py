@@ -26,6 +26,7 @@ from zbench.gpus import MULTI_RANK
 WORLDS = (2, 4, 8)
 FILE = Path(__file__).with_name("ranks.yaml")
 CASES = ("goes on", "raises", "differs", "stopped")
+CAUSE = "ValueError: out of memory, say"
 SOON = 10.0
 """Seconds within which every rank must have raised."""
 HEARTBEAT = 5
@@ -107,8 +108,8 @@ class Trouble:
     def is_good(self) -> bool:
         if self.trains:
             return len(set(self.heard)) == 1 and self.heard[0].startswith("weights ")
-        others = self.heard[:-1] if self.case == "raises" else self.heard
-        names_the_last = (f"rank {self.world - 1}" in text for text in others)
+        others, cause = (self.heard[:-1], CAUSE) if self.case == "raises" else (self.heard, "")
+        names_the_last = (f"rank {self.world - 1}" in text and cause in text for text in others)
         disagree = (text.startswith("RanksDisagreeError") for text in others)
         return all(disagree) and all(names_the_last) and max(self.seconds) <= SOON
 

@@ -1,5 +1,6 @@
 """What all collectives over a process group share."""
 
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -93,11 +94,13 @@ class GroupCollectives(ABC):
         """Disconnect this rank, so that ranks that wait for it get an error."""
 
     def close(self) -> None:
-        """Release what was made for this engine alone."""
+        """Release what was made for this engine alone. On an error's way out, other ranks hear of it."""
         if self._following is not None:
             self._following.close()
         self._watch.close()
-        self.agreement.leave("it has closed its engine")
+        error = sys.exception()
+        why = "it has closed its engine" if error is None else f"{type(error).__name__}: {error}"
+        self.agreement.leave(why)
 
 
 def _end(comm: "weakref.ref[GroupCollectives]") -> None:
