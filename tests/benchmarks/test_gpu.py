@@ -143,7 +143,7 @@ def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
 @pytest.mark.parametrize("world", ranks.WORLDS)
 def test_the_configurations_of_several_ranks_exist_with_both_reductions_on_a_card(world: int) -> None:
     rows = ranks.configurations("cuda")
-    sets = [f"run.world_size={world}", f"include={json.dumps(rows)}"]
+    sets = ["run.device=cuda", f"run.world_size={world}", f"include={json.dumps(rows)}"]
     found = expand(load_sweep(ranks.FILE, sets))
     assert not found.invalid
     assert len(found.trials) == len(rows) == 2 * len(ranks.configurations("cpu"))
