@@ -57,11 +57,13 @@ class Gradients:
                 "expected step(), got a backward: this step's gradients have been reduced; call engine.step()"
                 " again, or engine.zero_grad() to discard them"
             )
+        if self._waiting:  # more backwards come: keep the gradients of the first as those of every other
+            self._begin_to_keep()
+            self._write_waiting()
         self._arrived = [False] * len(self._arrived)
         self._declared.clear()
         self._open = True
         self._stream.begin()
-        self._accumulate_waiting()
         self._reduces = not self._at_boundary or bool(boundary.last)
         self._waits = not self._reduces and boundary.first and boundary.last is None and self.memory.waits
         if self._reduces:
@@ -95,11 +97,8 @@ class Gradients:
         that was marked last.
         """
         if self._at_boundary and not self._reduced:
-            waiting, self._waiting = self._waiting, {}
             self._begin_to_reduce(AccumulationBoundary(first=self._waits, last=True))
-            for index, gradient in waiting.items():
-                self.buckets.write(index, gradient, add=False)
-            self._finish()
+            self._write_waiting()
         self.sums.settle()
 
     def abandon(self) -> None:
@@ -159,15 +158,12 @@ class Gradients:
         """Whether a bucket holds gradients of this parameter, of this backward or of an earlier one."""
         return self._arrived[index] or (self._adds and self.contributed[index])
 
-    def _accumulate_waiting(self) -> None:
-        """More backwards come: keep the first one's gradients as those of every other."""
-        if not self._waiting:
-            return
+    def _write_waiting(self) -> None:
+        """Write the gradients that waited, if any did, and finish: nothing else comes in this backward."""
         waiting, self._waiting = self._waiting, {}
-        self._begin_to_keep()
         for index, gradient in waiting.items():
             self.buckets.write(index, gradient, add=False)
-        self.buckets.finish(missing=[i for i in range(len(self._arrived)) if i not in waiting])
+        self._finish()
 
     def _foreseen(self) -> Collection[int]:
         """Return the parameters that will get no gradient in this backward: frozen since the engine was
