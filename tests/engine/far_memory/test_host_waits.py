@@ -29,7 +29,7 @@ from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory import kinds
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.optimizer import threads
-from zbench.engine.transport import buffers
+from zbench.engine.transport import buffers, process_group, works
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
@@ -96,8 +96,9 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         guards[1] = guards[1] or guards[14]  # by c10::DeviceType
         nccl = ("all_to_all_single", "all_gather_into_tensor", "broadcast", "all_reduce")
         return [
-            *((module, "torch", modelled) for module in (kinds, buffers)),
+            *((module, "torch", modelled) for module in (kinds, buffers, process_group, works)),
             *((dist, name, lambda *args, **options: Done()) for name in nccl),
+            (process_group, "Neighbour", lambda *_: mock.Mock(**{"gone.return_value": None})),
             (threads, "_node_of_gpu", lambda device: 0),
             (nn.Linear, "reset_parameters", lambda layer: None),  # random numbers need the device
             (torch.cuda, "_lazy_init", lambda: None),
