@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.verify.honest import Run, drawn_task
-from tests.verify.runs import reference
+from tests.verify.runs import reference, task
 
 ROWS = 2000
 
@@ -48,3 +48,23 @@ def test_no_kernel_of_torch_is_accused(seed: int, trainings: int, kernels: list[
     counts = verdicts(seed, trainings, kernels)
     print(counts)
     assert counts.keys() <= {"identical", "equivalent", "unchecked"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "seed", "engine"),
+    [
+        (
+            3,
+            15567422,
+            {"gradient_clipping": 0.5, "optimizer": {"name": "adamw", "lr": 0.1, "weight_decay": 0.01}},
+        ),
+        (1, 910210574, {"optimizer": {"name": "adam", "lr": 0.1, "weight_decay": 0.1}}),
+    ],
+    ids=["one gradient of low rank", "a decay that cancels the gradient"],
+)
+def test_what_chaos_makes_of_rounding_is_no_fault(layers: int, seed: int, engine: dict[str, object]) -> None:
+    shape = {"layers": layers, "width": 64, "heads": 2, "vocabulary": 64}
+    workload = {"model": "gpt", "options": shape, "sequence_length": 16, "micro_batch_size": 2}
+    of = task(workload, steps=20, seed=seed, gradient_accumulation_steps=2, **engine)
+    found = Run(of, "capturable", 6).judged(reference(of)).correctness
+    assert found.verdict == "equivalent", found.diagnosis

@@ -78,6 +78,11 @@ class Errors:
     overall: float
     each: dict[str, float]
 
+    def over(self, growth: float) -> "Errors":
+        """Return the ratios to a yardstick `growth` times as large; those up to 1 stay."""
+        each = {name: max(min(1.0, one), one / growth) for name, one in self.each.items()}
+        return Errors(max(min(1.0, self.overall), self.overall / growth), each)
+
     @property
     def typical(self) -> float:
         """The median over tensors: rounding noise that has spread everywhere, or a fault that is

@@ -25,6 +25,8 @@ OWN_ERRORS = 4.0
 """How much larger than the reference's own errors those of an engine may be."""
 COHERENT_UP_TO = 0.25
 """Which share of their distance from the reference all parameters may have in common: chaos grows."""
+ROUNDING_UP_TO = 4.0
+"""How many times the reference's errors of its first step, before weights differed, are rounding's own."""
 LOSSES_UP_TO = 16.0
 _SUMS = 63
 _LEAST_SUMS = 16
@@ -83,6 +85,7 @@ class _Judge:
         """limits: of the factor of one parameter, and of all."""
         self._names, self._adams, (self._alone, self._whole) = names, adams, limits
         self._own, self._own_all = torch.zeros(len(names)).double(), 0.0
+        self._rounding: float | None = None
 
     def faulty(self, shares: _Shares, active: Tensor, growth: float) -> tuple[float, str] | None:
         """Return by which share a step is off, and where; None for a right one.
@@ -97,6 +100,7 @@ class _Judge:
         mean, error, own_all = _chosen(shares, usable).all()
         self._own = torch.maximum(self._own, shares.own.abs().nan_to_num(0.0, 0.0, 0.0) * usable)
         self._own_all = max(self._own_all, own_all)
+        own = torch.maximum(self._own, torch.full_like(self._own, self._diverged()))
         rounding = statistics.median(shares.rounding[usable].tolist())
         scattered = _SUMS**0.5 * statistics.median(
             shares.error[usable & shares.error.isfinite()].tolist() or [0.0]
@@ -106,11 +110,7 @@ class _Judge:
         common = min(max(mean, -limit), limit)
         off = (shares.more - common).abs()
         limits = (
-            self._alone
-            + ALONE_CERTAIN * shares.error
-            + OWN_ERRORS * growth * self._own
-            + shares.rounding
-            + limit
+            self._alone + ALONE_CERTAIN * shares.error + OWN_ERRORS * growth * own + shares.rounding + limit
         )
         bad = usable & (off > limits)
         if not bool(bad.any()):
@@ -122,6 +122,17 @@ class _Judge:
         if sound:
             size = statistics.median(shares.more[bad].tolist())
         return size, where_of(faulty, sound, self._adams)
+
+    def _diverged(self) -> float:
+        """Return the reference's largest error of any parameter so far that its distance made, not rounding.
+
+        Where a trajectory is chaotic, a token or a saturated unit decides a whole gradient of low rank: the
+        error along it hits any parameter, so a parameter's own errors say little of its next.
+        """
+        largest = float(self._own.max())
+        if self._rounding is None:
+            self._rounding = largest
+        return max(0.0, largest - ROUNDING_UP_TO * self._rounding)
 
 
 def _chosen(shares: _Shares, usable: Tensor) -> _Shares:
@@ -170,11 +181,29 @@ def judge_steps(
 
 def _growth(before: Sequence[Tensor]) -> float:
     """Return the distance of the weights from the reference's over that of the reference's from the true
-    ones.
+    ones: of all, or of the median parameter, since a single one may have most of the distance.
     """
     trial, plain, true = (sketches[:, 0] for sketches in before)
-    own = float((plain - true).norm())
-    return max(1.0, float((trial - plain).norm()) / own) if own > 0 else 1.0
+    apart, own = (trial - plain).norm(dim=1), (plain - true).norm(dim=1)
+    of_each: list[float] = (apart / own)[own > 0].tolist()
+    overall = float(apart.norm() / own.norm()) if of_each else 1.0
+    return max(1.0, overall, statistics.median(of_each or [1.0]))
+
+
+def harmless_growth(observed: Trajectory, reference: Reference) -> float:
+    """Return how many times the reference's errors a trial's were while they were too small for a fault.
+
+    What the trajectory makes of them later, it makes of the reference's, too.
+    """
+    runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
+    if runs[2].numel() == 0 or any(run.shape != runs[2].shape for run in runs):
+        return 1.0
+    trial, plain, true = (run[1:, :, 0] for run in runs)
+    errors, own = (trial - true).norm(dim=-1), (plain - true).norm(dim=-1)
+    travelled = (true - runs[2][0, :, 0]).norm(dim=-1)
+    small = (errors <= LEAST_SHARE * travelled) & (own > 0)
+    of_each = (errors / own).masked_fill(~small, 1.0)
+    return max(1.0, float(of_each.median(dim=1).values.max()))
 
 
 def _of(where: str) -> str:

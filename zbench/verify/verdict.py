@@ -39,6 +39,7 @@ from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
 from zbench.verify.slope import slopes
+from zbench.verify.steps import harmless_growth
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
@@ -147,9 +148,10 @@ def _weigh(
     truth = felt(reference.truth)
     errors = [errors_of(observed.parameters, plain.parameters, truth, *_healthy(sizes, clipping), steps)]
     if observed.moments and exact:
-        sizes = {n: float(t.square().mean().sqrt()) for n, t in exact.items() if t.numel()}
-        allowed, least = _healthy(sizes, clipping)
+        allowed, least = _healthy(_sizes_of_moments(reference), clipping)
         errors.append(errors_of(observed.moments, plain.moments, felt(exact), allowed, least, steps))
+    growth = harmless_growth(observed, reference)
+    errors = [one.over(growth) for one in errors]
     ratio = max(e.ratio for e in errors)
     verdict, worst = name_of(ratio), _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
@@ -165,6 +167,21 @@ def _weigh(
         )
         return "unchecked", ratio, worst, [warning]
     return verdict, ratio, worst, []
+
+
+def _sizes_of_moments(reference: Reference) -> dict[str, float]:
+    """Return the largest root mean square that each first moment had after any step.
+
+    Terms that cancel in the end, as a gradient and a decay that is added to it do, leave errors of the size
+    that they had.
+    """
+    sizes = {n: float(t.square().mean().sqrt()) for n, t in reference.true_moments.items() if t.numel()}
+    if reference.true_sketches.numel():
+        largest = reference.true_sketches[:, :, 1].norm(dim=-1).amax(dim=0).nan_to_num(0.0).tolist()
+        for name, norm in zip(reference.plain.names, largest, strict=True):
+            if name in sizes:
+                sizes[name] = max(sizes[name], norm / math.sqrt(reference.true_moments[name].numel()))
+    return sizes
 
 
 def _healthy(sizes: Mapping[str, float], clipping: float) -> tuple[dict[str, float], dict[str, float]]:
