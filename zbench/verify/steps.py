@@ -155,6 +155,7 @@ def judge_steps(
     of_gradient = _Judge(names, adams, (ALONE_UP_TO[dtype], whole))
     beta1 = torch.tensor([adams[name].beta1 for name in names], dtype=torch.float64)[:, None]
     runs = (observed.sketches, plain, true)
+    shows_moments = bool((observed.sketches[:, :, 1] != 0).any())  # zeros: no rank could read any
     for step in range(len(plain) - 1):
         if step in observed.skipped:
             continue
@@ -168,7 +169,7 @@ def judge_steps(
         if update is not None and abs(abs(update[0]) - 1) < NEAR:
             what = "is lost" if update[0] < 0 else "is done twice"
             return [Finding(1.0, f"the update of step {step + 1} {what}{_of(update[1])}")]
-        gradient = of_gradient.faulty(_Shares.of(gradients), active, growth)
+        gradient = of_gradient.faulty(_Shares.of(gradients), active, growth) if shows_moments else None
         if gradient is not None:
             words = factor_in_words(1 + gradient[0], gradient[1], *reference.plain.losses.shape[1:])
             return [Finding(abs(gradient[0]), f"{words} in step {step + 1}")]
