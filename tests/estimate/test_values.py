@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
 
-from zbench.engine.transport.agreement import Call
 from zbench.estimate.client import Simulator, SimulatorProcess
 from zbench.estimate.reading import answer, explained
 from zbench.estimate.result import Estimate, NotSimulated
-from zbench.estimate.simulate import SimulatedCrossMemory, SimulatedLedger, simulate
+from zbench.estimate.simulate import SimulatedLedger, simulate
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
@@ -140,19 +139,6 @@ def test_one_process_answers_again_and_knows_a_models_own_constants() -> None:
     assert child.alive
     child.close()
     assert not child.alive
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_replicas_that_reduce_in_place_hold_their_sums_apart_until_all_have_read(shared: bool) -> None:
-    collectives = object.__new__(SimulatedCrossMemory)
-    collectives.shards, collectives.world_size = 2, 4
-    send = torch.ones(8)
-    out = send[:4] if shared else torch.ones(4)
-    ledger = SimulatedLedger()
-    with ledger.watching():
-        work = collectives._reduce_scatter(send, out, Call("a", 0, 0, "a test"))
-    assert [a.nbytes for a in ledger.allocations] == [out.nbytes] * shared
-    work.wait()
 
 
 def test_a_shape_that_depends_on_data_is_named_with_the_remedy() -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -231,7 +231,8 @@ def allocation_site() -> tuple[str, str]:
     """Return (category, file:line) of the current allocation; MODEL if the engine did not allocate it."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
-        found = _category(frame.f_code)
+        # not the code itself: that of torch's compiler may hold constants without a hash
+        found = _category(frame.f_code.co_filename, frame.f_code.co_name)
         if found is not None:
             return found, f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
@@ -239,13 +240,12 @@ def allocation_site() -> tuple[str, str]:
 
 
 @cache
-def _category(code: CodeType) -> str | None:
-    file = code.co_filename
+def _category(file: str, function: str) -> str | None:
     if file.startswith(_HIDDEN) or file.startswith("<"):
         return None
     if not file.startswith(_ENGINE):
         return MODEL
-    place = f"{file.removeprefix(_ENGINE)}:{code.co_name}"
+    place = f"{file.removeprefix(_ENGINE)}:{function}"
     if place.startswith(_ON_BEHALF):
         return None
     matches = [key for key in _TABLE if place.startswith(key)]
