@@ -18,35 +18,34 @@ from torch import Tensor
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.protocols import Copy, Memory
 from zbench.engine.transport import process_group
-from zbench.engine.transport.choose import Reduction, Transport, grouped
+from zbench.engine.transport.choose import ChooseTransport, Group, Reduction, Transport, grouped
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.works import QueuedWork, WorkerThread
 from zbench.estimate.launches import StepCounter
 from zbench.estimate.ledger import AllocationLedger
 
 
-def card_transport(
-    group: dist.ProcessGroup | None,
-    local: Memory,
-    host: Memory,
-    shard_group_size: int | None = None,
-    reduction: Reduction = "auto",
-) -> Transport:
-    """Return the collectives of NCCL over a group that sends nothing."""
-    members = group or dist.group.WORLD
-    assert members is not None
-    return grouped(
-        members,
-        local.device,
-        shard_group_size,
-        partial(_collectives, in_rank_order=reduction == "rank_order"),
-    )
+def transport_of(make: Callable[[Reduction], Group]) -> ChooseTransport:
+    """Return what chooses the collectives that `make` returns, over a group that sends nothing."""
+
+    def choose(
+        group: dist.ProcessGroup | None,
+        local: Memory,
+        host: Memory,
+        shard_group_size: int | None = None,
+        reduction: Reduction = "auto",
+    ) -> Transport:
+        members = group or dist.group.WORLD
+        assert members is not None
+        return grouped(members, local.device, shard_group_size, make(reduction))
+
+    return choose
 
 
-def _collectives(
-    group: dist.ProcessGroup, device: torch.device, *, in_rank_order: bool
-) -> ProcessGroupCollectives:
-    return ProcessGroupCollectives(group, device, in_rank_order=in_rank_order)
+card_transport = transport_of(
+    lambda reduction: partial(ProcessGroupCollectives, in_rank_order=reduction == "rank_order")
+)
+"""The collectives of NCCL."""
 
 
 def _add_in_one_pass(out: Tensor, parts: Sequence[Tensor]) -> None:

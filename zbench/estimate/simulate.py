@@ -19,12 +19,11 @@ from torch.utils._pytree import tree_iter, tree_map
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
 from zbench.engine.memory.kinds import DeviceMemory, Memories
-from zbench.engine.protocols import Memory, Work
+from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.choose import Reduction, Transport, grouped
 from zbench.engine.transport.works import Done
-from zbench.estimate.card import CardHostMemory, HostMemory, card_transport, on_card
+from zbench.estimate.card import CardHostMemory, HostMemory, card_transport, on_card, transport_of
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.launches import StepCounter, WatchedCollectives
 from zbench.estimate.ledger import AllocationLedger
@@ -181,7 +180,7 @@ def _instruments(
     return Instruments(
         wrap_collectives=lambda inner: WatchedCollectives(inner, traffic, counter),
         memories=lambda device: Memories(DeviceMemory(device), host(device)),
-        transport=card_transport if is_card else simulated_transport,
+        transport=card_transport if is_card else transport_of(lambda _: SimulatedCrossMemory),
         device_type="cuda" if is_card else None,
     )
 
@@ -206,19 +205,6 @@ def world(rank: int, size: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-
-
-def simulated_transport(
-    group: dist.ProcessGroup | None,
-    local: Memory,
-    host: Memory,
-    shard_group_size: int | None = None,
-    reduction: Reduction = "auto",
-) -> Transport:
-    """Return collectives with the allocations of those of a real group."""
-    members = group or dist.group.WORLD
-    assert members is not None
-    return grouped(members, local.device, shard_group_size, SimulatedCrossMemory)
 
 
 def _fake(x: Tensor) -> Tensor:
