@@ -137,8 +137,7 @@ def _kept(place: Place, world: int, case: str) -> Trouble:
 
 def have(world: int, case: str, device: str) -> Trouble:
     """Have ranks train and meet a case; a rank that gives no answer is ended."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["zbench.engine", "tools.benchmarks.gpu.rank_in_trouble"])
+    context = get_context("spawn")  # a process has one fork server, which keeps what its first user preloaded
     pipes: list[Connection] = []
     processes: list[BaseProcess] = []
     with TemporaryDirectory() as folder:
