@@ -5,15 +5,9 @@ from typing import Annotated
 
 import typer
 
-from zbench.analysis.compare import compare_runs
-from zbench.analysis.relative import compared
-from zbench.analysis.settings import Settings
-from zbench.analysis.sources import load_results
+from zbench.app.report import composed, write
 from zbench.cli import console, options
-from zbench.errors import UsageError
-from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
-from zbench.report.html import charts, content, page
 from zbench.report.relative import relative_document
 
 
@@ -34,22 +28,10 @@ def command(
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Write a report of a run: a page with --html, charts with --plots, otherwise Markdown on stdout."""
-    results = load_results(run, output_dir)
-    comparison = None
-    if baseline is not None:
-        base = load_results(baseline, output_dir)
-        comparison = compare_runs(base, results, Settings(across=across))
-    relative = compared(results.trials, relative_to, by)
-    report = content.report_of(results, comparison, relative)
-    written: list[Path] = []
-    if html is not None:
-        written += exports.write({html.name: page.render(report)}, html.parent)
-    if plots is not None:
-        pictures = [section.picture for section in charts.sections(report)]
-        if not pictures:
-            raise UsageError(f"{run} has nothing to draw: no configuration was measured; name another run")
-        written += exports.write({f"{picture.name}.svg": picture.file() for picture in pictures}, plots)
+    report = composed(run, output_dir, baseline=baseline, across=across, relative_to=relative_to, by=by)
+    written = write(report, html, plots)
     if console.state.json:
+        relative = report.relative
         more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
         console.document({"written": [str(path) for path in written], **more})
     elif written:
