@@ -10,7 +10,7 @@ from zbench.analysis.exact import exact_details
 from zbench.analysis.settings import FAIL_ON, FailOn, Settings
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.record import Record, Traffic
+from zbench.record.record import Disturbance, Record, Traffic
 from zbench.record.summary import summarize
 from zbench.report.exports import texts
 
@@ -261,12 +261,11 @@ def test_a_machine_of_which_nothing_is_known_is_unlike_every_other() -> None:
         compare_runs(unknown, unknown, Settings())
 
 
-LOADED = ["the machine was loaded: other processes took 41% of the CPU time"]
-
-
 def test_disturbances_are_told() -> None:
     """The yardstick was disturbed, too, so the repeats count."""
-    disturbed = [replace(item, warnings=LOADED, repeat=item.repeat + 10) for item in trial(EVEN[:2])]
+    disturbed = [
+        replace(item, disturbance=Disturbance(0.41), repeat=item.repeat + 10) for item in trial(EVEN[:2])
+    ]
     found = compared(trial(EVEN), [*trial(EVEN), *disturbed])
     assert (found.rows[0].answer, found.exit_code) == ("pass", ExitCode.PASS)
     assert found.warnings == ["head: the machine was loaded in 2 of 8 repeats"]

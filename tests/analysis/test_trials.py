@@ -3,24 +3,25 @@
 from dataclasses import replace
 
 from zbench.analysis.trials import all_warnings
+from zbench.record.record import Disturbance
 from zbench.record.summary import ConfigSummary, summarize
 
 from .synthetic import trial
 
-LOADED = "the machine was loaded: other processes took 41% of the CPU time"
-DRIFTED = "the machine drifted: by 12 %"
+LOADED, HOT = Disturbance(load=0.41), Disturbance(load=0.5, throttled=2)
 
 
-def side(quiet: int, *disturbed: str) -> ConfigSummary:
-    """Return a trial with so many quiet repeats, and one with each of these warnings."""
+def side(quiet: int, *disturbed: Disturbance) -> ConfigSummary:
+    """Return a trial with so many quiet repeats, and one with each of these disturbances."""
     records = trial([0.1] * (quiet + len(disturbed)))
-    warned = [replace(one, warnings=[text]) for one, text in zip(records[quiet:], disturbed, strict=True)]
-    (found,) = summarize([*records[:quiet], *warned])
+    loud = [replace(one, disturbance=what) for one, what in zip(records[quiet:], disturbed, strict=True)]
+    calm = [replace(one, disturbance=Disturbance(load=0.01)) for one in records[:quiet]]
+    (found,) = summarize([*calm, *loud])
     return found
 
 
 def test_each_kind_is_counted_over_all_trials() -> None:
-    assert all_warnings([side(1, LOADED, DRIFTED), side(2, LOADED)]) == [
-        "the machine was loaded in 2 of 6 repeats",
-        "the machine drifted in 1 of 6 repeats",
+    assert all_warnings([side(1, LOADED, HOT), side(2, LOADED)]) == [
+        "the machine was loaded in 3 of 6 repeats",
+        "the CPU was throttled for heat in 1 of 6 repeats",
     ]

@@ -13,7 +13,7 @@ from zbench.analysis.decision import decide_over
 from zbench.analysis.evidence import Stored
 from zbench.analysis.settings import Settings
 from zbench.analysis.statistics import share_followed
-from zbench.record.record import Heat, Record
+from zbench.record.record import Disturbance, Heat, Record
 from zbench.report.exports import texts
 
 from .synthetic import MACHINE, results, trial
@@ -21,7 +21,6 @@ from .synthetic import MACHINE, results, trial
 QUIET = {"compute": 0.0, "memory": 0.0, "meeting": 0.0}
 BUSY = {"compute": 0.5, "memory": 0.35, "meeting": 0.7}
 """By how much a neighbour slows each part, a logarithm; a configuration by what lies between them."""
-LOADED = ["the machine was loaded: other processes took 90% of the CPU time"]
 
 
 def beside(logs: Sequence[float], pace: Mapping[str, Any] = QUIET, version: int = 1) -> list[Record]:
@@ -29,7 +28,7 @@ def beside(logs: Sequence[float], pace: Mapping[str, Any] = QUIET, version: int 
     return [
         replace(
             record,
-            warnings=LOADED if any(map(np.any, pace.values())) else [],
+            disturbance=Disturbance(0.9 if any(map(np.any, pace.values())) else 0.0),
             heat=Heat(str(record.repeat), [math.exp(log)] * 4, yardstick=version, machine={
                 part: [math.exp(float(np.ravel(value)[record.repeat % np.size(value)]))] * 4
                 for part, value in pace.items()

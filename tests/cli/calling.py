@@ -13,8 +13,8 @@ from analysis.synthetic import saved, trial
 from tests.launch.conftest import FAKES
 from tests.shared_processes import SharedProcesses
 from zbench.cli.main import main
-from zbench.launch import disturbance, executor
-from zbench.record import lines
+from zbench.launch import executor
+from zbench.record import lines, record
 from zbench.record.store import find_runs
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
@@ -58,8 +58,8 @@ def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> N
     """Have commands run fake workers in shared processes, whatever else the machine does."""
     processes.lend_by(patch)
     patch.setattr(executor, "DEFAULT_TARGETS", FAKES)
-    patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
-    patch.setattr(disturbance, "STOLEN", math.inf)
+    patch.setattr(record, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
+    patch.setattr(record, "STOLEN", math.inf)
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")])))
 
 

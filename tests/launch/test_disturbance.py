@@ -4,15 +4,8 @@ import os
 
 import pytest
 
-from zbench.launch.disturbance import (
-    OTHER_LOAD,
-    STOLEN,
-    Disturbance,
-    MachineSnapshot,
-    between,
-    parse_stat,
-    snapshot,
-)
+from zbench.launch.disturbance import MachineSnapshot, between, parse_stat, snapshot
+from zbench.record.record import OTHER_LOAD, STOLEN, Disturbance
 
 STAT = """cpu  900 0 100 5000 0 0 0 50 0 0
 cpu0 300 10 40 2500 9 1 2 20 0 0
@@ -33,14 +26,14 @@ def test_only_usable_cpus_are_counted():
 
 def test_own_work_is_no_disturbance():
     quiet = between([(shot(0, 0), shot(10, 19.5))], own_cpu_seconds=19.5)
-    assert quiet.warnings() == []
+    assert quiet.effects() == {}
     assert quiet.severity == 0
 
 
 def test_load_steal_and_heat_are_named():
     loud = between([(shot(0, 0), shot(10, 18, stolen=1.0, throttled=3))], own_cpu_seconds=10)
     assert loud == Disturbance(0.4, 0.05, 3)
-    assert loud.warnings() == [
+    assert str(loud).split("; ") == [
         "the machine was loaded: other processes took 40% of the CPU time",
         "the hypervisor took CPU time: 5%",
         "the CPU was throttled for heat: 3 times",
@@ -51,8 +44,8 @@ def test_load_steal_and_heat_are_named():
 def test_severity_above_one_means_a_warning():
     for other in (0.0, 0.05, OTHER_LOAD, 0.101, 0.5):
         found = Disturbance(other, 0.0, 0)
-        assert (found.severity > 1) == bool(found.warnings())
-    assert Disturbance(OTHER_LOAD, STOLEN, 0).warnings() == []
+        assert (found.severity > 1) == bool(found.effects())
+    assert not Disturbance(OTHER_LOAD, STOLEN, 0).effects()
     assert Disturbance(0.0, 0.0, 1).severity > 1
 
 

@@ -1,6 +1,7 @@
 """One side of a comparison: its configurations, where they were measured, and their times. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,24 +48,11 @@ def step_logs(trial: ConfigSummary) -> tuple[float, ...]:
     return tuple(math.log(r.timing.mean_step_s) for r in trial.ok if r.timing is not None)
 
 
-KINDS = (
-    "the machine was loaded",
-    "the hypervisor took CPU time",
-    "the CPU was throttled for heat",
-    "the machine drifted",
-)
-"""How a warning begins that makes a record's step time doubtful (`zbench.launch.disturbance` writes them)."""
-
 Logs = dict[str, tuple[float, ...]]
 PLAIN = "plain time"  # counts too: load that slows the yardstick may slow a trial by any share of that
 
 _LEAST = 3
 """Repeats beside the yardstick that a side must have for its step time to be compared."""
-
-
-def disturbances(record: Record) -> list[str]:
-    """Return the warnings of a record that make its step time doubtful."""
-    return [warning for warning in record.warnings if warning.startswith(KINDS)]
 
 
 def turn_logs(trial: ConfigSummary) -> Logs:
@@ -96,15 +84,6 @@ def mean_log(seconds: Sequence[float]) -> float:
 
 def all_warnings(trials: Sequence[ConfigSummary]) -> list[str]:
     """Return how many repeats of these trials each kind of disturbance struck, in words."""
-    counts: dict[str, int] = {}
-    total = 0
-    for trial in trials:
-        for record in trial.ok:
-            total += 1
-            for kind in {_kind(text) for text in disturbances(record)}:
-                counts[kind] = counts.get(kind, 0) + 1
-    return [f"{kind} in {count} of {total} repeats" for kind, count in counts.items()]
-
-
-def _kind(warning: str) -> str:
-    return warning.split(":")[0]
+    records = [record for trial in trials for record in trial.ok]
+    kinds = Counter(kind for record in records if record.disturbance for kind in record.disturbance.effects())
+    return [f"{kind} in {count} of {len(records)} repeats" for kind, count in kinds.items()]

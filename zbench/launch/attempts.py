@@ -51,7 +51,7 @@ class Retries:
             self._left = _LASTING_LOAD if attempt.severity <= 1 else self._left - 1
         elif self._is_worth_another(task, attempt) and not took_turns:
             tries.measured, tries.was_killed = attempt, False
-            self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
+            self._tell(f"{attempt.disturbance}; measuring it again")
             return None
         del self._tries[task.name]
         return replace(attempt, seconds=tries.seconds)
@@ -70,10 +70,16 @@ def record_of(run_id: str, task: RepeatTask, attempt: Attempt, reference: Path |
         raise StorageError(f"{attempt.error.message}; free some space and use --resume")
     record = _decoded(run_id, task, attempt)
     stalls = record.timing.stalls if record.timing is not None else []
-    warnings = [*record.warnings, *stalls, *attempt.warnings]
+    warnings = [*record.warnings, *stalls]
     if isinstance(reference, Failure) and reference.kind != "usage":
         warnings.append(f"not verified: the reference could not be computed: {reference.message}")
-    return replace(record, warnings=warnings, elapsed_s=attempt.seconds, placement=attempt.placement)
+    return replace(
+        record,
+        warnings=warnings,
+        elapsed_s=attempt.seconds,
+        placement=attempt.placement,
+        disturbance=attempt.disturbance if attempt.error is None else None,
+    )
 
 
 def _decoded(run_id: str, task: RepeatTask, attempt: Attempt) -> Record:

@@ -6,11 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-OTHER_LOAD = 0.10
-"""Share of the usable CPU time that others may take before a repeat counts as disturbed."""
-
-STOLEN = 0.03
-"""Share of the usable CPU time that a hypervisor may take."""
+from zbench.record.record import Disturbance
 
 _STAT = Path("/proc/stat")
 _THROTTLE = "/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count"
@@ -27,31 +23,6 @@ class MachineSnapshot:
     stolen: float
     throttled: int
     cpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Disturbance:
-    """CPU time that other processes took between two snapshots, as fractions of the usable CPU time."""
-
-    other: float
-    stolen: float
-    throttled: int
-
-    @property
-    def severity(self) -> float:
-        """0 when undisturbed; larger is worse. Orders two runs of one repeat."""
-        return max(self.other / OTHER_LOAD, self.stolen / STOLEN, 2.0 * (self.throttled > 0))
-
-    def warnings(self) -> list[str]:
-        """Say what disturbed the repeat; empty when nothing did."""
-        texts = []
-        if self.other > OTHER_LOAD:
-            texts.append(f"the machine was loaded: other processes took {self.other:.0%} of the CPU time")
-        if self.stolen > STOLEN:
-            texts.append(f"the hypervisor took CPU time: {self.stolen:.0%}")
-        if self.throttled:
-            texts.append(f"the CPU was throttled for heat: {self.throttled} times")
-        return texts
 
 
 def snapshot() -> MachineSnapshot:

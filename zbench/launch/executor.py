@@ -17,8 +17,7 @@ from typing import Any, Self
 import psutil
 
 from zbench.job.jobs import RankJob, ReferenceJob
-from zbench.launch.disturbance import Disturbance
-from zbench.record.record import Failure, Outcome, Placement
+from zbench.record.record import Disturbance, Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
 
@@ -171,11 +170,6 @@ class Attempt:
         if self.error is not None:
             return float("inf")
         return self.disturbance.severity if self.disturbance is not None else 0.0
-
-    @property
-    def warnings(self) -> list[str]:
-        """What disturbed a repeat that ended well, in words."""
-        return self.disturbance.warnings() if self.disturbance and self.error is None else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,45 @@ class Correctness:
     deterministic_steps: int = 0
 
 
+OTHER_LOAD = 0.10
+"""Share of the usable CPU time that others may take before a repeat counts as disturbed."""
+
+STOLEN = 0.03
+"""Share of the usable CPU time that a hypervisor may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """What took CPU time from a repeat.
+
+    load, stolen: what other processes and a hypervisor took, as shares of the usable CPU time. throttled: how
+    often the CPU was slowed for heat.
+    """
+
+    load: float
+    stolen: float = 0.0
+    throttled: int = 0
+
+    @property
+    def severity(self) -> float:
+        """0 when undisturbed; above 1 the figures suffered. Orders two runs of one repeat."""
+        return max(self.load / OTHER_LOAD, self.stolen / STOLEN, 2.0 * (self.throttled > 0))
+
+    def effects(self) -> dict[str, str]:
+        """Return what disturbed the repeat, and how much, in words; empty when nothing did."""
+        effects = {}
+        if self.load > OTHER_LOAD:
+            effects["the machine was loaded"] = f"other processes took {self.load:.0%} of the CPU time"
+        if self.stolen > STOLEN:
+            effects["the hypervisor took CPU time"] = f"{self.stolen:.0%}"
+        if self.throttled:
+            effects["the CPU was throttled for heat"] = f"{self.throttled} times"
+        return effects
+
+    def __str__(self) -> str:
+        return "; ".join(f"{what}: {size}" for what, size in self.effects().items())
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The nodes that a scheduler gave to a repeat, and from when to when, in seconds since 1970."""
@@ -175,6 +214,7 @@ class Record:
     heat: shared with the repeats that it took turns with; None if it ran alone.
     losses: rank 0's mean loss of each step, untimed ones included; empty without a reference.
     placement: where and when it ran, if a scheduler chose that.
+    disturbance: of a repeat that ended well; None where nobody watched, and in older records.
     """
 
     run_id: str
@@ -197,6 +237,7 @@ class Record:
     heat: Heat | None = None
     losses: list[float] = field(default_factory=list)
     placement: Placement | None = None
+    disturbance: Disturbance | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:

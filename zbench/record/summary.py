@@ -81,8 +81,13 @@ class ConfigSummary:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Each distinct warning of any repeat, once."""
-        return tuple(dict.fromkeys(warning for record in self.records for warning in record.warnings))
+        """Each distinct warning of any repeat, and what disturbed it, once."""
+        texts = list[str]()
+        for record in self.records:
+            disturbance = record.disturbance
+            effects = disturbance.effects() if disturbance is not None else {}
+            texts += [*record.warnings, *(f"{what}: {size}" for what, size in effects.items())]
+        return tuple(dict.fromkeys(texts))
 
     def metric(self, name: str) -> float | str | None:
         """Return a metric of `zbench.spec.metrics` over the repeats that ended well, None where none has it.

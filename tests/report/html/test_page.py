@@ -13,6 +13,7 @@ from tests.report.keeping import check, drawn
 from zbench import __version__
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
+from zbench.record.record import Disturbance
 from zbench.report.html.content import importance_in, report_of
 from zbench.report.html.page import render
 
@@ -52,8 +53,8 @@ def page() -> Outline:
 
 
 def test_the_page_repeats_every_warning_of_the_terminal() -> None:
-    text = "the machine was loaded: 3 others ran"
-    loaded = [replace(record(repeat=n), warnings=[text]) for n in range(2)]
+    text = "the machine was loaded: other processes took 30% of the CPU time"
+    loaded = [replace(record(repeat=n), disturbance=Disturbance(load=0.3)) for n in range(2)]
     assert f"{text} (1 configuration)" in render(report_of(results(loaded)))
     assert "Warnings" not in render(report_of(results([record()])))
 
