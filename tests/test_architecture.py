@@ -185,7 +185,7 @@ def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None
 
 STARTERS = {  # files that start processes; each has them end with the process that started them
     "estimate/client.py", "launch/cluster/slurm_steps.py", "launch/process/client.py",
-    "launch/sampling.py", "report/site/publish.py", "worker/script.py",
+    "launch/process/sweeps.py", "report/site/publish.py", "worker/script.py",
 }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "engine": 7980,
     "spec": 4250,
     "launch": 3700,
-    "app": 690,
+    "app": 720,
     "cli": 2130,
     "report": 2720,
     "analysis": 2400,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import run
+from zbench.launch.pair import Sampler
 from zbench.launch.revisions import version_of
-from zbench.launch.sampling import Sampler
 
 SWEEP = """
 name: injected
@@ -58,7 +58,8 @@ def broken(tmp_path: Path) -> Path:
 
 def test_a_sample_of_a_real_version_carries_its_verdicts(sweep: Path, broken: Path) -> None:
     """One micro-batch has none before it to forget."""
-    records = Sampler(sweep, []).take(version_of(str(broken), lambda _: None))
+    version = version_of(str(broken), lambda _: None)
+    records = Sampler({"head": version}, sweep, []).take("head")
     assert [record.outcome for record in records] == ["ok", "ok"], records
     verdicts = {r.axes["gradient_accumulation_steps"]: r.correctness.verdict for r in records}
     assert verdicts == {1: "identical", 2: "wrong"}

@@ -3,24 +3,21 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from zbench.analysis import sources as stored
 from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
-from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.app.voice import Voice
 from zbench.errors import UsageError
-from zbench.launch.revisions import Version, git, version_of
+from zbench.launch.pair import Sampler
+from zbench.launch.revisions import git, version_of
 from zbench.launch.samples import KeptSamples
-from zbench.launch.sampling import Sampler
 from zbench.record.environment import fingerprint, machine_facts
-from zbench.record.record import Record
 from zbench.record.store import new_run_id
 from zbench.report.text import plural
 from zbench.spec.expand import expand
@@ -102,7 +99,6 @@ def measure(
     if not expand(asked).trials:
         raise UsageError(f"{file} has no configuration that can run; `zbench plan {file}` prints why")
     base, head = (version_of(side, voice.note) for side in sides)
-    taker = _Taker(Sampler(file, tuple(overrides), voice.note), {"base": base, "head": head})
     about = {
         "base": base.commit or str(base.python),
         "head": head.commit or str(head.python),
@@ -116,7 +112,10 @@ def measure(
         Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
         for version in (base, head)
     )
-    with closing(KeptSamples(taker, kept, about, max_seconds=max_seconds)) as samples:
+    with (
+        closing(Sampler({"base": base, "head": head}, file, overrides, voice.note)) as sampler,
+        closing(KeptSamples(sampler, kept, about, max_seconds=max_seconds)) as samples,
+    ):
         try:
             return PairedMeasurement(
                 base_source, head_source, plan, settings, samples, voice.note, question
@@ -125,23 +124,6 @@ def measure(
             if kept is not None:
                 count = plural(samples.taken, "sample")
                 voice.note(f"{count} kept; the same command with --resume {kept} continues from there")
-
-
-@dataclass(frozen=True, slots=True)
-class _Taker:
-    """Takes samples of the two versions (`launch.samples.Taker`)."""
-
-    sampler: Sampler
-    versions: Mapping[Side, Version]
-
-    def take(self, side: Side) -> list[Record]:
-        return self.sampler.take(self.versions[side])
-
-    def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]] | None:
-        return self.sampler.take_in_turns(self.versions[first], self.versions[second])
-
-    def remember(self, side: Side, sample: Sequence[Record]) -> None:
-        self.sampler.remember(self.versions[side], sample)
 
 
 def parse_blocks(text: str | None) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from typing import Any, Self
 import psutil
 
 from zbench.job.jobs import RankJob, ReferenceJob
+from zbench.launch.revisions import Version
 from zbench.record.record import Disturbance, Failure, Outcome, Placement
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
@@ -107,7 +108,21 @@ class MachineTask:
         return f"machine-{run.device}-{run.world_size}x{run.threads_per_rank}"
 
 
-Task = RepeatTask | ReferenceTask | MachineTask
+@dataclass(frozen=True, slots=True)
+class SampleTask:
+    """Run a whole sweep once with a version of zbench, by its command line.
+
+    name: unlike that of the other sample of a pair. settings: of the sweep, as for `--set`.
+    """
+
+    name: str
+    version: Version
+    file: Path
+    settings: tuple[str, ...]
+
+
+TrialTask = RepeatTask | ReferenceTask | MachineTask
+Task = TrialTask | SampleTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +273,18 @@ class JobFactory:
     targets: Targets
     values: Callable[[TrialSpec], dict[str, Any]]
 
-    def log_name(self, task: Task) -> str:
+    def log_name(self, task: TrialTask) -> str:
         """Return the task's log directory, relative to the run directory."""
         return f"{LOGS}/{task.name}"
 
-    def target(self, task: Task) -> str:
+    def target(self, task: TrialTask) -> str:
         """Return the function that every process of the task calls."""
         if isinstance(task, MachineTask):
             return self.targets.machine
         return self.targets.rank if isinstance(task, RepeatTask) else self.targets.reference
 
     def job(
-        self, task: Task, files: TaskFiles, *, init_method: str = "", turns: str | None = None
+        self, task: TrialTask, files: TaskFiles, *, init_method: str = "", turns: str | None = None
     ) -> RankJob | ReferenceJob:
         """Return rank 0's job of a repeat, or the job of a reference. turns: as in `RankJob`."""
         run_dir, base_dir, progress = str(self.run_dir), str(self.base_dir), str(files.progress)
@@ -301,7 +316,7 @@ class JobFactory:
         }
 
 
-def patience(task: Task) -> float:
+def patience(task: TrialTask) -> float:
     """Return the seconds after which a task is ended; what it waits for turns does not count."""
     run = task.trial.run
     if isinstance(task, ReferenceTask):
@@ -309,7 +324,7 @@ def patience(task: Task) -> float:
     return run.timeout
 
 
-def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:
+def collected(task: TrialTask, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:
     """Return an attempt with its result; `crashed` where all processes ended well but left none."""
     if attempt.error is not None:
         return attempt

@@ -24,6 +24,7 @@ from zbench.launch.executor import (
     Executor,
     ReferenceTask,
     RepeatTask,
+    SampleTask,
     Task,
     Vacancy,
 )
@@ -37,19 +38,20 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One repeat of a trial, or of each of several that take turns.
+    """One repeat of a trial, or of each of several that take turns; or samples of versions, likewise.
 
     lot: draws the order of the turns; None for a trial that takes none. has_room_for_alone: whether the
     yardstick of this name can run beside them. trace: trace a step afterwards. judge: sees each progress line
     of a trial that takes no turns; a reason that it returns ends the trial.
     """
 
-    trials: tuple[TrialSpec, ...]
+    trials: tuple[TrialSpec, ...] = ()
     repeat: int = 0
     lot: random.Random | None = None
     has_room_for_alone: bool = True
     trace: bool = False
     judge: Watch | None = None
+    samples: tuple[SampleTask, ...] = ()
 
 
 class Proposer(ABC):
@@ -71,9 +73,13 @@ class Proposer(ABC):
     def propose(self, scheduler: "Scheduler") -> Proposal | None:
         """Return what is to run next; None where nothing is to be begun now."""
 
-    @abstractmethod
     def keep(self, trial: TrialSpec, record: Record) -> None:
-        """Save a record before anything else happens."""
+        """Save a record of a trial that it proposed, before anything else happens."""
+        raise NotImplementedError
+
+    def keep_sample(self, task: SampleTask, attempt: Attempt) -> None:
+        """Keep how a sample ended that it proposed."""
+        raise NotImplementedError
 
     def refuse(self, trial: TrialSpec, failure: Failure) -> None:
         """Raise UsageError if bad input of a trial, which its reference found, is to end everything."""
@@ -155,7 +161,7 @@ class Scheduler:
 
     def _begin(self, proposal: Proposal, proposer: Proposer) -> None:
         """Submit the repeats of a proposal; those whose reference found bad input end at once."""
-        able: list[RepeatTask] = []
+        able: list[RepeatTask | SampleTask] = [*proposal.samples]
         for trial in proposal.trials:
             reference = self.references.of(trial)
             if isinstance(reference, Failure) and reference.kind == "usage":
@@ -167,7 +173,8 @@ class Scheduler:
                 proposer.keep(trial, record_of(self._run_id, task, Attempt("crashed", reference), None))
             else:
                 able.append(task)
-        contenders = [task.trial for task in able] if proposal.lot is not None else []
+        takes_turns = proposal.lot is not None
+        contenders = [task.trial for task in able if takes_turns and isinstance(task, RepeatTask)]
         yardsticks = Yardsticks(contenders, proposal.repeat, self._paid, has_room=proposal.has_room_for_alone)
         if yardsticks.too_few:
             self._note_once(
@@ -185,7 +192,7 @@ class Scheduler:
 
     def _on_line(self, begun: _UnderWay, task: Task, line: dict[str, Any]) -> str | None:
         """Tell a progress line of a configuration or a reference; return the reason to end it, if any."""
-        if task in begun.yardsticks.tasks:
+        if task in begun.yardsticks.tasks or isinstance(task, SampleTask):
             return None
         self._tell(StepDone(task.trial, line))
         judge = begun.proposal.judge if begun.proposal is not None else None
@@ -215,6 +222,8 @@ class Scheduler:
             self.references.take(task, settled)
         elif isinstance(task, RepeatTask) and begun.proposal is not None:
             self._keep(task, settled, begun, begun.proposal, proposer)
+        elif isinstance(task, SampleTask):
+            proposer.keep_sample(task, settled)
 
     def _keep(
         self, task: RepeatTask, attempt: Attempt, begun: _UnderWay, proposal: Proposal, proposer: Proposer

@@ -14,9 +14,10 @@ import pytest
 
 from tests.engine.lattice import NO_CARD
 from tests.nvml import Device, install
-from zbench.launch import sampling
+from zbench.launch import pair
+from zbench.launch.pair import Sampler
+from zbench.launch.process import heats, sweeps
 from zbench.launch.revisions import Version, version_of
-from zbench.launch.sampling import Sampler
 from zbench.launch.turns import Contender
 
 from .repositories import sweep_document
@@ -63,11 +64,12 @@ def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int
     (tmp_path / "logging_model.py").write_text(MODEL)
     said: list[str] = []
     settings = [f"run.world_size={ranks}", f"run.device={device}"]
-    sampler = Sampler(tmp_path / "sweep.yaml", settings, said.append)
     here = version_of(sys.executable, said.append)
-    (alone,) = sampler.take(here)
+    sampler = Sampler({"base": here, "head": here}, tmp_path / "sweep.yaml", settings, said.append)
+    (alone,) = sampler.take("base")
+    sampler.remember("head", [alone])
     (tmp_path / "steps").unlink()
-    both = sampler.take_in_turns(here, here)
+    both = sampler.take_in_turns("base", "head")
     assert both is not None, said
     assert said == ["the two samples of a pair are taken in turns, step by step"]
     for (record,) in both:
@@ -105,20 +107,35 @@ def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_
     monkeypatch.setenv("ZBENCH_TURNS", "of an outer measurement")
     said: list[str] = []
     old, older = program("old"), program("older")
-    sampler = Sampler(tmp_path / "sweep.yaml", [], said.append)
-    assert sampler.take_in_turns(old, older) is None, "nothing is known of them yet"
-    for version in (old, older):
-        sampler.take(version)
+    sampler = Sampler({"base": old, "head": older}, tmp_path / "sweep.yaml", [], said.append)
+    assert sampler.take_in_turns("base", "head") is None, "nothing is known of them yet"
+    sampler.take("base")
+    sampler.take("head")
     assert (tmp_path / "variables").read_text().split() == [], "a sample of its own takes no turns"
-    assert sampler.take_in_turns(old, older) is None
+    assert sampler.take_in_turns("head", "base") is None
     sockets = (tmp_path / "variables").read_text().split()
     assert len(set(sockets)) == 2
     assert all(path.startswith("2:") for path in sockets), "the protocol's number"
     assert not any(os.path.exists(path[2:]) for path in sockets)
-    assert sampler.take_in_turns(old, older) is None
+    assert sampler.take_in_turns("head", "base") is None
     assert len((tmp_path / "variables").read_text().split()) == 2, "it is tried once"
     assert len(said) == 2
     assert said[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
+
+
+def test_a_sample_that_is_killed_in_a_pair_is_no_pair(tmp_path: Path, program: Program) -> None:
+    """It runs again alone, so the two have not taken turns; the next pair may."""
+    said: list[str] = []
+    base, head = program("base"), program("head")
+    sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", [], said.append)
+    sampler.take("base")
+    sampler.take("head")
+    script = head.python.read_text()
+    head.python.write_text(
+        script.replace("cat", f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $$; }}; cat")
+    )
+    assert sampler.take_in_turns("base", "head") is None
+    assert said == [f"{head.name} cannot run the sweep (exit -9): it said nothing; running it again"]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +155,13 @@ def test_without_room_for_both_nothing_runs_at_once(
 ) -> None:
     """reserved: of a GPU, by one rank; each process needs 1 GiB more for itself."""
     said: list[str] = []
-    sampler, version = Sampler(tmp_path / "sweep.yaml", [], said.append), program("python")
-    for record in sampler.take(version):
+    version = program("python")
+    sampler = Sampler({"base": version, "head": version}, tmp_path / "sweep.yaml", [], said.append)
+    for record in [*sampler.take("base"), *sampler.take("head")]:
         object.__setattr__(record.memory, "peak_reserved_bytes", reserved)
     install(monkeypatch, Device("GPU-a", free=7 << 30))
-    monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
-    assert sampler.take_in_turns(version, version) is None
+    monkeypatch.setattr(pair.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    assert sampler.take_in_turns("base", "head") is None
     assert said[-1].endswith(says)
 
 
@@ -153,9 +171,10 @@ def test_an_interruption_leaves_no_sweep(
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
-    def interrupted(sweeps: Sequence[Contender], lot: random.Random) -> None:
-        for sweep in sweeps:
-            sweep._process = sweep._started()
+    def interrupted(contenders: Sequence[Contender], lot: random.Random) -> None:
+        for sweep in contenders:
+            assert isinstance(sweep, sweeps.Sweep)
+            sweep._process = sweep.started()
         raise KeyboardInterrupt
 
     def noted(*arguments: object, **keys: object) -> object:
@@ -163,11 +182,12 @@ def test_an_interruption_leaves_no_sweep(
         return started[-1]
 
     version = program("python")
-    sampler = Sampler(tmp_path / "sweep.yaml", [])
-    sampler.take(version)
+    sampler = Sampler({"base": version, "head": version}, tmp_path / "sweep.yaml", [])
+    sampler.take("base")
+    sampler.take("head")
     version.python.write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(sampling, "run_heat", interrupted)
+    monkeypatch.setattr(heats, "run_heat", interrupted)
     monkeypatch.setattr(subprocess, "Popen", noted)
     with pytest.raises(KeyboardInterrupt):
-        sampler.take_in_turns(version, version)
+        sampler.take_in_turns("base", "head")
     assert [process.returncode for process in started] == [-9, -9]

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import TrialsFailedError, UsageError
+from zbench.launch.pair import Sampler
 from zbench.launch.revisions import version_of
-from zbench.launch.sampling import Sampler
 
 from .repositories import sweep_document
+
+
+def sampler(place: Path, version: str, *settings: str) -> Sampler:
+    """Return what takes samples of one version."""
+    return Sampler({"base": version_of(version, lambda _: None)}, place / "sweep.yaml", settings)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +28,7 @@ from .repositories import sweep_document
 )
 def test_a_version_that_cannot_run_it(tag: str, kind: type[Exception], says: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=says):
-        Sampler(tmp_path / "sweep.yaml", []).take(version_of(tag, lambda _: None))
+        sampler(tmp_path, tag).take("base")
 
 
 def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> None:
@@ -38,7 +43,7 @@ def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> Non
     )
     stand_in.chmod(0o755)
     with pytest.raises(TrialsFailedError) as error:
-        Sampler(tmp_path / "sweep.yaml", ["run.steps=4"]).take(version_of(str(stand_in), lambda _: None))
+        sampler(tmp_path, str(stand_in), "run.steps=4").take("base")
     arguments, python_path, cwd = json.loads(str(error.value).split(": ", 1)[1])
     assert arguments[:4] == ["-P", "-m", "zbench.cli.main", "sweep"]
     assert arguments[4] == str(tmp_path / "sweep.yaml")
@@ -55,18 +60,17 @@ def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
         f"#!/bin/sh\n[ -e {once} ] && {{ echo '{document}'; exit; }}\ntouch {once}\nkill -9 $$\n"
     )
     stand_in.chmod(0o755)
-    version = version_of(str(stand_in), lambda _: None)
-    assert len(Sampler(tmp_path / "sweep.yaml", []).take(version)) == 1
+    assert len(sampler(tmp_path, str(stand_in)).take("base")) == 1
     stand_in.write_text("#!/bin/sh\nkill -9 $$\n")
     with pytest.raises(TrialsFailedError, match=r"exit -9"):
-        Sampler(tmp_path / "sweep.yaml", []).take(version)
+        sampler(tmp_path, str(stand_in)).take("base")
 
 
 def test_an_interpreter_that_goes_away_is_named(tmp_path: Path) -> None:
     stand_in = tmp_path / "python"
     stand_in.write_text("#!/bin/sh\n")
     stand_in.chmod(0o755)
-    version = version_of(str(stand_in), lambda _: None)
+    gone = sampler(tmp_path, str(stand_in))
     stand_in.unlink()
     with pytest.raises(TrialsFailedError, match=r"cannot be run any more: .*python: No such file"):
-        Sampler(tmp_path / "sweep.yaml", []).take(version)
+        gone.take("base")

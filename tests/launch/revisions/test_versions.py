@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import UsageError
+from zbench.launch.pair import Sampler
 from zbench.launch.revisions import ENVIRONMENTS, installer, resolve_commit, version_of
-from zbench.launch.sampling import Sampler
 from zbench.private import cache_directory
 
 from .repositories import BACKEND, PROJECT, git
@@ -17,9 +17,10 @@ from .repositories import BACKEND, PROJECT, git
 
 def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
     said: list[str] = []
-    versions = [version_of(tag, said.append) for tag in ("v1", "v2")]
-    sampler = Sampler(tmp_path / "sweep.yaml", ["engine.zero_stage=1"])
-    steps = [[r.timing.median_step_s for r in sampler.take(v) if r.timing] for v in versions]
+    base, head = versions = [version_of(tag, said.append) for tag in ("v1", "v2")]
+    sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", ["engine.zero_stage=1"])
+    samples = sampler.take("base"), sampler.take("head")
+    steps = [[r.timing.median_step_s for r in sample if r.timing] for sample in samples]
     assert steps == [[0.1], [0.2]]
     assert [version.commit for version in versions] == [
         git(Path.cwd(), "rev-parse", tag) for tag in ("v1", "v2")

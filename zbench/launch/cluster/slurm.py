@@ -29,6 +29,7 @@ from zbench.launch.executor import (
     Executor,
     OnLine,
     ReferenceTask,
+    SampleTask,
     Targets,
     Task,
     Vacancy,
@@ -143,6 +144,7 @@ class SlurmExecutor(Executor):
 
     def _settings(self, task: Task) -> dict[str, Any]:
         """Return what a task's job needs; UsageError for a trial that is no job."""
+        assert not isinstance(task, SampleTask), "it runs trials"
         nodes, ranks = self._options.nodes_for(task.trial)
         parameters = dict(self._options.parameters)
         if "slurm_exclusive" not in parameters:

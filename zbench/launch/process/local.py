@@ -1,14 +1,13 @@
 """The executor of this machine: processes forked from a trial server, watched until none of them is left."""
 
-import itertools
 import json
 import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,51 +21,35 @@ from zbench.job.turns import Turns
 from zbench.launch import executor, turns
 from zbench.launch.executor import (
     Attempt,
-    Batch,
-    Executor,
     JobFactory,
-    OnLine,
     RepeatTask,
+    SampleTask,
     Targets,
     Task,
     TaskFiles,
+    TrialTask,
     collected,
     patience,
 )
+from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.process.processes import Launcher, Processes, ProcessPlan
 from zbench.launch.room import uses_cpu
 from zbench.launch.turns import Seat
-from zbench.record.record import Failure
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.topology import Host, node_of_device, this_host
 
-Ends = Generator[tuple[Task, Attempt]]
-"""The ends of the tasks of a batch. Closing it ends all processes that are left of them."""
-
-
-@dataclass(slots=True)
-class _Begun:
-    """The batch that runs. left: how many of its tasks have not ended."""
-
-    handle: int
-    ends: Ends
-    left: int
-
-
 Share = tuple[int, int, str]
 """One machine's share of ranks that span several: its number, of how many, and where all ranks meet."""
 
 
-class LocalExecutor(Executor):
+class LocalExecutor(HeatExecutor[Processes]):
     """Runs tasks in process groups of this machine. See `executor.Executor`.
 
     The server starts to import at once, in the background. Ranks that run under another interpreter
     (`engine_python`) have a server of their own, started with the first of them; references never do.
     """
-
-    takes_turns = True
 
     def __init__(
         self,
@@ -82,11 +65,9 @@ class LocalExecutor(Executor):
         tell: told which of the server's imports failed.
         Where they are a part of the cores no rank is pinned: somebody else's may be pinned to the same.
         """
+        super().__init__()
         chosen = targets or executor.DEFAULT_TARGETS
         launcher = Launcher(chosen.modules, tell=tell)
-        self._handles = itertools.count()
-        self._queue: dict[int, tuple[Batch, OnLine]] = {}
-        self._begun: _Begun | None = None
         self.launchers: dict[Path | None, Launcher] = {None: launcher}
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
         self._cpus = cpus
@@ -94,50 +75,12 @@ class LocalExecutor(Executor):
         self._host = None if 0 < cpus < len(os.sched_getaffinity(0)) else this_host()
         self.share: Share | None = None
 
-    def submit(self, batch: Batch, on_line: OnLine) -> int:
-        """Put a batch at the end of the queue; see `executor.Executor`."""
-        handle = next(self._handles)
-        self._queue[handle] = batch, on_line
-        return handle
+    def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
+        """Return the processes of a task; see `HeatExecutor`. One alone may take turns with another sweep's.
 
-    def next_ended(self) -> tuple[int, Task, Attempt]:
-        """Let the batch go on that has begun, or begin the next one; return the next task that has ended."""
-        if self._begun is None:
-            handle = next(iter(self._queue))
-            batch, on_line = self._queue.pop(handle)
-            self._begun = _Begun(handle, self._run(batch, on_line), len(batch.tasks))
-        begun = self._begun
-        task, attempt = next(begun.ends)
-        begun.left -= 1
-        if begun.left == 0:
-            self._end_batch()
-        return begun.handle, task, attempt
-
-    def withdraw(self, handle: int) -> bool:
-        """Take a batch out of the queue; see `executor.Executor`."""
-        return self._queue.pop(handle, None) is not None
-
-    def _run(self, batch: Batch, on_line: OnLine) -> Ends:
-        """Run the tasks of a batch, in turns if there are several, and yield each as it ends."""
-        with ExitStack() as stack:
-            contenders: dict[Processes, Task] = {}
-            for task in batch.tasks:
-                try:
-                    processes = self._processes(task, stack, partial(on_line, task), among=len(batch.tasks))
-                except ZbenchError as error:
-                    yield task, Attempt("crashed", Failure("crashed", str(error)))
-                else:
-                    contenders[processes] = task
-            for contender in turns.run_heat(list(contenders), batch.lot):
-                task = contenders[contender]
-                yield task, replace(self._collected(task, contender), seconds=contender.seconds)
-
-    def _processes(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
-        """Return the processes of a task, not yet started; `stack` ends them and removes their files.
-
-        among: how many tasks take turns with one another here; one may do so with those of another sweep.
         ZbenchError where no server starts under the task's interpreter.
         """
+        assert not isinstance(task, SampleTask), "it runs trials"
         paired = turns.paired_path() if isinstance(task, RepeatTask) and among == 1 else None
         launcher, log_name = self._launcher(task), self._jobs.log_name(task)
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
@@ -163,26 +106,22 @@ class LocalExecutor(Executor):
         pair = None if paired is None else stack.enter_context(Turns(paired))
         return stack.enter_context(Processes(launcher, plan, seat, pair))
 
-    def _collected(self, task: Task, processes: Processes) -> Attempt:
-        attempt = replace(processes.attempt(), environment=environment_facts(task.trial, self._jobs.base_dir))
+    def attempt(self, task: Task, contender: Processes) -> Attempt:
+        """Return how a task ended, with its result."""
+        assert not isinstance(task, SampleTask), "it runs trials"
+        facts = environment_facts(task.trial, self._jobs.base_dir)
+        attempt = replace(contender.attempt(), environment=facts, seconds=contender.seconds)
         if self.share is not None and self.share[0] > 0:
             return attempt
-        return collected(task, processes.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
+        return collected(task, contender.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
     def close(self) -> None:
         """End the servers; nothing that was started is left."""
-        self._end_batch()
-        self._queue.clear()
+        super().close()
         for launcher in self.launchers.values():
             launcher.close()
 
-    def _end_batch(self) -> None:
-        """End what has begun, with its processes and files."""
-        if self._begun is not None:
-            self._begun.ends.close()
-        self._begun = None
-
-    def _launcher(self, task: Task) -> Launcher:
+    def _launcher(self, task: TrialTask) -> Launcher:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
         python = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
         if python not in self.launchers:

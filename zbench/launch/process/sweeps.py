@@ -1,0 +1,111 @@
+"""Runs whole sweeps of other versions of zbench, by their command line, as the tasks of a pair."""
+
+import json
+import subprocess
+import tempfile
+from contextlib import ExitStack, suppress
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from zbench.children import bound
+from zbench.errors import ExitCode
+from zbench.job.progress import Watch
+from zbench.launch.executor import Attempt, SampleTask, Task
+from zbench.launch.process.heats import HeatExecutor
+from zbench.launch.revisions import clean_environment
+from zbench.launch.turns import Contender, Seat, paired_environment
+from zbench.record.record import Failure
+
+_LONGEST_MESSAGE = 500
+_END_SECONDS = 0.25
+"""How long an interrupted sweep may take to end by itself: Ctrl-C reaches it, too."""
+
+_POLL_SECONDS = 0.1
+
+
+class Sweep(Contender):
+    """One `zbench sweep` of a version. A context manager: afterwards nothing of it runs.
+
+    seat: where its trials take their turns, if they do.
+    """
+
+    def __init__(self, task: SampleTask, place: Path, seat: Seat | None) -> None:
+        """place: an empty directory, for all that it writes."""
+        self._version, self._place, self.seat = task.version, place, seat
+        words = [word for setting in task.settings for word in ("--set", setting)]
+        # -P: a zbench directory in the working directory must not shadow the version's own
+        self._command = [str(task.version.python), "-P", "-m", "zbench.cli.main", "sweep", str(task.file)]
+        self._command += ["--json", "--quiet", "--output-dir", str(place), *words]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = ""
+
+    def advance(self) -> None:
+        """Start it, or let its trial go on; return when a trial of it waits for a turn, or it has ended."""
+        if self._process is None:
+            try:
+                self._process = self.started()
+            except OSError as error:  # its interpreter was there when the measurement began
+                self._gone = str(error.strerror)
+                return
+        elif self.seat is not None:
+            self.seat.go()
+        while self.seat is not None and not self.seat.is_taken and self._process.poll() is None:
+            self.seat.receive(connection.wait(self.seat.waitable(), _POLL_SECONDS))
+        if not self.waits:
+            self._process.wait()
+
+    def started(self) -> subprocess.Popen[bytes]:
+        """Start it and return its process."""
+        environment = paired_environment(clean_environment(), self.seat)
+        with (self._place / "out").open("wb") as out, (self._place / "err").open("wb") as err:
+            return subprocess.Popen(
+                bound(self._command), stdout=out, stderr=err, cwd=self._place, env=environment
+            )
+
+    def attempt(self) -> Attempt:
+        """Return the document that it printed as the result, or why there is none."""
+        name, python = self._version.name, self._version.python
+        if self._process is None:
+            remedy = "leave its environment in place until the measurement ends, and compare again"
+            return _failed("crashed", f"{name} cannot be run any more: {python}: {self._gone}; {remedy}")
+        status, document = self._process.wait(), self._document()
+        if document.get("trials") and status >= 0:
+            return Attempt("ok", result={**document, "took_turns": self.seat and self.seat.was_used})
+        last_words = (self._place / "err").read_text(errors="replace").strip()[-_LONGEST_MESSAGE:]
+        reason = (document.get("error") or {}).get("message") or last_words or "it said nothing"
+        kind = "killed" if status < 0 else "usage" if status == ExitCode.USAGE else "crashed"
+        return _failed(kind, f"{name} cannot run the sweep (exit {status}): {reason}")
+
+    def _document(self) -> dict[str, Any]:
+        with suppress(ValueError):
+            document = json.loads((self._place / "out").read_bytes())
+            return document if isinstance(document, dict) else {}
+        return {}
+
+    def __exit__(self, *_: object) -> None:
+        """End it if it still runs: something interrupted this process."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
+            self._process.kill()
+            self._process.wait()
+
+
+def _failed(kind: str, message: str) -> Attempt:
+    return Attempt("crashed", Failure(kind, message))
+
+
+class SweepsExecutor(HeatExecutor[Sweep]):
+    """Runs each sample as a process of its version; two of a batch take turns, trial by trial."""
+
+    def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Sweep:
+        """Return the sweep of a sample; see `HeatExecutor`."""
+        assert isinstance(task, SampleTask), "it runs nothing else"
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-sample-")))
+        seat = stack.enter_context(Seat(place / "seat")) if among > 1 else None
+        return stack.enter_context(Sweep(task, place, seat))
+
+    def attempt(self, task: Task, contender: Sweep) -> Attempt:
+        """Return how a sample ended: its result is the document that the sweep printed."""
+        return contender.attempt()
