@@ -16,10 +16,14 @@ from zbench.spec.environments import WORKER_NEEDS
 
 PACKAGE = Path(__file__).parents[1] / "zbench"
 FILES = sorted(PACKAGE.rglob("*.py"))
-LEAVES = {"zbench", *(f"zbench.{n}" for n in ("children", "errors", "gpus", "private", "topology", "units"))}
+LEAVES = {
+    "zbench",
+    *(f"zbench.{n}" for n in ("_inside", "children", "errors", "gpus", "private", "topology", "units")),
+}
 TORCHS_SIGNATURE = "engine/adam/optimizer.py"  # CpuAdam takes what torch.optim.AdamW takes
 
 MAY_IMPORT = {  # package -> the packages below it
+    "_inside": set(),
     "children": set(),
     "errors": set(),
     "units": set(),
@@ -255,7 +259,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "verify": 1830,
     "workloads": 830,
     "record": 1160,
-    "measure peers children errors gpus private topology units": 1120,
+    "measure peers _inside children errors gpus private topology units": 1280,
 }
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import zbench
 from tests.launch.conftest import FAKES
 from tests.running import run
 from zbench.launch.executor import RepeatTask
-from zbench.launch.process import foreign_env, server
 from zbench.launch.process.client import server_environment
 from zbench.launch.process.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, run_sweep
@@ -145,11 +143,3 @@ def test_environments_compile_their_extensions_apart(tmp_path: Path, monkeypatch
     assert all(Path(place).is_relative_to(tmp_path) for place in places)
     chosen = {**inherited, "TORCH_EXTENSIONS_DIR": "/mine"}
     assert server_environment(Path("/old/bin/python"), chosen)["TORCH_EXTENSIONS_DIR"] == "/mine"
-
-
-def test_the_server_gets_the_arguments_behind_those_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[list[str]] = []
-    monkeypatch.setattr(server, "main", served.append)
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    foreign_env.main([json.dumps(list(zbench.__path__)), "7", "scratch"])
-    assert served == [["7", "scratch"]]

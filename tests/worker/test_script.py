@@ -1,6 +1,5 @@
 """Trials that are commands: timed from outside, judged by what they save, ended with all they started."""
 
-import importlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ import torch
 from tests.launch.processes import gone, until
 from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from zbench import _inside
 from zbench.job.jobs import ReferenceJob
 from zbench.job.progress import ProgressTail
 from zbench.launch.process import client
@@ -26,7 +26,7 @@ from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
 from zbench.worker import script
-from zbench.worker.script import NUDGING, run_base, run_once
+from zbench.worker.script import nudging, run_base, run_once
 from zbench.worker.step_times import ConsoleTimes
 
 SCRIPT = """
@@ -206,23 +206,21 @@ def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list
     assert console.all() == seconds
 
 
-def test_only_floating_weights_move_up_and_down_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # to which the import adds a finder
-    nudge = importlib.import_module("zbench.worker.nudging.sitecustomize")._nudge
+def test_only_floating_weights_move_up_and_down_in_turn() -> None:
     weights = [torch.ones(2, 3), torch.ones(3, dtype=torch.int64), torch.ones(0)]
     for weight in weights:
-        nudge(weight)
+        _inside.nudge(weight)
     assert weights[0].view(torch.int32).sub(0x3F800000).tolist() == [[1, -1, 1], [-1, 1, -1]]
     assert weights[1].tolist() == [1, 1, 1]
 
 
 @pytest.mark.soak
-def test_the_perturbed_run_moves_each_weight_by_one_unit() -> None:
+def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None:
     code = (
         "import torch; p = torch.nn.Parameter(torch.ones(4)); torch.optim.SGD([p], lr=0.1);"
         "torch.optim.Adam([p]); print(p.detach().view(torch.int32).sub(0x3f800000).tolist())"
     )
-    env = os.environ | {"PYTHONPATH": NUDGING}
+    env = os.environ | {"PYTHONPATH": str(nudging(tmp_path))}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 

@@ -9,7 +9,6 @@ revision without a project needs no installation.
 
 import hashlib
 import io
-import json
 import os
 import shutil
 import subprocess
@@ -23,55 +22,18 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from zbench import _inside
 from zbench.errors import UsageError, reason_of
 from zbench.private import private_cache
 
 _LOG_LINES = 12
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
-_MODULE = "zbench_shared_packages"
+_INSIDE = Path(_inside.__file__)
+_COPY = "zbench_inside"
+"""The module name of `_inside.py` in an environment of a revision."""
 
 ENVIRONMENTS = "environments"
 """Where environments of revisions are kept, in zbench's cache."""
-
-_SHARING = '''\
-"""Written by `zbench compare --paired`; see zbench/launch/revisions.py."""
-
-import importlib.machinery
-import json
-import os
-import site
-import sys
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-class OwnPackages:
-    """Finds what this environment has, before any import hook; a module it lacks is not there at all."""
-
-    def __init__(self):
-        entries = [e for e in os.listdir(HERE) if not e.endswith((".dist-info", ".pth"))]
-        self.names = {e.partition(".")[0] for e in entries} - {"__pycache__", __name__}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.names:
-            return None
-        found = importlib.machinery.PathFinder.find_spec(name, [HERE] if path is None else path)
-        if found is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return found
-
-
-def add(document):
-    known = json.loads(document)
-    kept = set(sys.path)
-    for directory in known["shared"]:
-        site.addsitedir(directory)
-    if known["tree"]:
-        kept.update(known["shared"])
-        inside = known["tree"] + os.sep
-        sys.path[:] = [e for e in sys.path if e in kept or not (e + os.sep).startswith(inside)]
-    sys.meta_path.insert(0, OwnPackages())
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +100,7 @@ def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
 
 def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
     """Return the environment of a commit; build it if it is missing."""
-    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_SHARING}"
+    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_INSIDE.read_text()}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = private_cache(ENVIRONMENTS) / f"{commit[:12]}-{key}"
     if not (place / "complete").is_file():
@@ -216,9 +178,9 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
     """Make an environment use the running interpreter's packages, except those in the working tree `tree`."""
-    (site_packages / f"{_MODULE}.py").write_text(_SHARING)
-    document = json.dumps({"shared": list(shared), "tree": str(tree) if tree else None})
-    (site_packages / f"{_MODULE}.pth").write_text(f"import {_MODULE}; {_MODULE}.add({document!r})\n")
+    shutil.copyfile(_INSIDE, site_packages / f"{_COPY}.py")
+    call = f"{_COPY}.share({list(shared)!r}, {str(tree) if tree else None!r})"
+    (site_packages / f"{_COPY}.pth").write_text(f"import {_COPY}; {call}\n")
 
 
 class Checkouts:

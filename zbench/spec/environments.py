@@ -1,7 +1,7 @@
 """Other Python environments that run an engine (`engine_python`): their packages and their names.
 
 Each environment is queried once, by a child process that imports no large package. zbench need not be
-installed there: `launch/process/foreign_env.py` adds this installation to its path. The sweep key
+installed there: `_inside.py` adds this installation to its path. The sweep key
 `environments` names a directory of environments; each has the name of its folder. A trial's configuration has
 the path; its axes, and so the tables, have the name.
 """
@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from zbench import _inside
 from zbench.errors import nearest
 from zbench.private import private_cache
 
@@ -28,24 +29,6 @@ WORKER_NEEDS = ("pydantic", "psutil", "safetensors")
 
 _PATIENCE_SECONDS = 60.0
 _UNASKED: ContextVar[set[Path] | None] = ContextVar("unasked", default=None)
-_ASK = """
-import sys
-sys.path[:] = [entry for entry in sys.path if entry]
-import importlib.util, json
-from importlib import metadata
-names, group = json.loads(sys.argv[1])
-versions = {}
-for name in names:
-    if importlib.util.find_spec(name) is not None:
-        try:
-            versions[name] = metadata.version(name)
-        except Exception:
-            versions[name] = "unknown"
-points = metadata.entry_points()
-engines = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
-print(json.dumps({"python": sys.version_info[:3], "tag": sys.implementation.cache_tag, "versions": versions,
-                  "plugins": sorted(point.name for point in engines)}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +106,7 @@ def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment 
 def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
     if not python.exists():
         return "no such interpreter; name a Python executable or the directory of a virtual environment"
-    command = [str(python), "-E", "-c", _ASK, json.dumps([names, "zbench.engines"])]
+    command = [str(python), "-E", _inside.__file__, "describe", ",".join(names), "zbench.engines"]
     try:
         done = subprocess.run(
             command, capture_output=True, check=False, timeout=_PATIENCE_SECONDS, cwd=os.sep

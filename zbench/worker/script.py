@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
+from zbench import _inside
 from zbench.errors import UsageError
 from zbench.job.failures import OUT_OF_MEMORY
 from zbench.job.jobs import RankJob, ReferenceJob
@@ -41,8 +42,6 @@ _LONGEST_LINE = 300
 _LAST_LINES = 40
 _TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "training_args"}
 _REPOSITORY = str(Path(__file__).parents[2])
-NUDGING = str(Path(__file__).with_name("nudging"))
-"""A directory whose `sitecustomize` moves the first weights; see there."""
 
 
 class CommandFailedError(Exception):
@@ -115,7 +114,7 @@ def run_once(
     assert spec.command is not None
     assert spec.step_times is not None
     values = _prepared(trial, scratch)
-    environment = _environment(trial, base_dir, perturbed=perturbed)
+    environment = _environment(trial, base_dir, inside=nudging(scratch) if perturbed else None)
     remove_abandoned_locks(environment)
     console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
@@ -170,12 +169,15 @@ def _text_of(name: str, trial: TrialSpec) -> str:
     return (accelerate if name == "accelerate_config" else hf_trainer)(trial).text
 
 
-def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[str, str]:
-    """Return the command's environment: the caller's, with the interpreter's programs and the threads."""
+def _environment(trial: TrialSpec, base_dir: Path, *, inside: Path | None) -> dict[str, str]:
+    """Return the command's environment: the caller's, with the interpreter's programs and the threads.
+
+    inside: a directory that every Python of the command is to see first.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
     own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
-    if perturbed:
-        own.insert(0, NUDGING)
+    if inside is not None:
+        own.insert(0, str(inside))
     if own:
         env["PYTHONPATH"] = os.pathsep.join(own)
     written = trial.engine.engine_python
@@ -185,6 +187,14 @@ def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[s
         # two versions of DeepSpeed would replace one another's extensions
         env["TORCH_EXTENSIONS_DIR"] = str(extensions_directory(python))
     return env | {"OMP_NUM_THREADS": str(trial.run.threads_per_rank)}
+
+
+def nudging(scratch: Path) -> Path:
+    """Return a new directory whose `sitecustomize` moves the first weights (`_inside.NudgeWeights`)."""
+    folder = scratch / "inside"
+    folder.mkdir(parents=True)
+    (folder / "sitecustomize.py").symlink_to(_inside.__file__)
+    return folder
 
 
 def _start(

@@ -1,6 +1,5 @@
 """The launcher's end of the trial server: its messages, and the groups of ranks that it starts."""
 
-import json
 import os
 import signal
 import socket
@@ -18,9 +17,9 @@ from typing import IO
 import psutil
 
 import zbench
+from zbench import _inside
 from zbench.errors import ZbenchError
 from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
-from zbench.launch.process import foreign_env
 from zbench.launch.process.reaper import KILLED
 from zbench.launch.turns import Seat
 from zbench.spec.environments import extensions_directory
@@ -312,9 +311,10 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
 
 def _command(python: Path | None) -> list[str]:
     """Return the command line of the trial server, without arguments."""
+    module = "zbench.launch.process.server"
     if python is None:
-        return [sys.executable, "-P", "-m", "zbench.launch.process.server"]
-    return [str(python), "-P", foreign_env.__file__, json.dumps(list(zbench.__path__))]
+        return [sys.executable, "-P", "-m", module]
+    return [str(python), "-P", _inside.__file__, "run", os.pathsep.join(zbench.__path__), module]
 
 
 def _suspended(pids: Sequence[int]) -> int | None:
