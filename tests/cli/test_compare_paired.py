@@ -1,10 +1,16 @@
 """`zbench compare --paired` through the command line, with stand-ins for the two interpreters."""
 
+import os
+import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import stand_in
+from tests.launch.processes import MARK, marked, until
 
 
 @pytest.fixture
@@ -75,3 +81,58 @@ def test_a_measurement_is_kept_and_continued(zbench, refusal, tmp_path, sweep):
     assert f"31 samples kept; the same command with --resume {path}" in out.err
     assert "blocks was [7, 7], is [8, 8]" in refusal(*words, "--blocks", "8", "--resume", path)
     assert "no such measurement" in refusal(*words, "--resume", "gone")
+
+
+def test_a_measurement_that_is_killed_at_drawn_moments_loses_no_sample(zbench, tmp_path, sweep):
+    check_kills(zbench, tmp_path, sweep, kills=2, blocks=7)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_measurement_that_is_killed_many_times_loses_no_sample(zbench, tmp_path, sweep):
+    check_kills(zbench, tmp_path, sweep, kills=40, blocks=40)
+
+
+def check_kills(zbench, tmp_path, sweep, *, kills, blocks):
+    """Kill the command at random moments after a sample; every kept line stays, and nothing runs on."""
+    lot, mark, kept = random.Random(kills), f"paired-{os.getpid()}", b""
+    versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", factor=1.2)
+    words = (
+        "compare",
+        *versions,
+        "--paired",
+        "--sweep",
+        sweep,
+        "--blocks",
+        blocks,
+        "-o",
+        tmp_path / "results",
+    )
+    for _ in range(kills):
+        resume = ("--resume", "last") if kept else ()
+        command = subprocess.Popen(
+            [sys.executable, "-m", "zbench.cli.main", *map(str, (*words, *resume))],
+            env=os.environ | {MARK: mark},
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        while samples_in(tmp_path) == kept and command.poll() is None:
+            time.sleep(0.005)
+        assert command.poll() is None, "it is long enough"
+        time.sleep(lot.uniform(0, 0.2))
+        command.kill()
+        command.wait()
+        until(lambda: not marked(mark), "everything ends with the command")
+        now = samples_in(tmp_path)
+        assert now.startswith(kept)
+        kept = now[: now.rfind(b"\n") + 1]
+    out = zbench(*words, "--resume", "last", "--json")
+    assert (out.document["exit_code"], out.document["paired"]["stopped"]) == (1, None)
+    assert samples_in(tmp_path).startswith(kept)
+    assert [len(values) for values in out.document["paired"]["block_log_ratios"].values()] == [blocks]
+    assert f"{3 + 4 * blocks} samples kept" in out.err
+
+
+def samples_in(place: Path) -> bytes:
+    """Return what the one measurement has kept so far."""
+    return b"".join(path.read_bytes() for path in place.glob("results/paired/*.jsonl"))
