@@ -18,6 +18,7 @@ _NAV = {
         "other-files.md",
         "python.md",
         "engines.md",
+        "learn.md",
         "verdicts.md",
         "regressions.md",
         "training.md",

@@ -39,7 +39,7 @@ def test_every_command_and_key_has_its_entry(site: Path) -> None:
 
 def test_every_page_is_in_the_navigation_by_a_name_that_says_something(site: Path) -> None:
     index = (site / "index.html").read_text()
-    assert "One version against itself" in index
+    assert "Two stored runs of one version" in index
     assert not re.search(r">\s*A a\s*<", index)
     linked = set(re.findall(r'href="([\w./-]+\.html)', index))
     for page in (ROOT / "docs").glob("*.md"):
