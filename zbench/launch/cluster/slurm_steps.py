@@ -1,7 +1,8 @@
 """Trials as job steps: within an allocation (`salloc`, `sbatch` of a script) each node has one worker step.
 
 `srun` starts the step when a node is first used, and keeps it, so that torch is imported once on each node.
-Requests and answers are pickles on the step's standard streams; a step ends when its input ends.
+Requests and answers are sent on the step's standard streams (`multiprocessing.connection`); a step ends when
+its input ends.
 """
 
 import os
@@ -11,10 +12,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -86,44 +90,43 @@ class SlurmAllocation(Nodes):
 
 
 class _Step:
-    """The worker step on one node, and what it says. A thread reads its answers."""
+    """The worker step on one node. `send` and `receive` never wait for its end."""
 
     def __init__(self, node: Node, others: Sequence[Node], worker: tuple[str, Targets]) -> None:
         """others: the nodes that this one is to be reached from. worker: as of `StepPlace`."""
         command = [sys.executable, "-P", "-m", "zbench.launch.cluster.slurm_steps"]
+        theirs, to_step = Pipe(duplex=False)
+        from_step, its = Pipe(duplex=False)
         self._process = subprocess.Popen(
-            bound([*_SRUN, f"--nodelist={node.id}", *command]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            bound([*_SRUN, f"--nodelist={node.id}", *command]), stdin=theirs.fileno(), stdout=its.fileno()
         )
-        self.answers: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        theirs.close()
+        its.close()
+        self._requests, self._answers = to_step, from_step
         self.send(worker, node.id, [other.id for other in others], node.cpus)
 
     def send(self, *request: object) -> None:
-        """Send a request; what a step that is gone is asked is lost, and its end is seen by `answers`."""
-        assert self._process.stdin is not None
+        """Send a request; what a step that is gone is asked is lost, and its end is seen by `receive`."""
+        with suppress(OSError):
+            self._requests.send(request)
+
+    def receive(self) -> Iterator[tuple[Any, ...]]:
+        """Yield what it has answered; EOFError where it is gone."""
         try:
-            pickle.dump(request, self._process.stdin)
-            self._process.stdin.flush()
-        except OSError:
-            pass
+            while self._answers.poll():
+                yield self._answers.recv()
+        except (OSError, pickle.UnpicklingError):
+            raise EOFError from None
 
     def close(self) -> None:
         """End the step with all that it started."""
-        assert self._process.stdin is not None
+        self._requests.close()
         try:
-            self._process.stdin.close()
             self._process.wait(_END_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             self._process.terminate()
             self._process.wait()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        try:
-            while True:
-                self.answers.put(pickle.load(self._process.stdout))
-        except (EOFError, OSError, pickle.UnpicklingError):
-            self.answers.put(None)
+        self._answers.close()
 
 
 class StepPlace(Place):
@@ -146,12 +149,12 @@ class StepPlace(Place):
     def ended(self) -> list[Attempt] | None:
         """Return how each task ended, None while they run; see `Place`."""
         for number, step in enumerate(self._steps):
-            while not step.answers.empty():
-                answer = step.answers.get()
-                if answer is None:
-                    self.is_lost = True
-                    return lost(self.nodes[number], "its job step ended", self._batch)
-                self._take(number, *answer)
+            try:
+                for answer in step.receive():
+                    self._take(number, *answer)
+            except EOFError:
+                self.is_lost = True
+                return lost(self.nodes[number], "its job step ended", self._batch)
         if len(self._parts) < len(self._steps):
             return None
         where = Placement([node.name for node in self.nodes], self._began, time.time())
@@ -185,16 +188,15 @@ class StepPlace(Place):
 class _Requests:
     """The requests to this step, as a thread reads them; the process ends where they end."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: "Connection[Any, Any]") -> None:
         self.waiting: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self.reason: str | None = None
-        self._stream = stream
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read, args=(stream,), daemon=True).start()
 
-    def _read(self) -> None:
+    def _read(self, stream: "Connection[Any, Any]") -> None:
         try:
             while True:
-                request = pickle.load(self._stream)
+                request = stream.recv()
                 if request[0] == _STOP:
                     self.reason = request[1]
                 else:
@@ -205,17 +207,11 @@ class _Requests:
 
 def main() -> None:
     """Answer the requests on stdin until they end. What anything else prints goes to stderr."""
-    out = os.fdopen(os.dup(1), "wb")
+    requests, answers = _Requests(Connection(os.dup(0))), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
-    requests, writing = _Requests(sys.stdin.buffer), threading.Lock()
-
-    def answer(*what: object) -> None:
-        with writing:
-            pickle.dump(what, out)
-            out.flush()
 
     def on_line(task: Task, line: dict[str, Any]) -> str | None:
-        answer(_LINE, task, line)
+        answers.send((_LINE, task, line))
         return requests.reason
 
     (base_dir, targets), name, others, cpus = requests.waiting.get()
@@ -223,11 +219,11 @@ def main() -> None:
     while True:
         kind, *what = requests.waiting.get()
         if kind == _MEETING:
-            answer(_MEETING, worker.meeting_point())
+            answers.send((_MEETING, worker.meeting_point()))
         else:
             requests.reason = None
             batch, number, nodes, meeting, references = what
-            answer(_ENDED, *worker.run(batch, number, nodes, meeting, references, on_line))
+            answers.send((_ENDED, *worker.run(batch, number, nodes, meeting, references, on_line)))
 
 
 if __name__ == "__main__":
