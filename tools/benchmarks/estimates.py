@@ -20,7 +20,7 @@ from typing import Any
 
 from tools.benchmarks import results
 from tools.benchmarks.trials import warm_runner
-from zbench.cli.doctor import calibrate
+from zbench.app.doctor import calibrate
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time

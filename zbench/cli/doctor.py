@@ -1,30 +1,20 @@
 """`zbench doctor`: what this machine can run, its noise (`--aa`) and its rates (`--calibrate`)."""
 
 import dataclasses
-import json
 import math
-import sys
-import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from zbench.analysis.noise import NoiseReport, noise_report
-from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
-from zbench.app.compare import measure, parse_blocks
+from zbench.analysis.noise import NoiseReport
+from zbench.app.compare import parse_blocks
+from zbench.app.doctor import calibrate, noise
 from zbench.cli import console, options
-from zbench.errors import ExitCode, ZbenchError
-from zbench.estimate.client import Simulator
-from zbench.estimate.result import Estimate
-from zbench.estimate.roofline import attaining
+from zbench.errors import ExitCode
 from zbench.launch.doctor import examine
-from zbench.launch.process.local import run_once
-from zbench.launch.trial import run_trial
 from zbench.spec.document import dump_yaml
-from zbench.spec.machine import MachineSpec
-from zbench.spec.trial import TrialSpec
 
 _NAME_WIDTH = 22
 _MARKS = {
@@ -84,33 +74,18 @@ def command(
     raise typer.Exit(code)
 
 
-_NOISE_SWEEP = {
-    "name": "noise",
-    "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64},
-    "run": {"world_size": 2, "warmup_steps": 3, "steps": 20},
-    "axes": {"zero_stage": [0, 1, 2]},
-    "verify": {"mode": "off"},
-}
-
-
 def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> ExitCode:
     """Compare this version with itself and print the smallest slowdown that this machine can detect (a
     document with --json); return 1 if there was a false alarm.
     """
-    with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
-        file = sweep or Path(scratch) / "noise.json"
-        if sweep is None:
-            file.write_text(json.dumps(_NOISE_SWEEP))
-        sides, settings = (sys.executable, sys.executable), Settings(thresholds=PAIRED_THRESHOLDS)
-        comparison = measure(sides, file, parse_blocks(blocks), settings, console.voice(), seed=seed)
-    noise = noise_report(comparison)
-    code = ExitCode.REGRESSION if noise.alarms else ExitCode.PASS
+    found = noise(sweep, parse_blocks(blocks), seed, console.voice())
+    code = ExitCode.REGRESSION if found.alarms else ExitCode.PASS
     if console.state.json:
-        values = dataclasses.asdict(noise)
+        values = dataclasses.asdict(found)
         values |= {key: None for key, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
         console.document({"aa": values}, code)
     else:
-        console.result(_noise_text(noise))
+        console.result(_noise_text(found))
     return code
 
 
@@ -125,41 +100,6 @@ def _noise_text(noise: NoiseReport) -> str:
             f"detectable slowdown     {noise.detectable:.1%} (nine times in ten, at that threshold)",
         ]
     )
-
-
-_TINY: dict[str, Any] = {
-    "model": "gpt",
-    "options": {"layers": 4, "width": 32, "heads": 2},
-    "sequence_length": 8,
-    "micro_batch_size": 1,
-    "data": {"synthetic": True},
-}
-_PROBE = {**_TINY, "options": {}, "preset": "micro", "sequence_length": 96, "micro_batch_size": 3}
-
-
-def calibrate(world_size: int) -> MachineSpec:
-    """Return one rank's rates while `world_size` ranks share this machine; ZbenchError if its ranks fail.
-
-    `attained` is the fraction of these rates that a training step of a small GPT reaches.
-    """
-    here = Path.cwd()
-    tiny = _calibration_trial(_TINY, world_size)
-    rates = run_once("zbench.worker.facts:measure", tiny, here, patience=180.0)
-    machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
-    probe = _calibration_trial(_PROBE, world_size)
-    with tempfile.TemporaryDirectory(prefix="zbench-") as scratch:
-        record = run_trial(probe, run_dir=Path(scratch), base_dir=here)
-    with Simulator(here, jobs=1) as simulator:
-        estimate = simulator.of(probe)
-    if record.timing is None or not isinstance(estimate, Estimate):
-        raise ZbenchError(f"a training step could not be measured and simulated: {record.error or estimate}")
-    return attaining(machine, estimate, probe, record.timing.median_step_s)
-
-
-def _calibration_trial(workload: dict[str, Any], world_size: int) -> TrialSpec:
-    run = {"world_size": world_size, "warmup_steps": 1, "steps": 30}
-    values = {"workload": workload, "run": run, "engine": {"zero_stage": 2}, "verify": {"mode": "off"}}
-    return TrialSpec.model_validate(values)
 
 
 def _report_rates(world_size: int) -> ExitCode:
