@@ -1,4 +1,4 @@
-"""Simulated error rates and power of every comparison that zbench makes: the tables of docs/statistics.md.
+"""Simulated error rates and power of every comparison of zbench: results/benchmarks/error_rates.md.
 
     python -m tools.benchmarks.error_rates [--draws N] [--out FILE]
 
