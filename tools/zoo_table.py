@@ -1,4 +1,4 @@
-"""Write docs/zoo.md, the table of what the zoo was trained with and how it ended.
+"""Write results/benchmarks/zoo.md, the table of what the zoo was trained with and how it ended.
 
     python -m tools.zoo_table results/zoo/RUN [RUN ...]
 
@@ -18,7 +18,7 @@ from zbench.workloads.zoo import Entry, table
 
 ROOT = Path(__file__).resolve().parents[1]
 SUMMARY = ROOT / "results" / "zoo.json"
-PAGE = ROOT / "docs" / "zoo.md"
+PAGE = ROOT / "results" / "benchmarks" / "zoo.md"
 STAGES = (0, 1, 2, 3)
 USES: dict[str, tuple[str, Any]] = {
     "offload": ("offload_optimizer", "cpu"),
@@ -35,23 +35,12 @@ Build = Mapping[str, str]
 """What a trial ran on: `zbench` (commit), `torch` and `transformers`."""
 BUILD = ("zbench", "torch", "transformers")
 
-TEXT = """# The zoo
+TEXT = """# What the zoo was trained with
 
-Does the engine train every architecture as plain PyTorch does? `sweeps/zoo.yaml` trains architectures of
-transformers, in tiny sizes with random weights, and the models of torch's own FSDP tests
-(`torch.testing._internal.common_fsdp`), on two ranks. After every step each parameter is compared with plain
-PyTorch's, bit by bit. A trial is `identical` if every bit agrees.
-
-    pip install 'zbench[hf]' expecttest
-    zbench sweep zoo
-
-`search: {{method: covering}}` runs a small part of all combinations, chosen so that every two choices meet:
-for example each architecture with each stage, and each stage with bfloat16. With `--set search.strength=3`
-every three choices meet. Models keep their default dropout. `zbench/workloads/zoo.toml` has a line for each
-architecture: add yours there.
+[The zoo](../../docs/zoo.md) says what these trials are.
 
 **{identical} of {count} trials were `identical`**, on CPUs. The sweep lists {listed} architectures.
-{some} have been run so far, {stages} of them at every stage, and {whole} at every stage and with every
+{some} of them have been run so far, {stages} at every stage, and {whole} at every stage and with every
 use from offload to evaluation. A mark means that a trial of this architecture had this use. "Reduced once"
 ({once} architectures) means three backwards whose gradients are added up before one reduction; otherwise each
 backward reduces. The letter is the build that ran it:
