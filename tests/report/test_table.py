@@ -3,6 +3,8 @@
 import io
 import math
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -254,3 +256,10 @@ def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
     assert text.sparkline(range(100), width=8) == "▁▂▃▄▅▆▇█"
     assert text.sparkline([1, math.nan, 3]) == "▁ █", "a gap"
     assert len(text.sparkline(range(100))) == 40, "the last values are shown"
+
+
+def test_what_a_terminal_needs_imports_nothing_of_the_page():
+    names = ("screen", "table", "detail", "relative", "exports", "exports.table", "live")
+    code = f"import {', '.join(f'zbench.report.{name}' for name in names)}, sys; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not [name for name in modules.split() if name.startswith("zbench.report.html")]

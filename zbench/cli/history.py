@@ -11,9 +11,8 @@ from zbench.analysis.history import Series
 from zbench.app.history import series_in
 from zbench.cli import console, options
 from zbench.report.exports.texts import percent
-from zbench.report.html.timelines import commit_text
 from zbench.report.screen import Column, print_table
-from zbench.report.text import label, sparkline
+from zbench.report.text import commit_text, label, sparkline
 from zbench.spec.metrics import METRICS
 
 _HEADINGS = ("configuration", "runs", "history", "first", "last")

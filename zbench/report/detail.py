@@ -10,7 +10,8 @@ from rich.text import Text
 from zbench.record.record import Record
 from zbench.record.store import TRACES, is_inside
 from zbench.record.summary import ConfigSummary, known_rate
-from zbench.report.screen import Screen, word
+from zbench.report.roles import word
+from zbench.report.screen import Screen
 from zbench.report.table import log_path
 from zbench.report.text import (
     axes_text,

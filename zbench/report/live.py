@@ -13,7 +13,8 @@ from zbench.analysis.ranking import by_figure
 from zbench.launch import events
 from zbench.record.record import Record
 from zbench.record.summary import has_failed, summarize
-from zbench.report.screen import Screen, word
+from zbench.report.roles import word
+from zbench.report.screen import Screen
 from zbench.report.text import (
     axes_text,
     bytes_text,

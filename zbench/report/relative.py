@@ -11,7 +11,8 @@ from rich.text import Text
 
 from zbench.analysis.relative import Ratio, Relative, RelativeRow
 from zbench.record.summary import ConfigSummary, point
-from zbench.report.screen import Column, Screen, print_table, word
+from zbench.report.roles import word
+from zbench.report.screen import Column, Screen, print_table
 from zbench.report.text import (
     axes_text,
     bytes_text,

@@ -12,11 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from zbench.report.html.style import OUTCOMES, VERDICTS
 from zbench.report.text import printable, printable_lines
-
-COLOURS = {"good": "green", "fine": "green", "warn": "bold yellow", "bad": "bold red", "none": "dim"}
-"""Of what a report calls a verdict, an outcome or an answer (`zbench.report.html.style`)."""
 
 
 class Screen(Console):
@@ -49,11 +45,6 @@ class Screen(Console):
 def plain(text: str, style: str = "") -> Text:
     """Return foreign text as one line of a report."""
     return Text(printable(text), style)
-
-
-def word(verdict_or_outcome: str) -> Text:
-    """Return a verdict, or how a trial ended, in its colour."""
-    return Text(verdict_or_outcome, COLOURS[(VERDICTS | OUTCOMES)[verdict_or_outcome]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from zbench.record.summary import (
     varied_keys,
 )
 from zbench.report.answer import answer_lines, bound_text, effect_lines, worse
-from zbench.report.screen import Column, Screen, print_table, word
+from zbench.report.roles import word
+from zbench.report.screen import Column, Screen, print_table
 from zbench.report.text import (
     axes_text,
     bytes_text,

@@ -104,12 +104,21 @@ def started_text(started: str | None) -> str:
     return (started or "")[:16].replace("T", " ")
 
 
+def commit_text(commit: str | None) -> str:
+    """Return a commit's short hash; `+` marks a working tree with changes."""
+    if commit is None:
+        return ""
+    bare = printable(commit.removesuffix("+changes"))
+    return bare[:_SHORT_COMMIT] + ("+" if commit.endswith("+changes") else "")
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 repeat` or `2 repeats`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 _LONGEST_SHORT = 30
+_SHORT_COMMIT = 9
 _SHORTEST_ID = 6
 
 

@@ -9,6 +9,7 @@ from zbench.record.record import VerdictName
 from zbench.report.html import axes, charts, style
 from zbench.report.html.charts import Position, front_of
 from zbench.report.html.content import report_of
+from zbench.report.roles import VERDICTS
 from zbench.spec.sweep import ObjectiveSpec
 
 from .samples import full, hostile, pictures
@@ -106,7 +107,7 @@ def test_text_and_verdicts_are_readable(mode: str) -> None:
 
 def test_each_verdict_has_a_shape_and_each_colour_one_dark_counterpart() -> None:
     """A picture's colours are replaced by value, so no two roles may share a light colour."""
-    assert len(set(charts._MARKERS.values())) == len(style.VERDICTS) == 5
+    assert len(set(charts._MARKERS.values())) == len(VERDICTS) == 5
     assert style.LIGHT.keys() == style.DARK.keys()
     assert len(set(style.LIGHT.values())) == len(style.LIGHT)
 

@@ -11,8 +11,8 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.rows import ROW_ORDER, Row
 from zbench.record.summary import known_rate
 from zbench.report.exports import texts
-from zbench.report.html.style import ANSWERS
 from zbench.report.relative import lonely_line, relative_tables
+from zbench.report.roles import ANSWERS, role_of
 from zbench.report.table import notes
 from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zbench.report.html.content import Report
 
 MARKER = "<!-- zbench-compare -->"
-_SIGNS = {"bad": "❌", "warn": "⚠️", "none": "➖", "good": "✅"}
 _MOST_ROWS = 200
 
 
@@ -90,4 +89,4 @@ def _table(headings: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -
 
 def _cells(row: Row, rate: str) -> list[str]:
     label, answer, *others = texts.cells(row, rate)
-    return [escape(label), f"{_SIGNS[ANSWERS[row.answer]]} {answer}", *map(escape, others)]
+    return [escape(label), f"{role_of(row.answer, ANSWERS).sign} {answer}", *map(escape, others)]

@@ -8,8 +8,8 @@ from rich.text import Text
 from zbench.analysis.compare import Comparison
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.report.exports import texts
-from zbench.report.html.style import ANSWERS
-from zbench.report.screen import COLOURS, Column, Screen, plain, print_table
+from zbench.report.roles import ANSWERS, role_of
+from zbench.report.screen import Column, Screen, plain, print_table
 from zbench.spec.metrics import RATES
 
 
@@ -31,4 +31,4 @@ def _cells(row: Row, rate: str) -> Iterator[Text]:
 
 
 def _style(answer: RowAnswer) -> str:
-    return COLOURS[ANSWERS[answer]]
+    return role_of(answer, ANSWERS).terminal

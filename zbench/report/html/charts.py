@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zbench.analysis.ranking import pareto_front
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
+from zbench.report import roles
 from zbench.report.answer import effect_text
 from zbench.report.exports import texts
 from zbench.report.html import axes as scales
@@ -99,7 +100,7 @@ def throughput_against_memory(report: Report) -> Section | None:
         axes = canvas.axes
         for place in sorted(shown, key=lambda place: place in front):
             trial, x, repeats = place.trial, place.peak / unit.size, place.trial.values(rate)
-            colour = style.LIGHT[style.VERDICTS[trial.verdict]]
+            colour = style.LIGHT[roles.VERDICTS[trial.verdict]]
             (mark,) = axes.plot(
                 x, place.rate, _MARKERS[trial.verdict], markersize=11, color=colour,
                 markeredgecolor=style.LIGHT["card"], zorder=3,
@@ -124,7 +125,7 @@ def throughput_against_memory(report: Report) -> Section | None:
         name = f"{label(winner)} (recommended, {tied})" if tied else f"The best, {label(winner)},"
         leader = f"{name} trains {throughput_text(winner)} with {bytes_text(winner.number(metric))}."
     verdicts = {place.trial.verdict for place in shown}
-    legend = tuple((role, verdict) for verdict, role in style.VERDICTS.items() if verdict in verdicts)
+    legend = tuple((role, verdict) for verdict, role in roles.VERDICTS.items() if verdict in verdicts)
     description = f"{plural(len(shown), 'configuration')}. {leader}"
     title = "Throughput against memory"
     picture = Picture("throughput-memory", title, description, _SCATTER_HEIGHT, paint, legend)
@@ -174,7 +175,7 @@ def changes(report: Report) -> Section | None:
 
     def interval(canvas: Canvas, index: int) -> None:
         decision = shown[index][1]
-        y, colour = index + scales.BAR_MIDDLE, style.LIGHT[style.ANSWERS[decision.answer]]
+        y, colour = index + scales.BAR_MIDDLE, style.LIGHT[roles.ANSWERS[decision.answer]]
         # an unknown bound (of a log-ratio) ends at a factor of two
         ends = [max(-_WIDEST_CHANGE, min(_WIDEST_CHANGE, x)) for x in (decision.low, decision.high)]
         canvas.axes.plot([100 * math.expm1(x) for x in ends], [y, y], color=colour, linewidth=3, alpha=0.55)

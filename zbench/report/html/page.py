@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
+from zbench.report import roles
 from zbench.report.answer import bound_text
 from zbench.report.html import charts, style
 from zbench.report.html.content import Report, TextTable
-from zbench.report.html.timelines import commit_text
 from zbench.report.relative import relative_tables
 from zbench.report.table import warning_lines
 from zbench.report.text import (
     bytes_text,
+    commit_text,
     configuration_cells,
     configuration_columns,
     failure_message,
@@ -66,7 +67,7 @@ def render_template(name: str, **values: Any) -> str:
             colours=style.variables(),
             drawing=style.drawing_sheet(),
             sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
-            roles=style.VERDICTS | style.ANSWERS,
+            roles=roles.VERDICTS | roles.ANSWERS,
             **values,
         )
     )

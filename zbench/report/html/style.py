@@ -4,29 +4,23 @@ Series colours are those of Okabe and Ito (distinct for colour-blind readers), l
 Pictures are drawn in the light colours; a rule per colour replaces each by its dark one.
 """
 
+from zbench.report.roles import ROLES
+
 LIGHT = {
     "page": "#f5f6f8", "card": "#ffffff", "ink": "#1b1f24", "muted": "#59636e", "line": "#d8dde3",
     "grid": "#e8ebef", "accent": "#2f5bd8",
-    "good": "#0b7a4b", "fine": "#1d6fb8", "warn": "#a65f00", "bad": "#c0262d", "none": "#768390",
+    **{name: role.light for name, role in ROLES.items()},
     "s1": "#0072b2", "s2": "#e69f00", "s3": "#009e73", "s4": "#cc79a7", "s5": "#56b4e9", "s6": "#d55e00",
     "s7": "#8d7b00", "s8": "#7f8790",
 }  # fmt: skip
 DARK = {
     "page": "#0e1116", "card": "#161b22", "ink": "#e6e9ed", "muted": "#a0a9b4", "line": "#30363f",
     "grid": "#262d36", "accent": "#8ea8ff",
-    "good": "#3fc380", "fine": "#6cb6ff", "warn": "#e0a43b", "bad": "#ff7b72", "none": "#8b949e",
+    **{name: role.dark for name, role in ROLES.items()},
     "s1": "#4aa3df", "s2": "#f0b429", "s3": "#2fbf95", "s4": "#e29bc2", "s5": "#8fd0f5", "s6": "#f0803c",
     "s7": "#d3c23a", "s8": "#9aa3ad",
 }  # fmt: skip
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8")
-VERDICTS = {"identical": "good", "equivalent": "fine", "drifted": "warn", "wrong": "bad", "unchecked": "none"}
-OUTCOMES = {
-    "ok": "good", "oom": "bad", "timeout": "bad", "crashed": "bad", "pruned": "none", "invalid": "none",
-}  # fmt: skip
-ANSWERS = {
-    "pass": "good", "regression": "bad", "incorrect": "bad", "failed": "bad", "suspected": "warn",
-    "inconclusive": "warn", "unchecked": "warn", "unmeasured": "none",
-}  # fmt: skip
 _DARK_SCREEN = "@media screen and (prefers-color-scheme: dark)"
 
 

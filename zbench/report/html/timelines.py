@@ -9,7 +9,7 @@ from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Picture
-from zbench.report.text import plural, printable, started_text
+from zbench.report.text import commit_text, plural, started_text
 from zbench.spec.metrics import METRICS
 from zbench.units import format_bytes
 
@@ -19,7 +19,6 @@ MOST_VISITS, _MOST_NARROW = 200, 60
 _TREND_HEIGHT = 240
 _MEMORY_HEIGHT = 480
 _MIB = 1 << 20
-_SHORT_COMMIT = 9
 
 
 def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
@@ -62,14 +61,6 @@ def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
     counts = f"{plural(len(series.visits), 'run')}; the level changed {plural(len(series.changes), 'time')}"
     title = METRICS[metric].description.removesuffix(".")
     return Picture(f"trend-{metric}", title, f"{counts}.", _TREND_HEIGHT, paint)
-
-
-def commit_text(commit: str | None) -> str:
-    """Return a commit's short hash; `+` marks a working tree with changes."""
-    if commit is None:
-        return ""
-    bare = printable(commit.removesuffix("+changes"))
-    return bare[:_SHORT_COMMIT] + ("+" if commit.endswith("+changes") else "")
 
 
 def memory_timeline(document: dict[str, Any], trial_id: str) -> Picture:
