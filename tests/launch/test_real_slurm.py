@@ -6,7 +6,6 @@ Soak: SLURM is installed where it is missing (Debian, root), and started by itse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -94,10 +93,10 @@ class Command:
         return document
 
     def kill(self) -> None:
-        """Kill it without a farewell."""
+        """Kill it without a farewell; what it has started may still hold its pipes."""
         assert self._running is not None
-        self._running.send_signal(signal.SIGKILL)
-        self._running.communicate()
+        self._running.kill()
+        self._running.wait()
 
     def running(self) -> dict[str, str]:
         """Return the node of each job that runs, by its number."""
@@ -141,11 +140,11 @@ def test_a_real_trial_over_both_nodes_computes_its_reference(command: Command) -
     command.end_well(2)
 
 
-def test_within_an_allocation_trials_are_job_steps_on_both_nodes(command: Command) -> None:
+def test_within_an_allocation_each_node_has_a_heat_of_its_own(command: Command) -> None:
     command.gate.touch()
     command.start(
         "sweep",
-        command.file(FAKE, repeats=1, stages=[0, 1, 2, 3]),
+        command.file(FAKE.replace("timeout", "heat: 2, timeout"), repeats=1, stages=[0, 1, 2, 3]),
         "--slurm",
         "nodes=1",
         within=("salloc", "--quiet", "-N2", "--exclusive"),

@@ -162,12 +162,17 @@ def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 SRUN = """#!{python} -P
-import os, sys
+import subprocess, sys
 words = sys.argv[1:]
 while words[0].startswith("--"):
     words.pop(0)
-os.execv(words[0], words)
+step = subprocess.Popen(words, stdout=subprocess.PIPE)
+for line in step.stdout:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+sys.exit(step.wait())
 """
+"""Passes a step's output on by whole lines, as SLURM does."""
 
 
 @pytest.fixture

@@ -210,8 +210,11 @@ def main() -> None:
     requests, answers = _Requests(Connection(os.dup(0))), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
 
+    def answer(*what: object) -> None:
+        answers.send_bytes(pickle.dumps(what) + b"\n")  # SLURM passes output on when a line ends
+
     def on_line(task: Task, line: dict[str, Any]) -> str | None:
-        answers.send((_LINE, task, line))
+        answer(_LINE, task, line)
         return requests.reason
 
     (base_dir, targets), name, others, cpus = requests.waiting.get()
@@ -219,11 +222,11 @@ def main() -> None:
     while True:
         kind, *what = requests.waiting.get()
         if kind == _MEETING:
-            answers.send((_MEETING, worker.meeting_point()))
+            answer(_MEETING, worker.meeting_point())
         else:
             requests.reason = None
             batch, number, nodes, meeting, references = what
-            answers.send((_ENDED, *worker.run(batch, number, nodes, meeting, references, on_line)))
+            answer(_ENDED, *worker.run(batch, number, nodes, meeting, references, on_line))
 
 
 if __name__ == "__main__":
