@@ -53,11 +53,11 @@ def test_gradients_are_written_to_buckets_on_one_stream(
 
     write = Buckets.write
 
-    def seen(self: Buckets, index: int, gradient: Tensor, *, add: bool) -> None:
+    def seen(self: Buckets, index: int, gradient: Tensor) -> None:
         nonlocal written
         assert gradient.untyped_storage().data_ptr() == there[-1].untyped_storage().data_ptr()
         written += 1
-        write(self, index, gradient, add=add)
+        write(self, index, gradient)
 
     monkeypatch.setattr(GradientStream, "behind", behind)
     monkeypatch.setattr(Buckets, "write", seen)

@@ -63,6 +63,7 @@ class Bucket(Extent):
 class Portion:
     """A run of one parameter's gradient, and its place in a bucket buffer."""
 
+    parameter: int
     bucket: int
     source: int
     target: int
@@ -114,7 +115,7 @@ class Layout:
         span = self.spans[parameter]
         for bucket in self._buckets_of.get(parameter, ()):
             at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
-            yield Portion(bucket.index, at - span.start, at - bucket.start, stop - at)
+            yield Portion(parameter, bucket.index, at - span.start, at - bucket.start, stop - at)
 
     @cached_property
     def gaps(self) -> list[list[tuple[int, int]]]:

@@ -36,7 +36,7 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py checks thes
     "parameters/": PARAMETERS,
     "gradients/storage.py:__init__": GRADIENTS,
     "gradients/storage.py:target": GRADIENTS,
-    "gradients/sending.py:run": GRADIENTS,
+    "gradients/storage.py:lend": GRADIENTS,
     "optimizer/shard_optimizer.py": MOMENTS,
     "assembly/optimizer.py:_masters_in": MASTER,
     "speculative/rollback.py": SPECULATIVE,

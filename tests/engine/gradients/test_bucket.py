@@ -8,8 +8,14 @@ from torch import Tensor
 
 from zbench.engine.gradients.bucket import _NEXT, Buckets, BucketState, GradientBucket
 from zbench.engine.gradients.gradients import Gradients
-from zbench.engine.gradients.sending import BucketMemory, KeptBuffer, Lender, SendingMemory
-from zbench.engine.gradients.storage import RankSums, SumsMemory
+from zbench.engine.gradients.storage import (
+    BucketMemory,
+    FromPool,
+    KeptBuffer,
+    RankSums,
+    SendingMemory,
+    SumsMemory,
+)
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
@@ -65,9 +71,8 @@ class Case:
         place = MemoryLayout.of([(memory, [Extent(0, layout.length)])])
         self.sums = RankSums(shard, place, CPU, self.comm, torch.float32, SumsMemory.ENGINE)
         self.buckets = Buckets(self.comm, self.sums, in_flight=in_flight)
-        lender = Lender(layout, self.pool, [torch.float32])
-        once = BucketMemory(lender, without_copy=without_copy)
-        several = BucketMemory(lender, own=KeptBuffer(layout.length, memory, torch.float32), accumulates=True)
+        once = BucketMemory(FromPool(layout, self.pool, [torch.float32], without_copy))
+        several = BucketMemory(KeptBuffer(layout.length, memory, torch.float32))
         chosen = several if boundary else None
         self.gradients = Gradients(self.buckets, (), SendingMemory(once, chosen, boundary, [self.pool]))
         self.reported: list[tuple[int, float]] = []
@@ -123,7 +128,7 @@ def test_a_bucket_fills_flies_is_reduced_and_consumed_in_the_order_of_backward()
     assert case.reported == [(0, 1.0), (1, 2.0), (2, 3.0)]
     case.gradients.clear()
     assert case.states == [EMPTY] * 3
-    assert case.pool.bytes == sum(t.nbytes for t in case.pool._free), "every buffer was given back"
+    assert case.pool.bytes == sum(t.nbytes for t in case.pool.free), "every buffer was given back"
 
 
 def test_what_no_gradient_came_for_is_zero_although_its_buffer_was_used() -> None:
@@ -224,7 +229,7 @@ def test_a_discarded_step_leaves_nothing_and_nothing_in_flight(came: Sequence[in
     case.gradients.abandon()
     assert case.states == [EMPTY] * 3
     assert all(work.done for work in case.comm.works), "a reduction still writes"
-    assert case.pool.bytes == sum(t.nbytes for t in case.pool._free)
+    assert case.pool.bytes == sum(t.nbytes for t in case.pool.free)
     case.backward(ONLY, {2: 1.0, 0: 3.0})
     assert case.values == [1.0, 0.0, 3.0]
 
@@ -250,7 +255,7 @@ def test_a_late_gradient_of_a_bucket_under_way_is_no_silent_loss() -> None:
     case.gradients.begin(ONLY, LOSS)
     case.gradients.accept(2, torch.ones(512))
     with pytest.raises(AssertionError, match="bucket 0"):
-        case.buckets.write(2, torch.ones(512), add=True)
+        case.buckets.write(2, torch.ones(512))
 
 
 def test_nothing_is_cleared_under_a_reduction() -> None:

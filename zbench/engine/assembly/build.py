@@ -25,8 +25,8 @@ from zbench.engine.gradients.gradients import Gradients
 from zbench.engine.gradients.norm import Summarizer, part_square_sums
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import Memories
-from zbench.engine.optimizer.schedule import AfterBackward, Schedule
-from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.optimizer.schedule import Schedule
+from zbench.engine.optimizer.shard_optimizer import AfterBackward, ParamGroup, ShardOptimizer
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.grouping import GroupPlan

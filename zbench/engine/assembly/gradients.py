@@ -1,6 +1,7 @@
 """Builds the gradients: the memory of buckets and of their rank sums, and how they are reduced."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -9,37 +10,39 @@ from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import accumulated_as, sums_memory
 from zbench.engine.gradients.bucket import Buckets
 from zbench.engine.gradients.gradients import Accumulate, Gradients
-from zbench.engine.gradients.sending import BucketMemory, HostAccumulation, KeptBuffer, Lender, SendingMemory
-from zbench.engine.gradients.storage import RankSums
+from zbench.engine.gradients.storage import (
+    BucketMemory,
+    FromPool,
+    HostAccumulation,
+    KeptBuffer,
+    RankSums,
+    SendingMemory,
+)
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import Bucket
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import ShardLayout
-from zbench.engine.transport.buffers import ScratchPool
+from zbench.engine.transport.buffers import Loan, ScratchPool
 from zbench.engine.transport.choose import Transport
 from zbench.spec.engine import EngineSpec
 
 
 class InSums:
-    """The rank sums as the memory of buckets: a reduction reads and writes the same memory."""
+    """Lends the rank sums themselves: a reduction reads and writes the same memory."""
 
     def __init__(self, sums: RankSums) -> None:
         self._sums = sums
 
-    def run(self, place: Bucket) -> Tensor:
-        return self._sums.sums.run(place.start, place.length)
-
-    def bytes_by_category(self) -> dict[str, int]:
-        return {}
+    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
+        return Loan(self._sums.sums.run(place.start, place.length))
 
 
 class GradientBuilder:
     """Chooses where gradients are added up, written, sent from and reduced.
 
     dtypes: that of each dtype group. in_flight: the most elements that are reduced at once. A compiled step
-    frees all memory of gradients when it ends.
     frees all memory of gradients when it ends.
     """
 
@@ -62,6 +65,7 @@ class GradientBuilder:
         self.sums = RankSums(shard, memory_layout, device, collectives, self._accumulation, lasts)
         self._writable = self.sums.is_near and not self._compiled
         self._pools = [ScratchPool(device)]
+        self._kept: list[HoldsBytes] = []
         self._sends = self._lender([sent or dtype for dtype in dtypes])
 
     def build(self, model: nn.Module, param_infos: Sequence[ParamInfo], transport: Transport) -> Gradients:
@@ -73,7 +77,7 @@ class GradientBuilder:
         if self._alone and not self._compiled:  # both orders of addition are the same: add where sums are
             accumulate = Accumulate.REPLICATED if self.sums.is_near else Accumulate.SHARDED
         several, waits = self._several() if accumulate is Accumulate.REPLICATED else (None, False)
-        memory = SendingMemory(self._once(accumulate), several, waits, self._pools)
+        memory = SendingMemory(self._once(accumulate), several, waits, self._pools, self._kept)
         if self._compiled:
             from zbench.engine.compiled.compile import (
                 CompiledGradients,  # torch's compiler takes 2 s to import
@@ -89,8 +93,7 @@ class GradientBuilder:
         alone = self._alone and not self._compiled
         exact = set(self._sends.dtypes) <= {torch.float32} and accumulate is Accumulate.REPLICATED
         in_place = self._writable and (alone or (exact and self.shard.keeps_all))
-        own = InSums(self.sums) if in_place else None
-        return BucketMemory(self._sends, own=own, without_copy=not alone)
+        return BucketMemory(InSums(self.sums) if in_place else replace(self._sends, without_copy=not alone))
 
     def _several(self) -> tuple[BucketMemory, bool]:
         """Return the memory in which several backwards are added up, and whether the first one waits: on the
@@ -105,16 +108,19 @@ class GradientBuilder:
         summed = self._lender([dtype] * len(self._dtypes))
         if memory.device.type != self.device.type:
             kept = KeptBuffer(self.shard.layout.length, memory, dtype)
-            return HostAccumulation(kept, self._lender(self._dtypes), summed, cast), rounds
+            far = HostAccumulation(kept, self._lender(self._dtypes), summed, cast)
+            self._kept += [kept, far.host.staging]
+            return far, rounds
         waits = not memory.prefix or rounds
         if self._compiled:
             self._pools.append(ScratchPool(memory.device, memory))
             summed = self._lender(summed.dtypes)
-            return BucketMemory(summed, cast=cast, accumulates=True), waits
+            return BucketMemory(summed, cast), waits
         if exact and self.shard.keeps_all and self._writable:
-            return BucketMemory(summed, own=InSums(self.sums), accumulates=True), waits
-        own = KeptBuffer(self.shard.layout.length, memory, dtype)
-        return BucketMemory(summed, own=own, cast=cast, accumulates=True), waits
+            return BucketMemory(InSums(self.sums)), waits
+        kept = KeptBuffer(self.shard.layout.length, memory, dtype)
+        self._kept.append(kept)
+        return BucketMemory(kept, cast), waits
 
-    def _lender(self, dtypes: Sequence[torch.dtype]) -> Lender:
-        return Lender(self.shard.layout, self._pools[-1], dtypes)
+    def _lender(self, dtypes: Sequence[torch.dtype]) -> FromPool:
+        return FromPool(self.shard.layout, self._pools[-1], dtypes)

@@ -68,6 +68,6 @@ def sums_memory(spec: EngineSpec, shards: int) -> SumsMemory:
     writes. A compiled step frees all memory of gradients when it ends.
     """
     if spec.compile != "off":
-        return SumsMemory.STEP
+        return SumsMemory.BUCKET
     keeps_memory = shards == 1 or spec.offload_optimizer != "none"
     return SumsMemory.ENGINE if keeps_memory else stage_of(spec).sums

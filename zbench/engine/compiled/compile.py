@@ -14,7 +14,7 @@ from zbench.engine.compiled.graph_pass import set_current
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.gradients.bucket import Buckets
 from zbench.engine.gradients.gradients import Gradients
-from zbench.engine.gradients.sending import SendingMemory
+from zbench.engine.gradients.storage import SendingMemory
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.policies import AccumulationBoundary

@@ -9,17 +9,17 @@ EMPTY ----------> FILLING ----------> IN_FLIGHT ----------> REDUCED ----------> 
                       clear: the step was taken, or discarded (from every state)
 """
 
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from torch import Tensor
 
-from zbench.engine.gradients.sending import BucketMemory, Loan
-from zbench.engine.gradients.storage import RankSums
+from zbench.engine.gradients.storage import BucketMemory, RankSums
 from zbench.engine.partition import Bucket, Portion
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.transport.buffers import Loan
 from zbench.engine.transport.sums import accumulate
 
 
@@ -49,16 +49,17 @@ _NEXT = {
 
 @dataclass(eq=False, slots=True)
 class GradientBucket:
-    """One bucket. expected: the portions that a backward writes; missing: those still to come in this one.
-    loan: the memory of its gradients.
+    """One bucket. portions: those that a backward writes; missing: how many are still to come in this one.
+    loan: the memory of its gradients; holds: the parameters whose gradients are in it.
     """
 
     place: Bucket
     tag: Tag
-    expected: int = 0
+    portions: list[Portion] = field(default_factory=list)
     missing: int = 0
     state: BucketState = BucketState.EMPTY
     loan: Loan | None = None
+    holds: set[int] = field(default_factory=set)
 
     def become(self, state: BucketState) -> None:
         """Take the next state."""
@@ -85,70 +86,63 @@ class Buckets:
         self.on_reduced: Callable[[Bucket, Work | None], None] = lambda bucket, arrival: None
         self.all = [GradientBucket(b, Tag(f"the gradients of bucket {b.index}")) for b in layout.buckets]
         for portion in (p for of_one in self.portions for p in of_one):
-            self.all[portion.bucket].expected += 1
-        self._memory: BucketMemory | None = None
-        self._zeros: defaultdict[int, list[Portion]] = defaultdict(list)
+            self.all[portion.bucket].portions.append(portion)
+        self._memory: BucketMemory
         self._reduces = self._last = False
-        self._next = 0
-        self._running: deque[tuple[GradientBucket, Work, Tensor]] = deque()
+        self._to_launch: deque[GradientBucket] = deque()
+        self._running: deque[tuple[GradientBucket, Work, Loan]] = deque()
 
     def begin(self, memory: BucketMemory, *, reduces: bool, first: bool = True, last: bool = True) -> None:
         """Start a backward whose gradients are written to `memory`, and reduced if it `reduces`: they are the
         `first`, the `last` of a step that are.
         """
-        self._memory, self._reduces, self._last, self._next = memory, reduces, last, 0
+        self._memory, self._reduces, self._last = memory, reduces, last
+        self._to_launch = deque(self.all if reduces else ())
         for bucket in self.all:
-            bucket.missing = bucket.expected
-        self._zeros.clear()
+            bucket.missing = len(bucket.portions)
         memory.begin(reduces=reduces)
         if reduces:
             self.sums.begin(first=first, last=last)
 
-    def write(self, index: int, gradient: Tensor, *, add: bool) -> None:
-        """Write parameter `index`'s gradient (any strides), or add it to its bucket; reduce what is full."""
+    def write(self, index: int, gradient: Tensor) -> None:
+        """Write parameter `index`'s gradient (any strides), or add it to the one that its bucket holds;
+        reduce what is full.
+        """
         for portion, source in _runs(self.portions[index], gradient):
             bucket = self.all[portion.bucket]
-            buffer = self._open(bucket, None if add else source)
+            buffer = self._open(bucket, source).buffer
             if buffer is not source:
                 place = buffer.narrow(0, portion.target, portion.length).view(source.shape)
-                accumulate(place, source) if add else place.copy_(source)
-            self._filled(bucket)
-
-    def skip(self, absent: Iterable[int], *, zeros: Collection[int]) -> None:
-        """Expect no gradient for the parameters `absent` in this backward. Those in `zeros` have none from
-        earlier backwards either: they count as zero. In a backward that does not reduce, do nothing.
-        """
-        if self._memory is None or not self._reduces:
-            return
-        for index in absent:
-            for portion in self.portions[index]:
-                self.all[portion.bucket].missing -= 1
-                if index in zeros:
-                    self._zeros[portion.bucket].append(portion)
-        self._launch_full()
-
-    def finish(self, missing: Iterable[int]) -> None:
-        """End the backward. What reduces reduces what is left, with zeros for the parameters `missing`, and
-        waits for all of it.
-        """
-        for portion in (p for index in missing for p in self.portions[index]):
-            bucket = self.all[portion.bucket]
-            if self._reduces and portion.bucket >= self._next:
-                self._clear(portion)
-            elif not self._reduces and not self._active.accumulates and bucket.loan is not None:
-                self._clear(portion)
-                self._filled(bucket)
-        if self._reduces:
-            for bucket in self.all:
-                bucket.missing = 0
+                accumulate(place, source) if index in bucket.holds else place.copy_(source)
+            bucket.holds.add(index)
+            bucket.missing -= 1
+            if bucket.missing == 0 and not self._reduces:
+                self._keep(bucket)
             self._launch_full()
-            self._complete_down_to(0)
-        self._memory = None
+        while self.polls and self._running and self._running[0][1].is_completed():
+            self._complete_oldest()
+
+    def skip(self, absent: Iterable[int]) -> None:
+        """Wait for no gradient of the parameters `absent` in this backward, if it reduces."""
+        if self._to_launch:
+            for portion in (p for index in absent for p in self.portions[index]):
+                self.all[portion.bucket].missing -= 1
+            self._launch_full()
+
+    def finish(self) -> None:
+        """End the backward. What reduces reduces what is left, and waits for all of it."""
+        for bucket in self.all:
+            if self._reduces:
+                bucket.missing = 0
+            elif bucket.loan is not None:
+                self._keep(bucket)
+        self._launch_full()
+        self._complete_down_to(0)
 
     def abandon(self) -> None:
         """Wait for what is in flight and discard the step; all ranks must have launched the same buckets."""
+        self._to_launch.clear()
         self._complete_down_to(0)
-        self._memory = None
         self.clear()
 
     def clear(self) -> None:
@@ -160,48 +154,37 @@ class Buckets:
                 bucket.become(BucketState.EMPTY)
 
     @property
-    def _active(self) -> BucketMemory:
-        assert self._memory is not None, "no backward is under way"
-        return self._memory
+    def consumed(self) -> bool:
+        """Whether the optimizer may read the step's sums."""
+        return bool(self.all) and all(bucket.state is BucketState.CONSUMED for bucket in self.all)
 
-    def _open(self, bucket: GradientBucket, gradient: Tensor | None = None) -> Tensor:
+    def _open(self, bucket: GradientBucket, gradient: Tensor | None = None) -> Loan:
         if bucket.loan is None:
-            bucket.loan = self._active.open(bucket.place, gradient)
+            bucket.loan, bucket.holds = self._memory.open(bucket.place, gradient)
         if bucket.state is not BucketState.FILLING:
             bucket.become(BucketState.FILLING)
-        return bucket.loan.buffer
+        return bucket.loan
 
-    def _clear(self, portion: Portion) -> None:
-        self._open(self.all[portion.bucket]).narrow(0, portion.target, portion.length).zero_()
+    def _completed(self, bucket: GradientBucket) -> Loan:
+        """Return the memory of a bucket to which no more gradients come: what it does not hold is zero."""
+        loan = self._open(bucket)
+        for portion in bucket.portions:
+            if portion.parameter not in bucket.holds:
+                loan.buffer.narrow(0, portion.target, portion.length).zero_()
+        return loan
 
-    def _filled(self, bucket: GradientBucket) -> None:
-        """Note that a portion was written."""
-        bucket.missing -= 1
-        if not self._reduces:
-            if bucket.missing == 0:
-                assert bucket.loan is not None
-                bucket.loan = self._active.keep(bucket.place, bucket.loan)
-            return
-        self._launch_full()
-        while self.polls and self._running and self._running[0][1].is_completed():
-            self._complete_oldest()
+    def _keep(self, bucket: GradientBucket) -> None:
+        bucket.loan = self._memory.keep(bucket.place, self._completed(bucket), bucket.holds)
 
     def _launch_full(self) -> None:
-        while self._next < len(self.all) and self.all[self._next].missing == 0:
-            self._next += 1
-            self._launch(self.all[self._next - 1])
+        while self._to_launch and self._to_launch[0].missing == 0:
+            self._launch(self._to_launch.popleft())
 
     def _launch(self, bucket: GradientBucket) -> None:
-        for portion in self._zeros.pop(bucket.place.index, ()):
-            self._clear(portion)
         self._complete_down_to(self.in_flight - bucket.place.length)  # bounds the memory in flight
         target = self.sums.target(bucket.place)
-        length = bucket.place.length // self.sums.shard.layout.shards
-        part = target if target.numel() == length else target.narrow(0, 0, length)
-        self._open(bucket)
-        assert bucket.loan is not None
-        bucket.loan = self._active.ready(bucket.place, bucket.loan)
-        work = self.collectives.reduce_scatter(bucket.loan.buffer, part, bucket.tag)
+        bucket.loan = self._memory.ready(bucket.place, self._completed(bucket))
+        work = self.collectives.reduce_scatter(bucket.loan.buffer, target.buffer, bucket.tag)
         bucket.become(BucketState.IN_FLIGHT)
         self._running.append((bucket, work, target))
         if self.in_flight == 0:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.gradients.bucket import Buckets
-from zbench.engine.gradients.sending import SendingMemory
+from zbench.engine.gradients.storage import SendingMemory
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.kinds import GradientStream
 from zbench.engine.parameters.base import ParamInfo
@@ -42,9 +42,9 @@ class Gradients:
         self.buckets, self.sums, self.memory, self._param_infos = buckets, buckets.sums, memory, param_infos
         self._at_boundary, self._several = memory.several is not None, memory.several or memory.once
         self.contributed = [False] * len(buckets.portions)
-        self._arrived = [False] * len(buckets.portions)
+        self._arrived: set[int] = set()
         self._declared: set[int] = set()
-        self._open = self._reduces = self._waits = self._reduced = self._adds = False
+        self._open = self._waits = False
         self._waiting: dict[int, Tensor] = {}
         self._stream = GradientStream(buckets.sums.device)
 
@@ -52,25 +52,25 @@ class Gradients:
         """Start the backward of `loss` (scaled), from whose graph a subclass may read which gradients will
         come.
         """
-        if self._reduced:
+        if self._at_boundary and self.buckets.consumed:
             raise UsageError(
                 "expected step(), got a backward: this step's gradients have been reduced; call engine.step()"
                 " again, or engine.zero_grad() to discard them"
             )
         if self._waiting:  # more backwards come: keep the gradients of the first as those of every other
-            self._begin_to_keep()
+            self.buckets.begin(self._several, reduces=False)
             self._write_waiting()
-        self._arrived = [False] * len(self._arrived)
+        self._arrived.clear()
         self._declared.clear()
         self._open = True
         self._stream.begin()
-        self._reduces = not self._at_boundary or bool(boundary.last)
-        self._waits = not self._reduces and boundary.first and boundary.last is None and self.memory.waits
-        if self._reduces:
+        reduces = not self._at_boundary or bool(boundary.last)
+        self._waits = not reduces and boundary.first and boundary.last is None and self.memory.waits
+        if reduces:
             self._begin_to_reduce(boundary)
             self.absent(self._foreseen())
         elif not self._waits:
-            self._begin_to_keep()
+            self.buckets.begin(self._several, reduces=False)
 
     def accept(self, index: int, gradient: Tensor) -> None:
         """Take parameter `index`'s gradient (its shape, any strides) of this backward."""
@@ -79,24 +79,23 @@ class Gradients:
 
     def _accept(self, index: int, gradient: Tensor) -> None:
         """Take a gradient that is complete on the current stream."""
-        add = self._adds and self.contributed[index]
         self._arrive(index)
         if self._waits:
             self._waiting[index] = gradient
         else:
-            self.buckets.write(index, gradient, add=add)
+            self.buckets.write(index, gradient)
 
     def finish(self) -> None:
         """End a backward, and reduce what must be reduced in it."""
         self._open = False
         if not self._waits:
-            self._finish()
+            self.buckets.finish()
 
     def settle(self) -> None:
         """Return when the step's sums are among the rank sums; reduce first what no backward did
         that was marked last.
         """
-        if self._at_boundary and not self._reduced:
+        if self._at_boundary and not self.buckets.consumed:
             self._begin_to_reduce(AccumulationBoundary(first=self._waits, last=True))
             self._write_waiting()
         self.sums.settle()
@@ -111,7 +110,6 @@ class Gradients:
     def clear(self) -> None:
         """Release the step's gradient memory: the optimizer has read it, or the step was discarded."""
         self.contributed = [False] * len(self.contributed)
-        self._reduced = False
         self._waiting.clear()
         self.buckets.clear()
         self._several.clear()
@@ -132,38 +130,22 @@ class Gradients:
 
     def absent(self, indices: Collection[int]) -> None:
         """Expect no gradient of these parameters in this backward, on this rank."""
-        new = {i for i in indices if not self._arrived[i]} - self._declared
+        new = set(indices) - self._arrived - self._declared
         self._declared |= new
-        if self._reduces:
-            self.buckets.skip(new, zeros={i for i in new if not self._holds(i)})
+        self.buckets.skip(new)
 
     def _begin_to_reduce(self, boundary: AccumulationBoundary) -> None:
         """Reduce what comes; at the boundary, with what earlier backwards of the step have left."""
-        earlier = self._at_boundary and not boundary.first
-        memory = self._several if earlier else self.memory.once
-        first, last = self._at_boundary or boundary.first, bool(boundary.last)
-        self._reduces = True
-        self.buckets.begin(memory, reduces=True, first=first, last=last)
-        self._adds = memory.accumulates
-
-    def _begin_to_keep(self) -> None:
-        self.buckets.begin(self._several, reduces=False)
-        self._adds = self._several.accumulates
-
-    def _finish(self) -> None:
-        self.buckets.finish(missing=[i for i in range(len(self._arrived)) if not self._holds(i)])
-        self._reduced = self._reduces and self._at_boundary
-
-    def _holds(self, index: int) -> bool:
-        """Whether a bucket holds gradients of this parameter, of this backward or of an earlier one."""
-        return self._arrived[index] or (self._adds and self.contributed[index])
+        memory = self._several if self._at_boundary and not boundary.first else self.memory.once
+        first = self._at_boundary or boundary.first
+        self.buckets.begin(memory, reduces=True, first=first, last=bool(boundary.last))
 
     def _write_waiting(self) -> None:
         """Write the gradients that waited, if any did, and finish: nothing else comes in this backward."""
         waiting, self._waiting = self._waiting, {}
         for index, gradient in waiting.items():
-            self.buckets.write(index, gradient, add=False)
-        self._finish()
+            self.buckets.write(index, gradient)
+        self.buckets.finish()
 
     def _foreseen(self) -> Collection[int]:
         """Return the parameters that will get no gradient in this backward: frozen since the engine was
@@ -182,9 +164,10 @@ class Gradients:
                 f"expected no gradient for parameter {index} in this backward any more, got one; do not"
                 " unfreeze parameters in a backward, or use a leaf module's weights outside of its forward"
             )
-        if self._arrived[index]:
+        if index in self._arrived:
             raise UsageError(
                 f"expected one gradient a backward for each parameter, got a second for parameter {index};"
                 " reentrant activation checkpointing does this: use use_reentrant=False"
             )
-        self._arrived[index] = self.contributed[index] = True
+        self._arrived.add(index)
+        self.contributed[index] = True

@@ -1,25 +1,192 @@
-"""Where the rank sums of gradients live, from their reduction to the optimizer step."""
+"""Where gradients are stored: in buckets before their reduction, as rank sums behind it.
 
-from collections import deque
-from collections.abc import Callable, Iterable
+A bucket's gradients are written to memory of its own (in a buffer that is kept, or in that of the rank sums),
+to memory from a pool, or they stay in autograd's, where one gradient fills the bucket. Where the
+communication dtype is another, what is sent is cast.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from zbench.engine.gradients.host import HostSums
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout, bytes_of
 from zbench.engine.memory.kinds import Copy, Memory
-from zbench.engine.partition import Bucket, Extent
-from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.partition import Bucket, Extent, Layout
+from zbench.engine.protocols import Collectives, HoldsBytes, Tag, Work
 from zbench.engine.shard_layout import ShardLayout
-from zbench.engine.transport.buffers import ScratchPool
+from zbench.engine.transport.buffers import Loan, ScratchPool
 from zbench.engine.transport.sums import accumulate
-from zbench.engine.transport.works import All, QueuedWork, WorkerThread
+from zbench.engine.transport.works import All
 
-_STAGED_AT_ONCE = 4
-_SCRATCH_COPIES_AT_ONCE = 2
 _GATHERED = Tag("the reduced gradients")
+
+
+class Lender(Protocol):
+    """Lends each bucket the memory that its gradients are written to."""
+
+    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
+        """Return memory [place.length] for a bucket, of which `gradient` [n] is written first. What no
+        parameter fills is zero.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FromPool:
+    """Lends a pool's buffers, in the dtype of each dtype group. without_copy: lends the gradient itself that
+    fills a bucket.
+    """
+
+    layout: Layout
+    pool: ScratchPool
+    dtypes: Sequence[torch.dtype]
+    without_copy: bool = False
+
+    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
+        dtype = self.dtypes[place.dtype_group]
+        if (
+            self.without_copy
+            and gradient is not None
+            and gradient.dtype == dtype
+            and gradient.is_contiguous()
+            and gradient.numel() == place.length
+        ):
+            return Loan(gradient)
+        loan = self.pool.lend(place.length, dtype)
+        for start, stop in self.layout.gaps[place.index]:
+            loan.buffer[start:stop].zero_()
+        return loan
+
+
+class KeptBuffer:
+    """Lends runs of one flat buffer in `memory`, allocated when it is first needed and kept."""
+
+    def __init__(self, length: int, memory: Memory, dtype: torch.dtype) -> None:
+        self.memory, self._length, self._dtype = memory, length, dtype
+        self._flat: Tensor | None = None
+
+    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
+        if self._flat is None:
+            self._flat = self.memory.zeros(self._length, self._dtype)
+        return Loan(self._flat.narrow(0, place.start, place.length))
+
+    def bytes_by_category(self) -> dict[str, int]:
+        held = 0 if self._flat is None else self.memory.occupied(self._flat.nbytes)
+        return {f"{self.memory.prefix}gradients": held}
+
+
+class BucketMemory:
+    """Memory of buckets, for one backward or for several of a step.
+
+    cast: lends what buckets are sent from, if not from where they are written.
+    """
+
+    def __init__(self, lender: Lender, cast: Lender | None = None) -> None:
+        self._lender, self._cast = lender, cast
+
+    def begin(self, *, reduces: bool) -> None:
+        """Start a backward."""
+
+    def open(self, place: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
+        """Return the memory to write a bucket to, from its first `gradient` on, and the parameters whose
+        gradients are there.
+        """
+        return self._lender.lend(place, gradient), set()
+
+    def ready(self, place: Bucket, loan: Loan) -> Loan:
+        """Return the memory to send a written bucket from."""
+        if self._cast is None:
+            return loan
+        sent = self._cast.lend(place)
+        sent.buffer.copy_(loan.buffer)
+        loan.give_back()
+        return sent
+
+    def keep(self, place: Bucket, loan: Loan, holds: set[int]) -> Loan | None:
+        """Take over a bucket of a backward that does not reduce, and that `holds` gradients of these
+        parameters; return where they are now, or None where `open` returns them.
+        """
+        return loan
+
+    def clear(self) -> None:
+        """Forget what was kept."""
+
+    def close(self) -> None:
+        """End what runs in the background."""
+
+
+class HostAccumulation(BucketMemory):
+    """Copies full buckets to host memory and adds them there, as ZeRO-Offload does (Ren et al., 2021,
+    arXiv:2101.06840). The last backward copies a bucket's sums back when it needs them.
+
+    So the device holds a few buckets at a time, and no gradient between two backwards.
+    """
+
+    def __init__(self, kept: KeptBuffer, leaving: Lender, returning: Lender, cast: Lender | None) -> None:
+        super().__init__(leaving, cast)
+        self._kept, self._leaving, self._returning = kept, leaving, returning
+        self.host = HostSums(kept.memory, accumulate)
+        self._held: dict[int, set[int]] = {}
+        self._copies: list[Copy] = []
+
+    def begin(self, *, reduces: bool) -> None:
+        self._lender = self._returning if reduces else self._leaving
+        if reduces:
+            self.host.settle()
+
+    def open(self, place: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
+        loan = self._lender.lend(place)
+        if self._lender is self._leaving or place.index not in self._held:
+            return loan, set()
+        copy = self._kept.memory.copy_out(self._kept.lend(place).buffer, loan.buffer)
+        copy.wait()
+        self._copies.append(copy)
+        return loan, set(self._held[place.index])
+
+    def keep(self, place: Bucket, loan: Loan, holds: set[int]) -> None:
+        self.host.add(loan, self._kept.lend(place).buffer, first=place.index not in self._held)
+        self._held[place.index] = self._held.get(place.index, set()) | holds
+
+    def clear(self) -> None:
+        """Return when the memory may be written again."""
+        self._held.clear()
+        self.host.settle()
+        for copy in self._copies:
+            copy.release()
+        self._copies.clear()
+
+    def close(self) -> None:
+        self.host.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SendingMemory:
+    """What the buckets of a step are written to and sent from.
+
+    once: in a backward that alone is reduced. several: in the backwards that are reduced together; None where
+    there are none. waits: whether a step's first gradients stay in autograd's memory until it is known that
+    more will come: to save a copy, or because a step of one backward rounds nothing. pools: what the memory
+    is lent from; kept: what else holds some.
+    """
+
+    once: BucketMemory
+    several: BucketMemory | None
+    waits: bool
+    pools: Sequence[ScratchPool]
+    kept: Sequence[HoldsBytes] = ()
+
+    def drop(self) -> None:
+        """Free every buffer of a pool that is not in use."""
+        for pool in self.pools:
+            pool.drop()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+        return bytes_of(holder.bytes_by_category() for holder in (*self.pools, *self.kept))
 
 
 class SumsMemory(Enum):
@@ -27,8 +194,6 @@ class SumsMemory(Enum):
 
     ENGINE = auto()
     """As long as the engine."""
-    STEP = auto()
-    """From the first reduction of a step to the optimizer step."""
     BUCKET = auto()
     """From each bucket's first reduction to the optimizer step, so none at the peak of activation memory."""
 
@@ -58,7 +223,7 @@ class RankSums:
         self.sums = memory_layout.zeros(torch.float32)
         self._scratch = ScratchPool(device)
         far = {flat.memory for flat in self.sums.flats if flat.memory.device.type != device.type}
-        self._far = {memory: HostSums(memory, self._scratch, self._add) for memory in far}
+        self._far = {memory: HostSums(memory, self._add) for memory in far}
         self._has_others = shard.keeps_all and shard.layout.shards > 1
         self._first = self._gathered = True
         self._gathers: list[Work] = []
@@ -73,21 +238,16 @@ class RankSums:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
         self._first, self._gathered = first, last or not self._has_others
 
-    def target(self, bucket: Bucket) -> Tensor:
-        """Return a float32 tensor whose first bucket.length / shards elements the reduction writes: the place
-        of the sums, or scratch memory.
+    def target(self, bucket: Bucket) -> Loan:
+        """Return what the reduction writes [bucket.length / shards] in float32: the place of the sums, or
+        scratch memory.
         """
-        flat = self._flat(bucket)
-        if self._lasts is SumsMemory.BUCKET:
-            flat.allocate()
-        if self._lasts is SumsMemory.STEP:
-            for each in self.sums.flats:
-                if each.allocate():
-                    each.buffers[0].zero_()
-        place, direct = self._place(bucket), self._first and flat.memory not in self._far
-        return place if direct else self._scratch.take(place.numel(), torch.float32)
+        flat, place = self._flat(bucket), self._place(bucket)
+        flat.allocate()
+        direct = self._first and flat.memory not in self._far
+        return Loan(place) if direct else self._scratch.lend(place.numel(), torch.float32)
 
-    def store(self, bucket: Bucket, target: Tensor) -> Work | None:
+    def store(self, bucket: Bucket, target: Loan) -> Work | None:
         """Take over a finished reduction from `target`; return what to wait for, if its sums are not in
         `sums`.
         """
@@ -95,8 +255,8 @@ class RankSums:
         if far is not None:
             return far.add(target, place, first=self._first)
         if not self._first:
-            self._add(place, target[: place.numel()])
-            self._scratch.give(target)
+            self._add(place, target.buffer)
+        target.give_back()
         if self._has_others and self._gathered:
             self._gather([bucket])
         return None
@@ -125,9 +285,9 @@ class RankSums:
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
-        staged = [far.bytes_by_category() for far in self._far.values()]
-        held = bytes_of([self.sums.bytes_by_category("gradients"), *staged])
-        return {**held, "buckets": self._scratch.bytes}
+        pools = [self._scratch, *(far.staging for far in self._far.values())]
+        held = [pool.bytes_by_category() for pool in pools]
+        return bytes_of([self.sums.bytes_by_category("gradients"), *held])
 
     def _flat(self, bucket: Bucket) -> FlatBuffer:
         local = self.shard.local(bucket)
@@ -146,78 +306,3 @@ class RankSums:
         accumulate(total, sums)
         if total is not place:
             place.copy_(total)
-
-
-class HostSums:
-    """Copies sums to `memory` and adds them there; one thread completes them in the order in which they came.
-
-    So when the work of one is done, every earlier addition to the same place is done, too.
-    """
-
-    def __init__(
-        self, memory: Memory, scratch: ScratchPool, merge: Callable[[Tensor, Tensor], object]
-    ) -> None:
-        """scratch: where sources come from. merge: adds sums (second) to a place (first), on the thread."""
-        self._memory, self._scratch, self._merge = memory, scratch, merge
-        self._staging = ScratchPool(memory.device, memory)
-        self._thread: WorkerThread | None = None
-        self._works: deque[tuple[QueuedWork, Tensor | None]] = deque()
-        self._scratch_copies: deque[tuple[Copy, Tensor]] = deque()
-
-    def add(self, source: Tensor, place: Tensor, *, first: bool) -> QueuedWork:
-        """Take the first elements of `source`, a buffer of `scratch`, for `place`; return what to wait for
-        until they are there.
-        """
-        self._reuse_scratch(keep=_SCRATCH_COPIES_AT_ONCE - 1)
-        self._thread = self._thread or WorkerThread("offloaded sums")
-        sums, buffer = source[: place.numel()], None
-        if first and sums.dtype == place.dtype:
-            copy = self._memory.copy_in(sums, place)
-            work = self._thread.submit(copy.wait)
-        else:
-            while len(self._works) >= _STAGED_AT_ONCE:
-                self._finish_oldest()
-            buffer = self._staging.take(sums.numel(), sums.dtype)
-            staged = buffer[: sums.numel()]
-            copy = self._memory.copy_in(sums, staged)
-            merge = Tensor.copy_ if first else self._merge
-            work = self._thread.submit(partial(_merge, copy, merge, place, staged))
-        self._works.append((work, buffer))
-        self._scratch_copies.append((copy, source))
-        return work
-
-    def settle(self) -> None:
-        """Return when all sums are in their places."""
-        while self._works:
-            self._finish_oldest()
-        self._reuse_scratch(keep=0)
-
-    def close(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._thread.close()
-            self._thread = None
-
-    def bytes_by_category(self) -> dict[str, int]:
-        """Return what it holds now."""
-        return {f"{self._memory.prefix}buckets": self._staging.bytes}
-
-    def _finish_oldest(self) -> None:
-        work, buffer = self._works.popleft()
-        work.wait()
-        if buffer is not None:
-            self._staging.give(buffer)
-
-    def _reuse_scratch(self, keep: int) -> None:
-        """Return scratch memory to its pool when it has been copied, until at most `keep` copies
-        are running.
-        """
-        while len(self._scratch_copies) > keep:
-            copy, scratch = self._scratch_copies.popleft()
-            copy.release()
-            self._scratch.give(scratch)
-
-
-def _merge(copy: Copy, merge: Callable[[Tensor, Tensor], object], place: Tensor, staged: Tensor) -> None:
-    copy.wait()
-    merge(place, staged)

@@ -5,13 +5,10 @@ A schedule gets every bucket of a step's last backward through `reduced` (Bucket
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from zbench.engine.adam import AdamBackend
-from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
-from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
 
@@ -60,31 +57,3 @@ class Schedule(ABC):
 
     def close(self) -> None:
         """End background work."""
-
-
-class AfterBackward(Schedule):
-    """Updates everything at `step()`, subgroup by subgroup; all-gathers of one run during the update of the
-    next.
-    """
-
-    def __init__(
-        self,
-        optimizer: ShardOptimizer,
-        backend: AdamBackend,
-        parameters: Parameters,
-        square_sums: Callable[[], Tensor],
-    ) -> None:
-        self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
-        self._square_sums = square_sums
-        self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
-
-    def prepare(self, scale: float, active: Sequence[bool]) -> bool:
-        self._prepared = scale, active
-        return False
-
-    def square_sums(self) -> Tensor:
-        return self._square_sums()
-
-    def commit(self) -> None:
-        scale, active = self._prepared
-        self.optimizer.update(self.backend, active, scale, self.parameters.publish)

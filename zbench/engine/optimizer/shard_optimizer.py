@@ -17,6 +17,8 @@ from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
+from zbench.engine.optimizer.schedule import Schedule
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.shard_layout import Segment, ShardLayout, joined, packed
 from zbench.errors import nearest
 
@@ -199,3 +201,31 @@ class ShardOptimizer:
         return UpdateRun(
             s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s)
         )
+
+
+class AfterBackward(Schedule):
+    """Updates everything at `step()`, subgroup by subgroup; all-gathers of one run during the update of the
+    next.
+    """
+
+    def __init__(
+        self,
+        optimizer: ShardOptimizer,
+        backend: AdamBackend,
+        parameters: Parameters,
+        square_sums: Callable[[], Tensor],
+    ) -> None:
+        self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
+        self._square_sums = square_sums
+        self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
+
+    def prepare(self, scale: float, active: Sequence[bool]) -> bool:
+        self._prepared = scale, active
+        return False
+
+    def square_sums(self) -> Tensor:
+        return self._square_sums()
+
+    def commit(self) -> None:
+        scale, active = self._prepared
+        self.optimizer.update(self.backend, active, scale, self.parameters.publish)

@@ -84,7 +84,7 @@ class GroupCollectives(ABC):
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what its receive buffers hold now."""
-        return {"buckets": self.scratch.bytes}
+        return self.scratch.bytes_by_category()
 
     def release_scratch(self) -> None:
         """Free the receive buffers that are not in use."""

@@ -58,45 +58,52 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 @dataclass(slots=True)
+class Loan:
+    """A buffer [n], and the `whole` buffer of a pool that it is a part of, if it is not somebody's own."""
+
+    buffer: Tensor
+    pool: "ScratchPool | None" = None
+    whole: Tensor | None = None
+
+    def give_back(self) -> None:
+        """Let the memory be used again; the borrower must not use it any more."""
+        if self.pool is not None and self.whole is not None:
+            self.pool.free.append(self.whole)
+
+
+@dataclass(slots=True)
 class ScratchPool:
-    """Uninitialised buffers that are kept between uses, of `memory` or ordinary ones of `device`. `bytes`:
-    what it holds now, in use or not.
+    """Lends uninitialised buffers and keeps them between uses: of `memory`, or ordinary ones of `device`.
+    `bytes`: what it holds now, in use or not. `free`: those that are not in use.
     """
 
     device: torch.device
     memory: Memory | None = None
     bytes: int = 0
-    _free: list[Tensor] = field(default_factory=list)
+    free: list[Tensor] = field(default_factory=list)
 
-    @property
-    def prefix(self) -> str:
-        """Of the category that this counts in."""
-        return "" if self.memory is None else self.memory.prefix
-
-    def take(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised buffer of at least `numel` elements: the smallest that fits, else a new
-        one.
-        """
-        fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
+    def lend(self, numel: int, dtype: torch.dtype) -> Loan:
+        """Return an uninitialised buffer [numel]: a part of the smallest free one that fits, or a new one."""
+        fitting = [t for t in self.free if t.dtype == dtype and t.numel() >= numel]
+        if fitting:
+            whole = min(fitting, key=Tensor.numel)
+            self.free = [t for t in self.free if t is not whole]
+        elif self.memory is None:
+            whole = torch.empty(numel, dtype=dtype, device=self.device)
+        else:
+            whole = self.memory.empty(numel, dtype)
         if not fitting:
-            if self.memory is None:
-                buffer = torch.empty(numel, dtype=dtype, device=self.device)
-            else:
-                buffer = self.memory.empty(numel, dtype)
-            self.bytes += self._occupied(buffer)
-            return buffer
-        best = min(fitting, key=Tensor.numel)
-        self._free = [t for t in self._free if t is not best]
-        return best
-
-    def give(self, buffer: Tensor) -> None:
-        """Return a buffer of `take` to the pool; the caller must not use it any more."""
-        self._free.append(buffer)
+            self.bytes += self._occupied(whole)
+        return Loan(whole[:numel], self, whole)
 
     def drop(self) -> None:
         """Free every buffer that is not in use."""
-        self.bytes -= sum(map(self._occupied, self._free))
-        self._free.clear()
+        self.bytes -= sum(map(self._occupied, self.free))
+        self.free.clear()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+        return {f"{self.memory.prefix if self.memory else ''}buckets": self.bytes}
 
     def _occupied(self, buffer: Tensor) -> int:
         """Return the bytes that the allocator holds for a buffer."""

@@ -44,14 +44,14 @@ class GlooCollectives(GroupCollectives):
         """Allocates memory for the other ranks' parts only; this rank's own is read from `send`."""
         parts, others = list(send.chunk(self.world_size)), self.world_size - 1
         length = parts[0].numel()
-        buffer = self.scratch.take(others * length, send.dtype)
-        received = list(buffer[: others * length].split(length))  # type: ignore[no-untyped-call]
+        loan = self.scratch.lend(others * length, send.dtype)
+        received = list(loan.buffer.split(length))  # type: ignore[no-untyped-call]
         received.insert(self.rank, parts[self.rank])
         work = self._exchange(self._exchanges, parts, received, call)
 
         def finish() -> None:
             sum_in_rank_order(out, received)
-            self.scratch.give(buffer)
+            loan.give_back()
 
         return Then(work, finish)
 

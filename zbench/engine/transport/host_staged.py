@@ -3,12 +3,13 @@ NCCL refuses.
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from zbench.engine.protocols import Copy, Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import ScratchPool, to_host
+from zbench.engine.transport.buffers import Loan, ScratchPool, to_host
 from zbench.engine.transport.hybrid import HybridCollectives
 from zbench.engine.transport.works import Done, Then, WorkerThread
 
@@ -27,25 +28,25 @@ class HostStagedCollectives:
         self.shard, self.shards = inner.shard, inner.shards
         self._inner, self._host = inner, host
         self._staging = ScratchPool(host.device, host)
-        self._leaving: deque[tuple[Copy, list[Tensor]]] = deque()
+        self._leaving: deque[tuple[Copy, Sequence[Loan]]] = deque()
         self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        buffers = [self._staging.take(t.numel(), t.dtype) for t in (send, out)]
-        sent, reduced = (b[: t.numel()] for b, t in zip(buffers, (send, out), strict=True))
-        copy = self._host.copy_in(send, sent)
+        sent, reduced = (self._staging.lend(t.numel(), t.dtype) for t in (send, out))
+        copy = self._host.copy_in(send, sent.buffer)
         call = self._reductions.submit(
-            lambda: (copy.wait(), self._inner.reduce_scatter(sent, reduced, tag).wait())
+            lambda: (copy.wait(), self._inner.reduce_scatter(sent.buffer, reduced.buffer, tag).wait())
         )
-        return Then(call, lambda: self._bring_back(reduced, out, buffers))
+        return Then(call, lambda: self._bring_back(out, reduced, sent))
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
-        buffers = [self._staging.take(flat.numel(), flat.dtype)]
-        gathered = buffers[0][: flat.numel()]
-        part, staged = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
+        gathered = self._staging.lend(flat.numel(), flat.dtype)
+        part, staged = (t.chunk(self.shards)[self.shard] for t in (flat, gathered.buffer))
         copy = self._host.copy_in(part, staged)
-        call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
-        return Then(call, lambda: self._bring_back(gathered, flat, buffers))
+        call = self._gathers.submit(
+            lambda: (copy.wait(), self._inner.all_gather(gathered.buffer, tag).wait())
+        )
+        return Then(call, lambda: self._bring_back(flat, gathered))
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.all_gather_small(to_host(values), tag)
@@ -81,12 +82,12 @@ class HostStagedCollectives:
         self._gathers.close()
         self._inner.close()
 
-    def _bring_back(self, result: Tensor, target: Tensor, buffers: list[Tensor]) -> None:
-        copy = self._host.copy_out(result, target)
+    def _bring_back(self, target: Tensor, result: Loan, *sent: Loan) -> None:
+        copy = self._host.copy_out(result.buffer, target)
         copy.wait()
-        self._leaving.append((copy, buffers))
+        self._leaving.append((copy, (result, *sent)))
         while self._leaving and (len(self._leaving) > _LEAVING or self._leaving[0][0].is_completed()):
-            copy, buffers = self._leaving.popleft()
+            copy, loans = self._leaving.popleft()
             copy.release()
-            for buffer in buffers:
-                self._staging.give(buffer)
+            for loan in loans:
+                loan.give_back()

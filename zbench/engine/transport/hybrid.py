@@ -44,11 +44,10 @@ class HybridCollectives:
         if self._across.in_rank_order or send.dtype == out.dtype:
             reduced = self._group.reduce_scatter(send, out, tag)
             return self._across.follow(reduced, lambda: self._across.all_reduce(out, tag))
-        buffer = self._across.scratch.take(out.numel(), send.dtype)
-        sums = buffer[: out.numel()]
-        reduced = self._group.reduce_scatter(send, sums, tag)
-        added = self._across.follow(reduced, lambda: self._add_across(sums, out, tag))
-        return Then(added, lambda: self._across.scratch.give(buffer))
+        sums = self._across.scratch.lend(out.numel(), send.dtype)
+        reduced = self._group.reduce_scatter(send, sums.buffer, tag)
+        added = self._across.follow(reduced, lambda: self._add_across(sums.buffer, out, tag))
+        return Then(added, sums.give_back)
 
     def _add_across(self, sums: Tensor, out: Tensor, tag: Tag) -> None:
         self._across.all_reduce(sums, tag)

@@ -75,9 +75,8 @@ class ProcessGroupCollectives(GroupCollectives):
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         if not self.in_rank_order and send.dtype == out.dtype:
             return launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
-        length = send.numel() if self.in_rank_order else out.numel()
-        buffer = self.scratch.take(length, send.dtype)
-        received = buffer[:length]
+        loan = self.scratch.lend(send.numel() if self.in_rank_order else out.numel(), send.dtype)
+        received = loan.buffer
         if self.in_rank_order:
             parts = received.chunk(self.world_size)
             work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
@@ -85,7 +84,7 @@ class ProcessGroupCollectives(GroupCollectives):
         else:
             work = dist.reduce_scatter_tensor(received, send, group=self.group, async_op=True)
             added = self.follow(launched(work), lambda: out.copy_(received))
-        return Then(added, lambda: self.scratch.give(buffer))
+        return Then(added, loan.give_back)
 
     def all_reduce(self, flat: Tensor, tag: Tag) -> None:
         if self.in_rank_order:

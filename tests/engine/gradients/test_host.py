@@ -5,7 +5,7 @@ import threading
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.storage import HostSums
+from zbench.engine.gradients.host import HostSums
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.works import Done
@@ -49,14 +49,14 @@ class Host(PinnedHostMemory):
 def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
     """Autograd's thread launches a backward's copies, and would launch no kernel while it waits for one."""
     host, scratch = Host(), ScratchPool(CPU)
-    writer = HostSums(host, scratch, lambda place, sums: place.add_(sums))
+    writer = HostSums(host, lambda place, sums: place.add_(sums))
     places = [torch.zeros(4) for _ in range(2)]
     try:
         works = []
         for first in (True, False):
             for value, place in enumerate(places, start=1):
-                target = scratch.take(4, torch.float32)
-                target[:4] = value
+                target = scratch.lend(4, torch.float32)
+                target.buffer.fill_(value)
                 works.append(writer.add(target, place, first=first))
         assert not any(work.is_completed() for work in works)
         for copy in reversed(host.copies):  # the last one is there first
