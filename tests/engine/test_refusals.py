@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from zbench.engine import build_engine
+from zbench.engine import Instruments, build_engine
 from zbench.engine.adam import cuda_unavailable_reason
 from zbench.engine.assembly import settings
 from zbench.errors import UsageError
@@ -30,6 +30,21 @@ def test_keys_that_cannot_be_together_are_refused(keys: dict[str, Any], remedy: 
     with pytest.raises(UsageError, match=remedy):
         build_engine(model, EngineSpec.model_validate(keys))
     assert model.weight.data_ptr() == weight
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_block_larger_than_the_memory_limit_is_refused(stage: int) -> None:
+    keys = {"zero_stage": stage, "param_persistence_threshold": 0}
+    limited = Instruments(memory_limit=8192)
+    for most in (512, 4096):
+        spec = EngineSpec.model_validate(keys | {"reduce_bucket_size": most})
+        model = nn.Linear(64, 64, bias=False)
+        if most == 512:
+            build_engine(model, spec, instruments=limited).close()
+            continue
+        with pytest.raises(UsageError, match="one of 4096 elements, 16 KiB; set reduce_bucket_size: 256 or"):
+            build_engine(model, spec, instruments=limited)
+        assert torch.equal(model(torch.eye(64)), model.weight.T), "the model is as it was"
 
 
 def test_inductor_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.gpus import Gpu
+from zbench.gpus import MULTI_RANK, Gpu
 from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import Points, covering, expand, without_nulls
@@ -128,6 +128,19 @@ def test_nccl_adds_where_ranks_have_gpus(
         assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
         assert "found ranks on CPUs (gloo)" in point.reason
         assert "set reduction: auto or rank_order, or run.device: cuda" in point.reason
+
+
+def test_nccl_adds_only_where_each_rank_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless NCCL is asked to have several ranks on one; a simulation needs none."""
+    monkeypatch.setattr("zbench.spec.run.visible_gpus", lambda: [Gpu("a GPU")] * 2)
+    sweep = SweepSpec.model_validate({"run": {"world_size": 4}, "axes": {"reduction": ["auto", "backend"]}})
+    (point,) = expand(sweep).invalid
+    assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
+    assert "expected a GPU for each of 4 ranks" in point.reason
+    assert "found 2; set run.world_size: 2, reduction: auto or rank_order" in point.reason
+    assert not expand(sweep, simulated=True).invalid
+    monkeypatch.setenv(MULTI_RANK, "1")
+    assert not expand(sweep).invalid
 
 
 def test_included_points_stand_on_the_base_configuration_and_are_never_excluded() -> None:

@@ -14,6 +14,7 @@ from zbench.engine import build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
+from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 FIRST_WRONG_STEP = 2
@@ -51,6 +52,12 @@ class _UpdatesTwice:
         self._inner.update(tasks, **options)
         if tasks and tasks[0].step >= FIRST_WRONG_STEP and dist.get_rank() == 0:
             self._inner.update(tasks[:1], **options)
+
+
+def tells_its_limit(
+    model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+) -> TrainingEngine:
+    raise UsageError(f"may allocate {instruments.memory_limit} bytes")
 
 
 def updates_shard_twice(

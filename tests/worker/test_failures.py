@@ -28,6 +28,11 @@ def test_a_memory_limit_ends_a_trial_as_out_of_memory(run_trial: RunTrial) -> No
     assert "can't allocate memory" in record.error.message
 
 
+def test_the_engine_is_told_the_memory_limit_of_its_rank(run_trial: RunTrial) -> None:
+    record = run_trial(trial({"engine": ENGINES + "tells_its_limit"}, run={"memory_limit": "64Mi"}))
+    assert record.error.message.endswith(f"{64 << 20} bytes")
+
+
 def test_a_memory_limit_that_suffices_changes_nothing(run_trial: RunTrial) -> None:
     record = run_trial(trial(run={"memory_limit": "64Mi"}))
     assert (record.outcome, record.correctness.verdict) == ("ok", "identical")

@@ -79,7 +79,7 @@ def forecast(
     else:
         path = sweep_file(file)
         sweep, base_dir = load_sweep(path, settings), path.absolute().parent
-    expansion = expand(sweep)
+    expansion = expand(sweep, simulated=True)
     if tokens is not None and sweep.machine is None:
         raise UsageError("--tokens needs the rates of a machine; add --machine, such as --machine H100")
     machine, trials = described(sweep.machine, sweep.place), expansion.trials

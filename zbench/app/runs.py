@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 from zbench.app.request import Request
 from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError, ZbenchError
-from zbench.gpus import visible_gpus
 from zbench.launch.events import OnEvent
 from zbench.record import environment
 from zbench.record.record import Record
@@ -15,7 +14,7 @@ from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
 from zbench.report.trackers import following
 from zbench.spec.expand import Expansion
-from zbench.spec.run import shared_gpus
+from zbench.spec.run import gpus_to_share, shared_gpus
 from zbench.spec.sweep import SweepSpec, sweep_document
 
 Interruption = ZbenchError | KeyboardInterrupt
@@ -118,6 +117,5 @@ def warn_before(sweep: SweepSpec, expansion: Expansion, voice: Voice) -> None:
     """Warn of `exclude` entries that match no point (often a misspelt value), and of shared GPUs."""
     for index in expansion.unused:
         voice.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")
-    gpus, run = len(visible_gpus()), sweep.run
-    if gpus and run.device != "cpu" and run.nodes == 1 and run.world_size > gpus:
-        voice.warn(shared_gpus(run.world_size, gpus))
+    if gpus := gpus_to_share(sweep.run):
+        voice.warn(shared_gpus(sweep.run.world_size, gpus))

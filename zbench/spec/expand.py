@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
+from zbench.gpus import MULTI_RANK, ranks_share_by_nccl
 from zbench.spec import shapes
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
 from zbench.spec.combinations import engine_conflicts, refusals
@@ -23,7 +24,7 @@ from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec, is_on_cpu
+from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
@@ -43,10 +44,13 @@ class Expansion:
     """Indices of the `exclude` entries that match no point."""
 
 
-def expand(sweep: SweepSpec) -> Expansion:
-    """Return every point of a sweep whose axes are lists. SpecError for mistakes and for ranges."""
+def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
+    """Return every point of a sweep whose axes are lists. SpecError for mistakes and for ranges.
+
+    simulated: its ranks need no GPUs.
+    """
     try:
-        points, extra = Points(sweep), included(sweep)
+        points, extra = Points(sweep, simulated), included(sweep)
     except ProblemsError as error:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
@@ -99,8 +103,8 @@ def _product(axes: Sequence[Axis], point: dict[str, Any]) -> Iterator[Point]:
 class Points:
     """Makes the trials of one sweep. ProblemsError for mistakes in its axes or `exclude` entries."""
 
-    def __init__(self, sweep: SweepSpec) -> None:
-        self._sweep, self._base = sweep, base_config(sweep)
+    def __init__(self, sweep: SweepSpec, simulated: bool = False) -> None:
+        self._sweep, self._base, self._simulated = sweep, base_config(sweep), simulated
         self.axes, self._excludes = resolve_axes(sweep), matching(sweep)
         self._path_of = {axis.key: axis.path for axis in self.axes}
 
@@ -179,7 +183,10 @@ class Points:
             reason = f"{where}: {detail['msg'].removeprefix('Value error, ')}"
             return InvalidTrial(axes, config, reason, config_id(config), where)
         elsewhere = sweep.machine is not None
-        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place, elsewhere=elsewhere)
+        gpus = 0 if elsewhere or self._simulated else gpus_to_share(trial.run)
+        broken = conflict(
+            trial.engine, trial.run, trial.workload, sweep.place, elsewhere=elsewhere, shared_gpus=gpus
+        )
         return trial if broken is None else trial.invalid(*broken)
 
 
@@ -211,17 +218,20 @@ def conflict(
     place: Path | None = None,
     *,
     elsewhere: bool = False,
+    shared_gpus: int = 0,
 ) -> tuple[str, str] | None:
     """Return (key to change, reason with its remedy), or None if the combination is valid.
 
     place: base of relative paths; None: do not check other Python environments and `hf:` models.
     elsewhere: the sweep names a machine, so `run.device: auto` does not mean a device of this one.
+    shared_gpus: those of this machine, if it has fewer than the trial has ranks.
     """
-    return next(_conflicts(engine, run, workload, place, elsewhere), None)
+    found = _conflicts(engine, run, workload, place)
+    return next(itertools.chain(found, _additions(engine, run, elsewhere, shared_gpus)), None)
 
 
 def _conflicts(
-    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None, elsewhere: bool
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
 ) -> Iterator[tuple[str, str]]:
     if workload.command is not None:
         yield from refusals(engine)
@@ -249,12 +259,26 @@ def _conflicts(
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
         )
-    gloo_adds = engine.engine == "builtin" and engine.reduction == "backend" and run.world_size > 1
-    if gloo_adds and (run.device == "cpu" if elsewhere else is_on_cpu(run.device)):
+
+
+def _additions(
+    engine: EngineSpec, run: RunSpec, elsewhere: bool, shared_gpus: int
+) -> Iterator[tuple[str, str]]:
+    """Yield why no backend adds the gradients: gloo does not."""
+    if engine.engine != "builtin" or engine.reduction != "backend" or run.world_size == 1:
+        return
+    if run.device == "cpu" if elsewhere else is_on_cpu(run.device):
         yield (
             "engine.reduction",
             "backend: expected ranks on GPUs, whose gradients NCCL adds, found ranks on CPUs (gloo), whose"
             " gradients zbench adds in rank order; set reduction: auto or rank_order, or run.device: cuda",
+        )
+    if shared_gpus and not ranks_share_by_nccl():
+        yield (
+            "engine.reduction",
+            f"backend: expected a GPU for each of {run.world_size} ranks, whose gradients NCCL adds, found"
+            f" {shared_gpus}; set run.world_size: {shared_gpus}, reduction: auto or rank_order, or"
+            f" {MULTI_RANK}=1 in the environment, with NCCL 2.30 or later",
         )
 
 

@@ -38,6 +38,13 @@ def is_on_cpu(device: str) -> bool:
     return device == "cpu" or (device == "auto" and here and not visible_gpus())
 
 
+def gpus_to_share(run: "RunSpec") -> int:
+    """Return the GPUs of this machine, if it runs the trials and these have more ranks; else 0."""
+    here = AUTO_RANKS.get() is ranks_here and run.nodes == 1 and run.device != "cpu"
+    gpus = len(visible_gpus()) if here else 0
+    return gpus if run.world_size > gpus else 0
+
+
 def shared_gpus(ranks: int, gpus: int) -> str:
     """Return the warning for more `ranks` on one machine than it has `gpus`."""
     way = f"by NCCL ({MULTI_RANK}=1)" if ranks_share_by_nccl() else "through host memory"

@@ -149,8 +149,14 @@ class MemoryLimit:
     """
 
     def __init__(self, allowed: int | None) -> None:
-        self._limit = None if allowed is None else _data_bytes() + allowed
+        self._allowed, self._limit = allowed, None if allowed is None else _data_bytes() + allowed
         self._set(self._limit)
+
+    def on(self, device: torch.device) -> int | None:
+        """Return the bytes that may be allocated on a device: of a GPU all that it has."""
+        if device.type == "cpu":
+            return self._allowed
+        return int(torch.cuda.get_device_properties(device).total_memory)
 
     @contextmanager
     def lifted(self) -> Iterator[None]:

@@ -100,12 +100,12 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 
 
 def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Determinism) -> dict[str, Any]:
-    workload = trial_workload(trial, job.base_dir)
+    workload, base_dir = trial_workload(trial, job.base_dir), Path(job.base_dir)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
-    instruments, base_dir = Instruments(wrap_collectives=meters.traffic.count), Path(job.base_dir)
+    instruments = Instruments(wrap_collectives=meters.traffic.count, memory_limit=limit.on(device))
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
     engine, read = trainer.engine, inputs_of(trial, base_dir, workload.data)
     with limit.lifted():

@@ -47,7 +47,8 @@ from zbench.spec.engine import EngineSpec
 class Instruments:
     """Wrappers around what the engine calls, so that it can be measured or simulated from outside.
 
-    device_type: of the device whose default sizes are taken; None: that of the model's own.
+    device_type: of the device whose default sizes are taken; None: that of the model's own. memory_limit: the
+    bytes that this rank may allocate beside its model, where that is known.
     """
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
@@ -55,6 +56,7 @@ class Instruments:
     memories: Callable[[torch.device], Memories] = Memories.of
     transport: ChooseTransport = choose_collectives
     device_type: str | None = None
+    memory_limit: int | None = None
 
 
 def build_engine(
@@ -128,6 +130,7 @@ class _Builder:
                 plan = builder.groups(param_infos)
                 sizes = [t.parameter.numel() for t in param_infos]
                 layout, offloaded = split_layout(self._layout(sizes, plan), offload_ratio)
+                settings.check_blocks(layout, plan.dtypes, self.instruments.memory_limit)
                 shard = self.stage.optimizer_state(layout, comm.rank)
                 memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
                 parameters = builder.store(param_infos, shard, plan)

@@ -1,6 +1,7 @@
 """EngineSpec keys that need no layout, each as the object that implements it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -8,6 +9,7 @@ import torch
 
 from zbench.engine.adam import cuda_unavailable_reason
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
+from zbench.engine.partition import Layout
 from zbench.engine.policies import (
     AccumulationPolicy,
     DynamicScaling,
@@ -19,6 +21,7 @@ from zbench.engine.policies import (
 from zbench.errors import UsageError
 from zbench.spec.combinations import engine_conflicts
 from zbench.spec.engine import GPU_SIZES, SIZES, EngineSpec
+from zbench.units import format_bytes
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 GPU_BLOCK = 1 << 30  # elements: a block of a model of 70 billion has 0.86 of it
@@ -100,6 +103,18 @@ def sizes_on(spec: EngineSpec, device_type: str) -> Sizes:
         block=GPU_BLOCK if is_gpu else 0,
         standalone=STANDALONE_THRESHOLD if device_type == "cpu" else math.inf,
     )
+
+
+def check_blocks(layout: Layout, dtypes: Sequence[torch.dtype], limit: int | None) -> None:
+    """Raise UsageError for a block that is larger than the memory that a rank may allocate."""
+    for block in layout.buckets:
+        size = dtypes[block.dtype_group].itemsize
+        if limit is not None and block.length * size > limit:
+            raise UsageError(
+                f"reduce_bucket_size: expected blocks within a rank's memory limit of {format_bytes(limit)},"
+                f" got one of {block.length} elements, {format_bytes(block.length * size)}; set"
+                f" reduce_bucket_size: {max(limit // size // 8, 1)} or less, or raise the limit"
+            )
 
 
 def offload_ratio(spec: EngineSpec) -> float:
