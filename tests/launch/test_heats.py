@@ -158,6 +158,20 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
 
 
+@pytest.mark.parametrize(("context", "fits"), [(None, False), (500 << 20, True), (2000 << 20, False)])
+def test_a_context_takes_what_was_measured_of_it(
+    context: int | None, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 % of the GPU are 8,000 MiB, for two of 3,400 and their contexts: 1 GiB each where none is known."""
+    install(monkeypatch, Device("GPU-a", free=10_000 << 20))
+    pair, room = trials(2, device="cuda", world_size=1), Room()
+    for trial in pair:
+        record = make_record(trial_id=trial.trial_id, config=trial.config())
+        memory = replace(record.memory, peak_reserved_bytes=3400 << 20, context_bytes=context)
+        room.observe(replace(record, memory=memory))
+    assert (room.share(pair, lambda _: math.inf, 1e12) == pair) == fits
+
+
 def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

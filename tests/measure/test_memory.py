@@ -1,6 +1,7 @@
 """Peak memory to the byte, against tensors of known size, and an honest fallback."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,6 +96,19 @@ def test_on_cuda_host_memory_is_not_part_of_the_devices_peak(monkeypatch: pytest
     assert steps.summary({"parameters": 1300}).by_category["activations"] == 0
 
 
+@pytest.mark.parametrize(("held", "context"), [(5000, 904), (4000, 0), (0, None), (None, None)])
+def test_beside_the_allocator_a_process_holds_what_the_driver_says(
+    monkeypatch: pytest.MonkeyPatch, held: int | None, context: int | None
+) -> None:
+    """Of another process, or of none where the driver numbers them otherwise, nothing is known."""
+    told = {os.getpid() + 1: 9000} | ({} if held is None else {os.getpid(): held})
+    for there in (told, None) if held is None else (told,):
+        monkeypatch.setattr("zbench.measure.memory.bytes_by_process", lambda there=there: there)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 4096)
+        memory = StepMemory(meter(1000), torch.device("cuda")).summary({})
+        assert memory.context_bytes == context
+
+
 def test_on_a_cpu_the_rest_of_the_peak_is_the_devices() -> None:
     steps = StepMemory(meter(1000), torch.device("cpu"))
     steps.begin()
@@ -112,9 +126,9 @@ def test_what_happens_aside_is_waited_for() -> None:
 
 
 def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:
-    one = MemoryPeaks(10, 4, 100, {"parameters": 10}, exact=True, peak_reserved_bytes=64)
-    other = MemoryPeaks(20, 3, 90, {"parameters": 20}, exact=False, peak_reserved_bytes=32)
-    assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, False, 64)
+    one = MemoryPeaks(10, 4, 100, {"parameters": 10}, peak_reserved_bytes=64, context_bytes=5)
+    other = MemoryPeaks(20, 3, 90, {"parameters": 20}, False, peak_reserved_bytes=32, context_bytes=7)
+    assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, False, 64, 7)
     assert largest([MemoryPeaks(1, 0, 1)]).peak_reserved_bytes is None
 
 

@@ -14,7 +14,7 @@ SHARE = 0.8
 """How much of the free memory a heat may need; the machine's yardstick needs some of the rest."""
 
 CONTEXT_BYTES = 1 << 30
-"""What a process may hold of a GPU beside torch's allocator: CUDA's context, kernels, buffers of NCCL."""
+"""What a process may hold of a GPU beside torch's allocator, where no record says what it held."""
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
@@ -39,13 +39,14 @@ class Bytes(NamedTuple):
 
 
 def held_bytes(record: Record) -> Bytes | None:
-    """Return what a trial held; of a GPU what torch's allocator reserved, and `CONTEXT_BYTES`."""
+    """Return what a trial held; of a GPU what torch's allocator reserved, and what was held beside it."""
     memory = record.memory
     if memory is None or memory.peak_rss_bytes is None:
         return None
     ranks, gpu = record.config.get("run", {}).get("world_size", 1), 0
     if memory.peak_reserved_bytes is not None:
-        gpu = (memory.peak_reserved_bytes + CONTEXT_BYTES) * -(-ranks // max(1, len(gpus.visible_gpus())))
+        context = CONTEXT_BYTES if memory.context_bytes is None else memory.context_bytes
+        gpu = (memory.peak_reserved_bytes + context) * -(-ranks // max(1, len(gpus.visible_gpus())))
     host = max(memory.peak_rss_bytes, memory.peak_host_bytes or 0)  # pinned pages may not count as resident
     return Bytes(host * ranks, gpu)
 

@@ -12,6 +12,7 @@ used, which is accurate to about a third only and is marked `exact: false`.
 """
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from zbench.gpus import bytes_by_process
 from zbench.measure.shim import SHIM, WHY_NOT, Shim
 from zbench.record.record import MemoryPeaks
 
@@ -147,8 +149,16 @@ class StepMemory:
         device = self._peak if on_cuda else max(0, self._peak - host)
         on_device = sum(persistent.values()) - host
         categories = {**persistent, ACTIVATIONS: max(0, device - on_device)}
-        reserved = self._reserved if on_cuda else None
-        return MemoryPeaks(device, host, self._rss, categories, self._meter.exact, reserved)
+        reserved, context = (self._reserved, context_bytes(self._device)) if on_cuda else (None, None)
+        return MemoryPeaks(device, host, self._rss, categories, self._meter.exact, reserved, context)
+
+
+def context_bytes(device: torch.device) -> int | None:
+    """Return what this process holds of its GPU beside torch's allocator; None where NVML does not know the
+    process, as in a container that numbers its own.
+    """
+    held = (bytes_by_process() or {}).get(os.getpid())
+    return max(0, held - torch.cuda.memory_reserved(device)) if held else None
 
 
 def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
@@ -161,4 +171,5 @@ def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
         by_category=fullest.by_category,
         exact=all(memory.exact for memory in of_ranks),
         peak_reserved_bytes=max((m.peak_reserved_bytes or 0 for m in of_ranks), default=0) or None,
+        context_bytes=max((m.context_bytes or 0 for m in of_ranks), default=0) or None,
     )

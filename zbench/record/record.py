@@ -97,7 +97,8 @@ class Heat:
 class MemoryPeaks:
     """Peak bytes over the timed steps, the largest over ranks; `exact` is false where they were estimated.
 
-    peak_reserved_bytes: what torch's allocator held of a GPU for the peak.
+    peak_reserved_bytes: what torch's allocator held of a GPU for the peak. context_bytes: what the process
+    held of it beside that (CUDA's context, kernels, buffers of NCCL), where the driver tells it.
     """
 
     peak_device_bytes: int | None
@@ -106,6 +107,7 @@ class MemoryPeaks:
     by_category: dict[str, int] = field(default_factory=dict)
     exact: bool = True
     peak_reserved_bytes: int | None = None
+    context_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
