@@ -1,13 +1,18 @@
-"""Where a rank is pinned, and a server that does not start."""
+"""A server that does not start, and what is told before the first trial."""
 
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.launch.conftest import FAKES, make_trial
 from zbench.errors import ZbenchError
-from zbench.launch.process import client
+from zbench.gpus import Gpu, all_gpus
+from zbench.launch.process import client, local
 from zbench.launch.process.client import WarmServer
+from zbench.launch.trial import TrialRunner
+from zbench.spec.engine import EngineSpec
+from zbench.spec.run import SLOW_UPDATE
 
 
 def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +24,20 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     with pytest.raises(ZbenchError, match=r"did not start within 1 s: other work keeps this machine busy"):
         server.wait_until_ready()
     assert server._process.returncode is not None, "nothing is left"
+
+
+@pytest.mark.skipif(bool(all_gpus()), reason="the kernels can be used here")
+@pytest.mark.parametrize("engine", [{}, {"engine": "ddp"}])
+def test_before_the_first_trial_it_is_told_that_updates_are_slower(
+    engine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of its own finds that this machine's torch has no CUDA; the trials run on the CPU."""
+    monkeypatch.setattr(local, "visible_gpus", lambda: [Gpu("a GPU")])
+    monkeypatch.setattr(local, "uses_cpu", lambda device: False)
+    told: list[str] = []
+    executor = local.LocalExecutor(tmp_path, tmp_path, targets=FAKES, tell=told.append)
+    with TrialRunner(executor, tmp_path) as runner:
+        for _ in range(2):
+            record = runner.run(make_trial().model_copy(update={"engine": EngineSpec(**engine)}))
+            assert record.outcome == "ok", record.error
+            assert [text.startswith(SLOW_UPDATE) for text in told] == ([] if engine else [True])

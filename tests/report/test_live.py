@@ -24,7 +24,8 @@ def tell(shown) -> None:
         show(ReferenceStarted(TRIAL))
         show(TrialStarted(TRIAL, 0))
         show(StepDone(TRIAL, {"phase": "timed", "step": 1, "steps": 4}))
-        show(Notice("rank 1 was killed; running it again"))
+        for _ in range(2):
+            show(Notice("rank 1 was killed; running it again"))
         show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=2))
         show(TrialFinished(TRIAL, failed(2, "crashed", "it fell over"), 4.0, left=1))
 

@@ -62,7 +62,6 @@ class Rounds(Proposer):
         self._under_way: set[str] = set()
         self._room = Room()
         self._crowded: set[str] = set()
-        self._told: set[str] = set()
         self._take_turns = False
         self.nodes = min((trial.run.nodes for trial in plan.expansion.trials), default=1)
         for record in directory.records():
@@ -229,8 +228,7 @@ class Rounds(Proposer):
         self._directory.append(record)
         self._remember(record)
         for warning in record.warnings:
-            if warning.startswith(SLOW_UPDATE) and warning not in self._told:
-                self._told.add(warning)
+            if warning.startswith(SLOW_UPDATE):
                 self._tell(Notice(warning))
         return record
 

@@ -36,6 +36,7 @@ class PlainView:
     def __init__(self, screen: Screen, objective: ObjectiveSpec) -> None:
         self._screen, self._objective = screen, objective
         self._records: list[Record] = []
+        self._noted: set[str] = set()
         self._seconds: list[float] = []
         self._left = 0
 
@@ -52,7 +53,8 @@ class PlainView:
                 self._show("computing the reference in plain PyTorch")
             case events.TrialStarted():
                 self._show(f"starting {axes_text(event.trial.axes)} #{event.repeat + 1}")
-            case events.Notice():
+            case events.Notice() if event.text not in self._noted:
+                self._noted.add(event.text)
                 self._print(Text(f"note: {printable(event.text)}", "dim"))
             case events.TrialFinished():
                 self._records.append(event.record)

@@ -8,6 +8,7 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl, visible_gpus
 from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
+from zbench.spec.engine import EngineSpec
 
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 4096
@@ -52,6 +53,11 @@ def shared_gpus(ranks: int, gpus: int) -> str:
         f"shared GPU: {ranks} ranks share {gpus} and communicate {way}, so their speed"
         f" is not that of one GPU per rank; set run.world_size: {gpus}, or auto"
     )
+
+
+def updates_on_gpu(engine: EngineSpec) -> bool:
+    """Whether zbench's own Adam updates on a GPU, where ranks have one."""
+    return engine.engine == "builtin" and (engine.offload_optimizer == "none" or engine.offload_ratio < 1.0)
 
 
 SLOW_UPDATE = "slower update: "

@@ -54,6 +54,11 @@ def report(job: RankJob) -> None:
     write_json(Path(job.result_path), facts)
 
 
+def kernels(job: RankJob) -> None:
+    """Write why zbench's kernels cannot be used on this machine's GPUs, or null."""
+    write_json(Path(job.result_path), cuda_unavailable_reason())
+
+
 _PROBED = 10_000  # elements: more than a block
 
 

@@ -19,7 +19,7 @@ from zbench.engine.adam import cuda_unavailable_reason
 from zbench.errors import UsageError
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl, visible_gpus
 from zbench.job.jobs import RankJob, threads_per_rank
-from zbench.spec.run import RunSpec, shared_gpus, slow_update
+from zbench.spec.run import RunSpec, shared_gpus, slow_update, updates_on_gpu
 from zbench.spec.trial import TrialSpec
 
 SHARES_DEVICES = (2, 30)
@@ -101,9 +101,7 @@ def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, 
     local = job.local_world_size or job.world_size
     gpus = min(local, torch.cuda.device_count()) * job.world_size // local
     warnings = [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
-    engine = trial.engine
-    on_gpu = engine.offload_optimizer == "none" or engine.offload_ratio < 1.0
-    if engine.engine == "builtin" and on_gpu and (reason := cuda_unavailable_reason()):
+    if updates_on_gpu(trial.engine) and (reason := cuda_unavailable_reason()):
         warnings.append(slow_update(reason))
     return gpus, warnings
 

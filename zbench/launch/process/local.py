@@ -6,7 +6,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,11 @@ from zbench.launch.room import uses_cpu
 from zbench.launch.turns import Seat
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
+from zbench.spec.run import slow_update, updates_on_gpu
 from zbench.spec.trial import TrialSpec
 from zbench.topology import Host, node_of_device, this_host
+
+_COMPILING_SECONDS = 60.0
 
 Share = tuple[int, int, str]
 """One machine's share of ranks that span several: its number, of how many, and where all ranks meet."""
@@ -62,7 +65,7 @@ class LocalExecutor(HeatExecutor[Processes]):
     ) -> None:
         """run_dir: None for one that goes with the server. cpus: how many may be used, 0 for all.
 
-        tell: told which of the server's imports failed.
+        tell: told which of the server's imports failed, and that updates on GPUs will be slower, and why.
         Where they are a part of the cores no rank is pinned: somebody else's may be pinned to the same.
         """
         super().__init__()
@@ -70,7 +73,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         launcher = Launcher(chosen.modules, tell=tell)
         self.launchers: dict[Path | None, Launcher] = {None: launcher}
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
-        self._cpus = cpus
+        self._cpus, self._tell, self._knows_kernels = cpus, tell, False
         self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, partial(resolved, cpus=cpus))
         self._host = None if 0 < cpus < len(os.sched_getaffinity(0)) else this_host()
         self.share: Share | None = None
@@ -81,6 +84,8 @@ class LocalExecutor(HeatExecutor[Processes]):
         ZbenchError where no server starts under the task's interpreter.
         """
         assert not isinstance(task, SampleTask), "it runs trials"
+        if isinstance(task, RepeatTask) and not self._knows_kernels:
+            self._ask_for_kernels(task.trial)
         paired = turns.paired_path() if isinstance(task, RepeatTask) and among == 1 else None
         launcher, log_name = self._launcher(task), self._jobs.log_name(task)
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
@@ -120,6 +125,18 @@ class LocalExecutor(HeatExecutor[Processes]):
         super().close()
         for launcher in self.launchers.values():
             launcher.close()
+
+    def _ask_for_kernels(self, trial: TrialSpec) -> None:
+        """Before the first trial that updates on GPUs, tell if zbench's kernels cannot; a process of its own
+        compiles one. Where it fails, the trial says why.
+        """
+        if not updates_on_gpu(trial.engine) or uses_cpu(trial.run.device) or not visible_gpus():
+            return
+        self._knows_kernels = True
+        with suppress(ZbenchError):
+            target = "zbench.worker.facts:kernels"
+            if reason := call(self.launchers[None], target, {}, 1, patience=_COMPILING_SECONDS):
+                self._tell(slow_update(reason))
 
     def _launcher(self, task: TrialTask) -> Launcher:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
