@@ -1,8 +1,9 @@
 # What runs on CUDA is compiled on the machine that has the device, by NVRTC (zbench/engine/adam/nvrtc.py): the module holds
 # its text. DEVICE_SOURCES is the file with it.
+file(GLOB units RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} CONFIGURE_DEPENDS cuda/*.cu)
 set(files
     adam/definition.hpp adam/exact_sum.hpp adam/rounding.hpp adam/types.hpp
-    cuda/kernels.cuh cuda/rows.hpp cuda/square_sums.cu cuda/standard.hpp cuda/update.cu cuda/yardstick.cu)
+    cuda/kernels.cuh cuda/rows.hpp cuda/standard.hpp ${units})
 set(texts "")
 foreach(name IN LISTS files)
   file(READ ${CMAKE_CURRENT_SOURCE_DIR}/${name} text)
