@@ -255,11 +255,11 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "job": 320,
     "worker": 1470,
     "tune": 1161,
-    "estimate": 1190,
+    "estimate": 1440,
     "verify": 1830,
     "workloads": 830,
     "record": 1160,
-    "measure peers _inside children errors gpus private topology units": 1280,
+    "measure peers _inside children errors gpus private topology units": 1300,
 }
 
 
@@ -269,7 +269,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_600), ("tests", 34_800)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_900), ("tests", 34_800)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -1,5 +1,19 @@
-"""The ranks of the engine tests: one pool for real runs that simulations are compared with."""
+"""Ranks for the comparison with reality, and a process that simulates."""
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
 
 from tests.engine.conftest import one_thread, ranks
+from tests.engine.ranks import fork_server
+from tests.estimate.real import Simulate, simulated_rank
 
 __all__ = ["one_thread", "ranks"]
+
+
+@pytest.fixture(scope="package")
+def simulate() -> Iterator[Simulate]:
+    """Return what simulates a rank of a trial, in a process that has the compiler."""
+    with ProcessPoolExecutor(1, mp_context=fork_server()) as process:
+        yield lambda trial, rank=0: process.submit(simulated_rank, trial, rank).result()

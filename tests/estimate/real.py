@@ -1,13 +1,17 @@
 """One rank that trains, with what torch's allocator says of its memory, and one that is simulated."""
 
 import gc
-from collections.abc import Iterator
+import itertools
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zbench.engine.assembly.build import Instruments
@@ -29,11 +33,19 @@ class Simulated(NamedTuple):
     traffic: Any
 
 
+Simulate = Callable[..., Simulated]
+"""Simulates a rank (by default 0) of a trial."""
+
+
 def simulated_rank(trial: TrialSpec, rank: int) -> Simulated:
     """Simulate a step of one rank."""
     torch.set_num_threads(1)
     step = simulate(trial, Path.cwd(), rank=rank)
     return Simulated(step.ledger.peak_of_both, dict(step.engine_bytes), step.traffic)
+
+
+COLLECTIVES = "collectives"
+"""What Sampler calls the backend's scratch."""
 
 
 class Peaks:
@@ -89,23 +101,33 @@ class Prompt:
 
 
 class Sampler(TorchDispatchMode):
-    """Reads the allocator between operators: the peak without what kernels allocate for themselves."""
+    """Reads the allocator between operators: the peak without what kernels, and the backend of collectives,
+    allocate for themselves.
+    """
 
     def __init__(self, meter: PeakMeter) -> None:
         super().__init__()
-        self.meter, self.peak = meter, 0
-        self.scratch: dict[str, int] = {}
+        self.meter, self.peak, self._outside = meter, 0, 0
+        self.scratch: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.meter.reset()
         before = self.meter.live()
         out = func(*args, **(kwargs or {}))
         after, most = self.meter.live(), self.meter.peak()
-        self.peak = max(self.peak, before, after)
-        if most > max(before, after):
-            name = str(func)
-            self.scratch[name] = max(self.scratch.get(name, 0), most - max(before, after))
+        if _is_in_collective():
+            name, held = COLLECTIVES, self._outside or before
+        else:
+            name, held, self._outside = str(func), max(before, after), after
+            self.peak = max(self.peak, held)
+        self.scratch[name] = max(self.scratch[name], most - held)
         return out
+
+
+def _is_in_collective() -> bool:
+    """Return whether torch's collectives call the operator, through the wrappers of a mode."""
+    frames = itertools.islice(traceback.walk_stack(None), 8)
+    return any(frame.f_code.co_filename == distributed_c10d.__file__ for frame, _ in frames)
 
 
 def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
@@ -144,4 +166,4 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
         held = trainer.engine.memory_by_category()
         del batches
     trainer.engine.close()
-    return found | {"between": sampler.peak, "held": held, "scratch": sampler.scratch}
+    return found | {"between": sampler.peak, "held": held, "scratch": dict(sampler.scratch)}

@@ -5,10 +5,12 @@ memory is another device, reached by copies. What another thread would do is don
 tensors belongs to one thread. A copy is not over before somebody waits for it.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -114,6 +116,35 @@ class CardCopy:
 
     def behind(self) -> AbstractContextManager[object]:
         return nullcontext()
+
+
+@contextmanager
+def fsdp_offload(ledger: AllocationLedger) -> Iterator[None]:
+    """Let FSDP2's copies between host and device change the memory of what they copy.
+
+    Both are the CPU here, where `to` would copy nothing. FSDP2 calls it with a device only to offload.
+    """
+    to, cpu = Tensor.to, Tensor.cpu
+
+    def is_fsdp() -> bool:
+        return str(sys._getframe(2).f_globals.get("__name__")).startswith("torch.distributed.fsdp.")
+
+    @torch.no_grad()
+    def other_side(tensor: Tensor) -> Tensor:
+        with nullcontext() if ledger.is_offloaded(tensor) else ledger.on_host():
+            target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return target.copy_(tensor)
+
+    def moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if args and isinstance(args[0], torch.device) and is_fsdp():
+            return other_side(tensor)
+        return to(tensor, *args, **kwargs)
+
+    def moved_to_host(tensor: Tensor, *args: Any) -> Tensor:
+        return other_side(tensor) if is_fsdp() else cpu(tensor, *args)
+
+    with patch.object(Tensor, "to", moved), patch.object(Tensor, "cpu", moved_to_host):
+        yield
 
 
 @contextmanager

@@ -48,8 +48,14 @@ class WorkCounter:
             flops = _flops(func, args, kwargs, out)
             if flops:
                 self._products[flops, nbytes] += 1
+            elif self._is_on_host((args, kwargs)):
+                self._host += nbytes
             else:
                 self._streamed += nbytes
+
+    def _is_on_host(self, given: Any) -> bool:
+        tensors = list(_tensors(given))
+        return bool(tensors) and all(map(self._offloaded, tensors))
 
     def _note_copy(self, target: Tensor, source: Tensor) -> None:
         nbytes = target.nbytes + source.nbytes

@@ -49,6 +49,7 @@ class StepCounter:
         """Begin a step."""
         self._collectives: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
         self._launches = self._gradient_copies = self._norm = 0
         self._calls = self._exposed = self.computed = 0
         self._leaving, self.host_waits = 0.0, 0
@@ -81,7 +82,9 @@ class StepCounter:
         nbytes = max(x.nbytes for x in tree_iter(args) if isinstance(x, Tensor))
         self._collectives[name] += 1
         self._bytes[name] += nbytes
-        self._leaving += leaving_a_node(name, nbytes, dist.get_process_group_ranks(group), self._per_node)
+        ranks = dist.get_process_group_ranks(group)
+        self._sent[name] += sent_in_a_ring(name, nbytes, len(ranks))
+        self._leaving += leaving_a_node(name, nbytes, ranks, self._per_node)
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """Count that the host waits for the values of a tensor, and return them."""
@@ -110,7 +113,10 @@ class StepCounter:
     def take(self, traffic: Mapping[str, Traffic]) -> StepLaunches:
         """Return the counts of the step. traffic: what was asked of a transport that is not c10d's."""
         asked = {name: {"calls": t.calls, "bytes": t.bytes} for name, t in traffic.items()}
-        launched = {name: {"calls": n, "bytes": self._bytes[name]} for name, n in self._collectives.items()}
+        launched = {
+            name: {"calls": n, "bytes": self._bytes[name], "sent": self._sent[name]}
+            for name, n in self._collectives.items()
+        }
         return StepLaunches(
             collectives=launched or asked,
             launches=self._launches,
@@ -124,6 +130,11 @@ class StepCounter:
 
 def _is_group(value: Any) -> bool:
     return isinstance(value, torch.ScriptObject) and str(value._type()).endswith(".ProcessGroup")
+
+
+def sent_in_a_ring(name: str, nbytes: int, ranks: int) -> int:
+    """Return the bytes that each rank sends, and receives, in a collective of `nbytes` a rank."""
+    return (2 if name == "all_reduce" else 1) * nbytes * (ranks - 1) // ranks
 
 
 def leaving_a_node(name: str, nbytes: int, ranks: list[int], per_node: int) -> float:

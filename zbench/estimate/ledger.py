@@ -8,8 +8,8 @@ counted. A storage counts from the first operator that returns a tensor on it, w
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,15 +19,16 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 PARAMETERS, GRADIENTS, MASTER, MOMENTS = "parameters", "gradients", "master", "moments"
 BUCKETS, SPECULATIVE, ACTIVATIONS, TEMPORARIES = "buckets", "speculative", "activations", "temporaries"
 
 _PACKAGE = Path(__file__).parents[1]
-_HIDDEN = tuple(
-    f"{folder}/" for folder in (Path(torch.__path__[0]), _PACKAGE / "estimate", _PACKAGE / "measure")
-)
+_HIDDEN = tuple(f"{_PACKAGE / folder}/" for folder in ("estimate", "measure"))
+_TORCH = f"{torch.__path__[0]}/"
 _ENGINE = f"{_PACKAGE / 'engine'}/"
 _ON_BEHALF = ("memory/", "adam/", "parameters/hooks.py:__call__")
 """Engine code that allocates for its caller; the last runs a module's own forward."""
@@ -42,6 +43,14 @@ _TABLE = {  # the longest match counts; tests/estimate/test_sites.py checks thes
     "speculative/rollback.py": SPECULATIVE,
     "assembly/speculation.py": SPECULATIVE,
 }
+_FSDP = "distributed/fsdp/_fully_shard"
+_TORCHS_TABLE = {
+    f"{_FSDP}/_fsdp_param.py": PARAMETERS,
+    f"{_FSDP}/_fsdp_collectives.py": BUCKETS,
+    "distributed/optim/zero_redundancy_optimizer.py": PARAMETERS,
+    "optim/adam.py:_init_group": MOMENTS,
+}
+"""Places of torch's own engines; what torch allocates anywhere else, it allocates for its caller."""
 MODEL = "model"
 """Allocated by code outside the engine, such as the model's forward."""
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -76,13 +85,16 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moment = 0
         self.phase = "build"
         self.restart_peak()
-        self._on_host = 0
+        self._on_host, self._any_on_host = 0, False
         self._held: dict[int, tuple[Any, Allocation]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:  # it asks again, for what it holds
+            return NotImplemented
         out = self.run(func, args, kwargs or {})
         if func is not _LIFT or args[0].untyped_storage().resizable():  # memory of numpy is not counted
-            self._note(out)
+            with self.on_host() if self._computes_on_host(args, kwargs) else nullcontext():
+                self._note(out)
         return out
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -92,7 +104,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def on_host(self) -> Iterator[None]:
         """Count allocations in the body as offloaded host memory."""
-        self._on_host += 1
+        self._on_host, self._any_on_host = self._on_host + 1, True
         try:
             yield
         finally:
@@ -103,10 +115,24 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = self._held.get(tensor.untyped_storage()._cdata)
         return held is not None and held[1].host
 
+    def _computes_on_host(self, args: Any, kwargs: Any) -> bool:
+        """Return whether an operator has tensors, and all are in offloaded host memory."""
+        if not self._any_on_host:
+            return False
+        tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
+        return bool(tensors) and all(map(self.is_offloaded, tensors))
+
     def held_as(self, tensor: Tensor) -> str:
         """Return the category of a tensor's memory; MODEL if it was not allocated here."""
         held = self._held.get(tensor.untyped_storage()._cdata)
         return MODEL if held is None else held[1].category
+
+    def call(self, tensors: Iterable[Tensor], category: str) -> None:
+        """Set the category of the memory of tensors, from its allocation on."""
+        for tensor in tensors:
+            held = self._held.get(tensor.untyped_storage()._cdata)
+            if held is not None:
+                held[1].category = category
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -243,10 +269,14 @@ def allocation_site() -> tuple[str, str]:
 def _category(file: str, function: str) -> str | None:
     if file.startswith(_HIDDEN) or file.startswith("<"):
         return None
+    if file.startswith(_TORCH):
+        return _found(_TORCHS_TABLE, f"{file.removeprefix(_TORCH)}:{function}")
     if not file.startswith(_ENGINE):
         return MODEL
     place = f"{file.removeprefix(_ENGINE)}:{function}"
-    if place.startswith(_ON_BEHALF):
-        return None
-    matches = [key for key in _TABLE if place.startswith(key)]
-    return _TABLE[max(matches, key=len)] if matches else TEMPORARIES
+    return None if place.startswith(_ON_BEHALF) else _found(_TABLE, place) or TEMPORARIES
+
+
+def _found(table: Mapping[str, str], place: str) -> str | None:
+    matches = [key for key in table if place.startswith(key)]
+    return table[max(matches, key=len)] if matches else None

@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import (
 from zbench.errors import UsageError, ZbenchError
 from zbench.estimate.result import Estimate, HeldAllocation, NotSimulated, SimulationOutcome
 from zbench.estimate.simulate import Step, simulate
-from zbench.spec.peers import PEERS
 from zbench.spec.trial import TrialSpec
 
 _NAMED = 20  # allocations at the peak
@@ -44,7 +43,8 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         host=ledger.by_category(ledger.peak_moment[True], host=True),
         phase=ledger.peak_phase[False],
         alive=_alive(step, moment),
-        traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
+        traffic={kind: dataclasses.asdict(one) for kind, one in step.traffic.items()}
+        or step.counts.collectives,
         flops=step.flops,
         work=step.work,
         counts=step.counts,
@@ -75,8 +75,8 @@ def check_simulated(trial: TrialSpec) -> None:
         raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
     if engine.engine_python is not None:
         raise UsageError("engine.engine_python: another environment's engine is not simulated; leave it out")
-    if engine.engine in PEERS:
-        raise UsageError(f"engine.engine: {engine.engine} is not simulated; measure it with `zbench run`")
+    if engine.engine == "deepspeed":
+        raise UsageError("engine.engine: deepspeed is not simulated; measure it with `zbench run`")
     if engine.compile == "inductor":
         raise UsageError(
             "engine.compile: inductor's kernels are not simulated; compile=aot_eager shows the same graph's"

@@ -34,11 +34,12 @@ class StepWork:
 class StepLaunches:
     """What one step of one rank launches, sends and waits for.
 
-    collectives: name -> calls, and bytes of the whole buffers (on a CPU the traffic of `Estimate`). launches:
-    operators on the device. gradient_copies: copies of gradients from autograd's memory. gathers: those of
-    weights for their use, `calls`, and the `exposed` ones, which were begun when they were needed.
-    inter_node_bytes: that leave a node, from all its ranks. norm_bytes: what this rank sends for the norm and
-    the flags. host_waits: times that the host waits for the device.
+    collectives: name -> calls, bytes of the whole buffers, and what this rank sends, as in a ring (the
+    built-in engine on a CPU: the traffic of `Estimate`). launches: operators on the device. gradient_copies:
+    copies of gradients from autograd's memory. gathers: those of weights for their use, `calls`, and the
+    `exposed` ones, which were begun when they were needed. inter_node_bytes: that leave a node, from all its
+    ranks. norm_bytes: what this rank sends for the norm and the flags. host_waits: times that the host waits
+    for the device.
     """
 
     collectives: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -69,8 +70,8 @@ class Estimate:
     peak_device_bytes, peak_host_bytes: peaks of one step. build_device_bytes: peak while model and engine are
     built, including the whole model. device, host: category -> bytes at the step's peaks. phase: the phase of
     the step with the device's peak. alive: the largest allocations at that peak. traffic: collective -> calls
-    and payload bytes of one step. flops: model FLOPs of one step. work: the work of its operators. counts:
-    what it launches and waits for.
+    and payload bytes of one step; of torch's engines the collectives of `counts`. flops: model FLOPs of one
+    step. work: the work of its operators. counts: what it launches and waits for.
     """
 
     peak_device_bytes: int

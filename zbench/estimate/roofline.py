@@ -99,9 +99,9 @@ def _missing(key: str) -> str:
 def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, float]:
     """Return (bytes that one rank sends, bytes that it receives) in these collectives.
 
-    Only the source counts the bytes of a broadcast (see CountingCollectives). Every rank broadcasts a part of
-    its own, so a rank receives the parts of all others. Sums of shard groups are added over groups in
-    float32, by a reduce-scatter and a gather.
+    Collectives of torch's engines say themselves what they send. Only the source counts the bytes of a
+    broadcast (see CountingCollectives). Every rank broadcasts a part of its own, so a rank receives the parts
+    of all others. Sums of shard groups are added over groups in float32, by a reduce-scatter and a gather.
     """
     engine = trial.engine
     shards = engine.shard_group_size or trial.run.world_size
@@ -110,6 +110,10 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
     wider = 1 if (engine.communication_dtype or engine.dtype) == "float32" else 2
     reduced = (others + 2 * wider * (groups - 1) / groups) / shards
     for kind, payload in traffic.items():
+        if "sent" in payload:
+            sent += payload["sent"]
+            received += payload["sent"]
+            continue
         shares = {"reduce_scatter": reduced, "broadcast": 1.0}
         share = shares.get(kind, float(others))
         sent += payload["bytes"] * share

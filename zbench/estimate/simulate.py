@@ -1,7 +1,7 @@
 """Simulates one rank of a trial: the real engine, workload and training loop, on fake tensors."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,22 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.works import Done
-from zbench.estimate.card import CardHostMemory, HostMemory, card_transport, on_card, transport_of
+from zbench.estimate.card import (
+    CardHostMemory,
+    HostMemory,
+    card_transport,
+    fsdp_offload,
+    on_card,
+    transport_of,
+)
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.launches import StepCounter, WatchedCollectives
-from zbench.estimate.ledger import AllocationLedger
+from zbench.estimate.ledger import GRADIENTS, AllocationLedger
+from zbench.estimate.reducer import in_python
 from zbench.estimate.result import StepLaunches, StepWork
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import TrafficMeter
+from zbench.peers.stepping import TorchEngine
 from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec
 from zbench.worker.loop import Trainer
@@ -91,16 +100,22 @@ def _zero(dtype: torch.dtype) -> Any:
 
 
 class LedgerClock(PhaseClock):
-    """A clock that sets the ledger's phase."""
+    """A clock that sets the ledger's phase.
+
+    gradients: returns the tensors that autograd itself keeps as gradients after a backward.
+    """
 
     def __init__(self, ledger: AllocationLedger) -> None:
         super().__init__()
         self._ledger = ledger
+        self.gradients: Callable[[], Iterable[Tensor]] = tuple
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         with self._ledger.during(name):
             yield
+        if name == "backward":
+            self._ledger.call(self.gradients(), GRADIENTS)
 
 
 @dataclass(slots=True)
@@ -134,8 +149,19 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     instruments = _instruments(ledger, traffic, counter, is_card=is_card)
     cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
     way = on_card(counter) if is_card else nullcontext()
-    with world(rank, run.world_size), as_real_to_transformers(), way, fake, ledger.watching():
+    parts = nullcontext() if run.device == "cpu" else fsdp_offload(ledger)  # there all memory is one
+    with (
+        world(rank, run.world_size),
+        as_real_to_transformers(),
+        in_python(),
+        way,
+        parts,
+        fake,
+        ledger.watching(),
+    ):
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
+        if isinstance(trainer.engine, TorchEngine):
+            clock.gradients = trainer.engine.gradients
         build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
         for step in range(WARMUP + 1):

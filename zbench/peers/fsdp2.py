@@ -13,6 +13,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import stage_of
@@ -66,10 +67,11 @@ def build_engine(
 
 def _mesh(group: dist.ProcessGroup, device: str, shard_group_size: int | None) -> DeviceMesh:
     """Return one dimension of all ranks, or replicas of groups of consecutive ranks that share shards."""
-    if shard_group_size is None:
-        return DeviceMesh.from_group(group, device)
-    ranks = torch.tensor(dist.get_process_group_ranks(group)).view(-1, shard_group_size)
-    return DeviceMesh(device, ranks, mesh_dim_names=("replicas", "shards"))
+    with _disable_current_modes():  # ranks are numbers, even where no other tensor has values
+        if shard_group_size is None:
+            return DeviceMesh.from_group(group, device)
+        ranks = torch.tensor(dist.get_process_group_ranks(group)).view(-1, shard_group_size)
+        return DeviceMesh(device, ranks, mesh_dim_names=("replicas", "shards"))
 
 
 def _precision(spec: EngineSpec) -> MixedPrecisionPolicy:

@@ -94,6 +94,10 @@ class TorchEngine:
         self._announce_next()
         return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
 
+    def gradients(self) -> list[Tensor]:
+        """Return this rank's gradients as they are now."""
+        return [_local(p.grad) for p in self._named.values() if p.grad is not None]
+
     def full_parameters(self) -> dict[str, Tensor]:
         """Return name -> copy of the unsharded parameter in float32, on every rank."""
         return {name: _whole(p.detach()).float().clone() for name, p in self._named.items()}
@@ -133,7 +137,7 @@ def part_of(master: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     moments = {kind.removesuffix("s"): value for kind, value in state.items() if kind.startswith(_MOMENTS)}
     both = {"param": master.detach(), **moments}
-    return {k: (v.to_local() if isinstance(v, DTensor) else v).reshape(-1) for k, v in both.items()}
+    return {k: _local(v).reshape(-1) for k, v in both.items()}
 
 
 def _start(tensor: Tensor) -> int:
@@ -149,4 +153,8 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
+    return sum(_local(t).nbytes for t in tensors)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
