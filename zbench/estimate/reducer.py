@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch.nn.parallel import distributed as ddp
 
 _FLATS_IN_FLIGHT = 2
 
 
 @dataclass(slots=True)
-class Bucket:
+class FlatBucket:
     """One flat buffer, the view of each parameter's gradient in it, and how many gradients it waits for."""
 
     flat: Tensor
@@ -37,27 +39,22 @@ class Reducer:
         bucket_indices: Sequence[Sequence[int]],
         _limits: object,
         group: dist.ProcessGroup,
-        expect_sparse: list[bool],
-        cap: int,
-        find_unused: bool,
-        as_view: bool,
-        _names: object,
-        first_cap: int,
-        *_: object,
+        *more: Any,
     ) -> None:
+        expect_sparse, cap, find_unused, as_view, _names, first_cap, *_ = more
         assert not find_unused
         assert not any(expect_sparse)
         self._parameters, self._group, self._as_view = parameters, group, as_view
-        self._limits = [first_cap, cap]
+        self._caps = [first_cap, cap]
         self._ready: list[int] | None = []
         """Parameters in the order of their first gradients, until the buckets are rebuilt in this order."""
         self._reduces = False
         self._works: list[dist.Work] = []
-        self._buckets: list[Bucket] = []
-        self._bucket_of: dict[int, Bucket] = {}
+        self._buckets: list[FlatBucket] = []
+        self._bucket_of: dict[int, FlatBucket] = {}
         self._fill(bucket_indices)
         for k, parameter in enumerate(parameters):
-            parameter.register_post_accumulate_grad_hook(partial(self._take, k))
+            parameter.register_post_accumulate_grad_hook(partial(self._take, k))  # type: ignore[no-untyped-call]
 
     def _fill(self, bucket_indices: Sequence[Sequence[int]]) -> None:
         """Replace the buckets; a gradient that exists moves to the new one."""
@@ -65,7 +62,7 @@ class Reducer:
         self._buckets = [self._bucket(indices) for indices in bucket_indices]
         self._bucket_of = {k: bucket for bucket in self._buckets for k in bucket.views}
 
-    def _bucket(self, indices: Sequence[int]) -> Bucket:
+    def _bucket(self, indices: Sequence[int]) -> FlatBucket:
         members = [self._parameters[k] for k in indices]
         first = members[0]
         flat = torch.empty(sum(p.numel() for p in members), dtype=first.dtype, device=first.device)
@@ -76,7 +73,7 @@ class Reducer:
             if self._as_view and p.grad is not None:
                 views[k].copy_(p.grad)
                 p.grad = views[k]
-        return Bucket(flat, views)
+        return FlatBucket(flat, views)
 
     def _take(self, k: int, parameter: Tensor) -> None:
         """Move one complete gradient to its bucket, divided by the ranks; reduce a bucket that is full."""
@@ -127,10 +124,8 @@ class Reducer:
         if not self._ready:
             return False
         ready, self._ready = self._ready, None
-        members = [self._parameters[k] for k in ready]
-        indices, _ = dist._compute_bucket_assignment_by_size(
-            members, self._limits, [False] * len(ready), ready
-        )
+        members: list[Tensor] = [self._parameters[k] for k in ready]
+        indices, _ = _compute_bucket_assignment_by_size(members, self._caps, [False] * len(ready), ready)
         self._fill(indices)
         return True
 
@@ -154,7 +149,7 @@ def _nothing(*_: object, **__: object) -> None:
 
 def _broadcast(_group: dist.ProcessGroup, tensors: list[Tensor], buffer_size: int, _source: int = 0) -> None:
     """Hold the flat buffers in which rank 0's values come: two at a time."""
-    indices, _ = dist._compute_bucket_assignment_by_size(tensors, [buffer_size])
+    indices, _ = _compute_bucket_assignment_by_size(tensors, [buffer_size])
     flats: deque[Tensor] = deque(maxlen=_FLATS_IN_FLIGHT)
     for members in indices:
         flats.append(torch.cat([tensors[k].detach().reshape(-1) for k in members]))
