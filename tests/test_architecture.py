@@ -251,7 +251,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "app": 860,
     "cli": 1990,
     "report": 2720,
-    "analysis": 2400,
+    "analysis": 2210,
     "job": 320,
     "worker": 1470,
     "tune": 1161,

@@ -1,11 +1,17 @@
 """Small synthetic results: records with the step times, bytes and verdicts that a test asks for."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from zbench.analysis.paired import block_cells, block_orders
+from zbench.analysis.ratios import Cell
 from zbench.analysis.trials import RunResults, Source
 from zbench.record import lines
 from zbench.record.documents import sealed
@@ -100,3 +106,21 @@ def write_run(directory: Path, records: Sequence[Record], **environment: Any) ->
     data = lines.encode_all(replace(saved(item), run_id=directory.name) for item in records)
     (directory / "trials.jsonl").write_bytes(data)
     return directory
+
+
+def blocks_of(logs: NDArray[np.float64], *, head: float = 0.0, seed: int = 0) -> tuple[Cell, ...]:
+    """Return the cells of blocks whose processes have these logarithms, in order; head is `head` slower."""
+    cells: tuple[Cell, ...] = ()
+    for number, (order, row) in enumerate(zip(block_orders(len(logs), seed), logs.tolist(), strict=True)):
+        seconds = [math.exp(log + head * (side == "head")) for side, log in zip(order, row, strict=True)]
+        cells += block_cells(number, order, seconds)
+    return cells
+
+
+def pairs(values: Sequence[float]) -> list[Cell]:
+    """Return the cells of pairs that differ by these logarithms, each at another speed of the machine."""
+    return [
+        Cell(side, str(i), str(i), (np.array([log]),))
+        for i, value in enumerate(values)
+        for side, log in (("base", 0.3 * i), ("head", 0.3 * i + value))
+    ]

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from zbench.analysis import decision, paired
+from zbench.analysis import decision
 from zbench.analysis.decision import Decision
-from zbench.analysis.evidence import Paired, Stored
+from zbench.analysis.evidence import of_blocks, of_runs
 from zbench.analysis.measurement import Plan
-from zbench.analysis.statistics import paired_estimate
+from zbench.analysis.ratios import Cell
 
 from . import noise
+from .synthetic import blocks_of
 
 MARGIN = math.log1p(0.02)
 TRUE_SLOWDOWN = math.log1p(0.05)
@@ -20,25 +21,18 @@ TRUE_SLOWDOWN = math.log1p(0.05)
 
 def experiments(
     kind: noise.Noise, count: int, blocks: int, effect: float = 0.0, seed: int = 0
-) -> Iterator[list[float]]:
-    """Yield the block differences of whole paired measurements whose head is slower by `effect`."""
+) -> Iterator[tuple[Cell, ...]]:
+    """Yield the cells of whole paired measurements whose head is slower by `effect`."""
     rng = np.random.default_rng(seed)
-    samples = kind(rng, count, 4 * blocks)
-    for i, row in enumerate(samples):
-        differences = []
-        for order, logs in zip(paired.block_orders(blocks, seed + i), row.reshape(blocks, 4), strict=True):
-            seconds = [
-                math.exp(log + effect * (side == "head")) for side, log in zip(order, logs, strict=True)
-            ]
-            differences.append(paired.block_difference(order, seconds))
-        yield differences
+    for i, row in enumerate(kind(rng, count, 4 * blocks)):
+        yield blocks_of(row.reshape(blocks, 4), head=effect, seed=seed + i)
 
 
 def coverage(kind: noise.Noise, count: int, blocks: int, effect: float = 0.03) -> float:
     """Return how often the nominal 95 % interval holds the true effect."""
     inside = 0
-    for differences in experiments(kind, count, blocks, effect):
-        low, high = paired_estimate(differences).interval(0.025)
+    for cells in experiments(kind, count, blocks, effect):
+        low, high = of_blocks(cells).contrast.interval(0.025)
         inside += low <= effect <= high
     return inside / count
 
@@ -54,7 +48,7 @@ def family_decisions(
     """Yield decided families of `size` comparisons; every comparison is slower by `effect`."""
     for start in range(count):
         rows = experiments(kind, size, blocks, effect, seed=1000 + start)
-        yield decision.decide({str(i): (Paired(tuple(row)), MARGIN) for i, row in enumerate(rows)}, 0.01)
+        yield decision.decide({str(i): (of_blocks(cells), MARGIN) for i, cells in enumerate(rows)}, 0.01)
 
 
 @pytest.mark.parametrize("kind", noise.KINDS)
@@ -68,13 +62,10 @@ def sequential_answers(count: int, effect: float, spread: float, plan: Plan, see
     """Return the decisions of whole measurements that look after each block and keep all data."""
     rng, levels, found = np.random.default_rng(seed), plan.levels(0.01), []
     for _ in range(count):
-        samples = rng.normal(0, spread, (plan.most, 4))
-        differences = (effect + samples[:, :2].mean(axis=1) - samples[:, 2:].mean(axis=1)).tolist()
-        within = np.diff(samples.reshape(plan.most, 2, 2), axis=2).reshape(-1).tolist()
+        cells = blocks_of(rng.normal(0, spread, (plan.most, 4)), head=effect)
         decisions: dict[str, Decision] = {}
         for n, level in levels.items():
-            evidence = Paired(tuple(differences[:n]), tuple(within[: 2 * n]))
-            decisions = decision.decide({"x": (evidence, MARGIN)}, level, decisions)
+            decisions = decision.decide({"x": (of_blocks(cells[: 4 * n]), MARGIN)}, level, decisions)
             if decisions["x"].is_decided:
                 break
         found.append(decisions["x"])
@@ -107,6 +98,6 @@ def test_unpaired_power_and_level(effect: float, least: int, most: int) -> None:
     rng, alarms = np.random.default_rng(9), 0
     for _ in range(300):
         base, head = (tuple(rng.normal(centre, 0.01, 6).tolist()) for centre in (0.0, effect))
-        family = {"x": (Stored(base, head, 0.01), MARGIN)}
+        family = {"x": (of_runs(base, head, 0.01), MARGIN)}
         alarms += decision.decide(family, 0.01)["x"].answer == "regression"
     assert least <= alarms <= most

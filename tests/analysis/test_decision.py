@@ -1,7 +1,7 @@
 """The answers, what they rest on and need, and that looking after every block keeps what was decided."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,16 +9,23 @@ from scipy.stats import t
 
 from zbench.analysis import decision
 from zbench.analysis.decision import Decision
-from zbench.analysis.evidence import RESIDUAL, Evidence, Paired, Stored
+from zbench.analysis.evidence import RESIDUAL, Evidence, of_blocks, of_runs
 from zbench.analysis.measurement import Plan
+from zbench.analysis.ratios import Contrast
 from zbench.analysis.reasons import LEAST, needed_n
-from zbench.analysis.statistics import RatioEstimate, paired_estimate, unpaired_estimate
+
+from .synthetic import pairs
 
 MARGIN = math.log1p(0.02)
 
 
 LESS = 1 - 1e-9
 ALPHA = 0.01
+
+
+def paired(values: Sequence[float]) -> Evidence:
+    """Return the evidence of pairs that differ by these logarithms, one a block."""
+    return of_blocks(pairs(values))
 
 
 def one(evidence: Evidence, level: float = ALPHA, margin: float = MARGIN) -> Decision:
@@ -41,7 +48,7 @@ def around(centre: float, n: int, spread: float = 0.005) -> tuple[float, ...]:
     ],
 )
 def test_three_answers(centre: float, n: int, answer: str) -> None:
-    assert one(Paired(around(centre, n))).answer == answer
+    assert one(paired(around(centre, n))).answer == answer
 
 
 @pytest.mark.parametrize(
@@ -56,27 +63,27 @@ def test_three_answers(centre: float, n: int, answer: str) -> None:
 def test_three_processes_a_side_show_what_is_beyond_their_noise_and_the_yardsticks(
     change: float, spread: float, answer: str
 ) -> None:
-    found = one(Stored(around(0.0, 3, spread), around(change, 3, spread)))
+    found = one(of_runs(around(0.0, 3, spread), around(change, 3, spread)))
     assert found.answer == answer
     assert bool(found.reason) == (answer == "inconclusive")
 
 
 def test_what_lies_between_runs_is_in_the_error_however_many_repeats_there_are() -> None:
-    even = Stored((0.0, 0.001) * 50, (0.03, 0.031) * 50).estimate()
-    assert even.standard_error == pytest.approx(math.sqrt(2) * RESIDUAL, rel=0.01)
-    assert Stored((0.0, 0.001) * 50, (0.03, 0.031) * 50, 0.0).estimate().standard_error < 0.001
+    runs = (0.0, 0.001) * 50, (0.03, 0.031) * 50
+    assert of_runs(*runs).contrast.error == pytest.approx(math.sqrt(2) * RESIDUAL, rel=0.01)
+    assert of_runs(*runs, 0.0).contrast.error < 0.001
 
 
 @pytest.mark.parametrize("change", [0.0, 0.019, 0.05, 0.08])
 def test_faster_needs_all_that_slower_needs(change: float) -> None:
-    slower, faster = one(Paired(around(change, 12))), one(Paired(around(-change, 12)))
+    slower, faster = one(paired(around(change, 12))), one(paired(around(-change, 12)))
     assert faster.faster == (slower.answer == "regression")
 
 
 def test_an_alarm_shares_alpha_over_the_family_and_a_pass_does_not() -> None:
-    alarm = Paired(around(0.045, 8, 0.012))
+    alarm = paired(around(0.045, 8, 0.012))
     assert one(alarm).answer == "regression"
-    family = {"alarm": (alarm, MARGIN)} | {str(i): (Paired(around(0.0, 8)), MARGIN) for i in range(9)}
+    family = {"alarm": (alarm, MARGIN)} | {str(i): (paired(around(0.0, 8)), MARGIN) for i in range(9)}
     found = decision.decide(family, 0.01)
     assert found["alarm"].answer == "suspected"
     assert found["alarm"].p_value == pytest.approx(10 * one(alarm).p_value)
@@ -85,14 +92,14 @@ def test_an_alarm_shares_alpha_over_the_family_and_a_pass_does_not() -> None:
 
 def test_needed_number_settles_the_question_four_times_in_five() -> None:
     values = around(MARGIN + 0.01, 8, spread=0.01)
-    found = one(Paired(values))
+    found = one(paired(values))
     assert found.answer == "suspected"
     assert found.needed is not None
     assert 8 < found.needed < 40
     assert f"about {found.needed} blocks would decide" in found.reason
     rng = np.random.default_rng(2)
     centre, spread = found.log_ratio, float(np.std(values, ddof=1))
-    fresh = [Paired(tuple(rng.normal(centre, spread, found.needed))) for _ in range(300)]
+    fresh = [paired(rng.normal(centre, spread, found.needed)) for _ in range(300)]
     assert 0.75 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.87
 
 
@@ -100,44 +107,31 @@ def test_what_was_decided_stays_and_an_alarm_counts_in_the_family() -> None:
     levels = Plan(8, 12).levels(0.01)
     assert levels[8] < levels[12] < 0.01
     first = decision.decide(
-        {"a": (Paired(around(0.2, 8)), MARGIN), "b": (Paired(around(0.02, 8)), MARGIN)}, levels[8]
+        {"a": (paired(around(0.2, 8)), MARGIN), "b": (paired(around(0.02, 8)), MARGIN)}, levels[8]
     )
     assert [one.answer for one in first.values()] == ["regression", "inconclusive"]
-    family = {"a": (Paired(around(0.0, 12)), MARGIN), "b": (Paired(around(0.0, 12)), MARGIN)}
+    family = {"a": (paired(around(0.0, 12)), MARGIN), "b": (paired(around(0.0, 12)), MARGIN)}
     second = decision.decide(family, levels[12], first)
     assert second["a"] == first["a"]
     assert second["b"].answer == "pass"
 
 
 def test_it_says_what_would_have_been_seen() -> None:
-    found = one(Paired(around(0.0, 16, 0.02)))
+    found = one(paired(around(0.0, 16, 0.02)))
     assert found.detectable is not None
     rng = np.random.default_rng(3)
     spread = float(np.std(around(0.0, 16, 0.02), ddof=1))
-    fresh = [Paired(tuple(rng.normal(found.detectable, spread, 16))) for _ in range(300)]
+    fresh = [paired(rng.normal(found.detectable, spread, 16)) for _ in range(300)]
     assert 0.84 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.96
 
 
-@dataclass(frozen=True)
-class Estimated:
-    """Evidence whose estimate is given."""
-
-    found: RatioEstimate
-
-    def estimate(self) -> RatioEstimate:
-        return self.found
-
-    def reversed(self) -> "Estimated":
-        return Estimated(replace(self.found, log_ratio=-self.found.log_ratio))
-
-
-def estimated(log_ratio: float) -> RatioEstimate:
-    return RatioEstimate(log_ratio, 0.01, 20, 12, 12, paired=True)
+def estimated(log_ratio: float) -> Evidence:
+    return Evidence(Contrast(log_ratio, 0.01, 20), 12, 12, paired=True)
 
 
 def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:
-    alarm, quiet, other = Estimated(estimated(0.2)), Estimated(estimated(0.0)), Estimated(estimated(0.05))
-    level = 1.5 * estimated(0.05).p_above(MARGIN)
+    alarm, quiet, other = estimated(0.2), estimated(0.0), estimated(0.05)
+    level = 1.5 * other.contrast.p_above(MARGIN)
     before = decision.decide({"a": (alarm, MARGIN)}, ALPHA)
     family = {"a": (quiet, MARGIN), "b": (other, MARGIN)}
     assert decision.decide(family, level, before)["b"].answer == "regression"
@@ -145,7 +139,7 @@ def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:
 
 
 def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> None:
-    evidence = Estimated(estimated(0.0))
+    evidence = estimated(0.0)
     family = {str(i): (evidence, MARGIN) for i in range(10)}
     found = decision.decide(family, ALPHA)["0"].detectable
     assert found == one(evidence, 0.001).detectable
@@ -158,8 +152,8 @@ def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> No
 def test_the_noise_between_runs_is_blamed_where_it_is_more_than_half_of_the_error(
     floor: float, says: str
 ) -> None:
-    found = RatioEstimate(MARGIN, 0.01, 20, 12, 12, paired=False, floor=floor)
-    assert says in one(Estimated(found)).reason
+    found = Evidence(Contrast(MARGIN, 0.01, 20), 12, 12, paired=False, floor=floor)
+    assert says in one(found).reason
 
 
 def spread_out(n: int, spread: float) -> tuple[float, ...]:
@@ -179,7 +173,7 @@ def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_n
     effect: float, noise: float
 ) -> None:
     spread, values = 0.03, spread_out(5, 0.03)
-    found = unpaired_estimate(values, [x + effect for x in values], noise)
+    found = of_runs(values, [x + effect for x in values], noise)
 
     def narrow(n: int) -> bool:
         error = math.sqrt(2) * math.hypot(spread / math.sqrt(n), noise)
@@ -190,7 +184,7 @@ def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_n
 
 
 def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
-    slower, same = (paired_estimate([x + effect for x in spread_out(8, 0.03)]) for effect in (0.05, 0.0))
+    slower, same = (paired([x + effect for x in spread_out(8, 0.03)]) for effect in (0.05, 0.0))
     strict = ALPHA / 10
     assert needed_n(slower, MARGIN, ALPHA, 10) == needed_n(slower, MARGIN, strict, 1)
     assert needed_n(same, MARGIN, ALPHA, 10) == needed_n(same, MARGIN, ALPHA, 1)
@@ -200,12 +194,12 @@ def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
 @pytest.mark.parametrize(("would", "needed"), [(1000, 1000), (1001, None)])
 def test_more_than_a_thousand_are_not_asked_for(would: int, needed: int | None) -> None:
     distance = quantiles(would - 1) * 0.1 / math.sqrt(would) * (1 + 1e-9)
-    found = RatioEstimate(MARGIN + distance, 0.1 / math.sqrt(10), 9, 10, 10, paired=True)
+    found = Evidence(Contrast(MARGIN + distance, 0.1 / math.sqrt(10), 9), 10, 10, paired=True)
     assert needed_n(found, MARGIN, ALPHA, 1) == needed
 
 
 def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:
-    block, process = one(Paired((0.1,))), one(Stored((0.0,), (0.1,)))
+    block, process = one(paired((0.1,))), one(of_runs((0.0,), (0.1,)))
     assert block.reason == f"about {LEAST} blocks would decide"
     assert (
         process.reason

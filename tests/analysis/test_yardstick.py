@@ -10,9 +10,8 @@ import pytest
 
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.decision import decide_over
-from zbench.analysis.evidence import Stored
+from zbench.analysis.evidence import of_runs, share_followed
 from zbench.analysis.settings import Settings
-from zbench.analysis.statistics import share_followed
 from zbench.record.record import Disturbance, Heat, Record
 from zbench.report.exports import texts
 
@@ -112,7 +111,7 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
 
     def answer(*changes: float) -> str:
         family = {
-            str(part): {"x": (Stored(base, tuple(b + change for b in base)), 0.05)}
+            str(part): {"x": (of_runs(base, [b + change for b in base]), 0.05)}
             for part, change in enumerate(changes)
         }
         return decide_over(family, 0.01)["x"].answer

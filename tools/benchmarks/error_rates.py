@@ -20,15 +20,9 @@ from tools.benchmarks import results
 from zbench.analysis import decision
 from zbench.analysis.bounds import bounds_of
 from zbench.analysis.decision import Decision
-from zbench.analysis.evidence import RESIDUAL, Paired, Stored, over_part
+from zbench.analysis.evidence import RESIDUAL, of_blocks, of_runs, over_part
 from zbench.analysis.measurement import Plan
-from zbench.analysis.paired import (
-    BASE_FIRST,
-    HEAD_FIRST,
-    block_difference,
-    block_replicates,
-    replicates_in_turns,
-)
+from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, block_cells
 from zbench.analysis.ranking import ALPHA as RANKING_ALPHA
 from zbench.analysis.ratios import Cell, fitted
 from zbench.analysis.trials import PLAIN
@@ -119,7 +113,7 @@ def over_yardstick(
     base, head = KINDS[kind](rng, noise * math.sqrt(1 - OWN_SHARE**2), 2 * n).reshape(2, n)
     head += math.log1p(effect) + (rng.normal(0, between) if between == MISSED else between)
     loaded = rng.integers(2)
-    plain = Stored(tuple(base.tolist()), tuple(head.tolist()))
+    plain = of_runs(base.tolist(), head.tolist())
     family = {PLAIN: {"x": (plain, math.log1p(STORED_MARGIN))}}  # as if no load slowed it: it objects least
     for part, beside in PARTS.items():
         own = rng.normal(0, noise * OWN_SHARE, (2, n))
@@ -159,19 +153,15 @@ def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, 
     samples = KINDS[kind](rng, noise, 4 * PLAN.most).reshape(PLAN.most, 4)
     if in_turns:
         samples += np.repeat(rng.normal(0, BETWEEN_PAIRS, (PLAN.most, 2)), 2, axis=1)
-    replicates = replicates_in_turns if in_turns else block_replicates
-    differences, within = list[float](), list[float]()
-    for logs in samples.tolist():
+    cells = list[Cell]()
+    for number, logs in enumerate(samples.tolist()):
         order = HEAD_FIRST if rng.random() < 0.5 else BASE_FIRST
         slower = [1 + effect if side == "head" else 1.0 for side in order]
         seconds = [math.exp(log) * factor for log, factor in zip(logs, slower, strict=True)]
-        differences.append(block_difference(order, seconds))
-        within += replicates(order, seconds)
-    each = len(within) // PLAN.most
+        cells += block_cells(number, order, seconds)
     found: dict[str, Decision] = {}
     for n, levels in PLAN.levels(ALPHA).items():
-        evidence = Paired(tuple(differences[:n]), tuple(within[: each * n]))
-        found = decision.decide({"x": (evidence, math.log1p(PAIRED_MARGIN))}, levels, found)
+        found = decision.decide({"x": (of_blocks(cells[: 4 * n]), math.log1p(PAIRED_MARGIN))}, levels, found)
         if found["x"].is_decided:
             break
     return label(found["x"])

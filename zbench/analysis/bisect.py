@@ -9,16 +9,16 @@ where its blocks exclude GOOD's speed and its estimate lies in BAD's half; good 
 and it lies in GOOD's half. Where they exclude neither it is undecided.
 """
 
-import math
+import statistics
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from zbench.analysis import statistics
 from zbench.analysis.compare import Comparison
-from zbench.analysis.decision import Answer, Decision
-from zbench.analysis.evidence import Paired, Stored
-from zbench.analysis.paired import Blocks
+from zbench.analysis.decision import Answer, Decision, holm
+from zbench.analysis.evidence import of_blocks, of_runs
+from zbench.analysis.paired import Blocks, block_differences
+from zbench.analysis.ratios import Cell
 from zbench.analysis.rows import Row
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.record.summary import is_incorrect
@@ -29,49 +29,41 @@ did from one to the next is in none.
 """
 
 
+Differences = Mapping[str, tuple[float, ...]]
+"""Trial id -> the logarithm of BAD over GOOD in each block."""
+
+
 @dataclass(frozen=True, slots=True)
 class LikeGoodOrBad:
-    """The question of one search. bad: BAD's blocks against GOOD, of each configuration that became slower.
+    """The question of one search. bad: that of each configuration that became slower.
 
     Both claims are tested as in a comparison, by Student's t. "Like BAD" is tested by the revision's own
     blocks (against GOOD, margin 0); "like GOOD" by its blocks against BAD's, so that BAD's error counts,
     too.
     """
 
-    bad: Blocks
+    bad: Differences
 
-    def decide(
-        self,
-        differences: Blocks,
-        replicates: Blocks,
-        level: float,
-        before: Mapping[str, Decision],
-    ) -> dict[str, Decision]:
+    def decide(self, blocks: Blocks, level: float, before: Mapping[str, Decision]) -> dict[str, Decision]:
         """Return, for each configuration of `bad`: `regression` for like BAD, `pass` for like GOOD."""
         settled = {name: one for name, one in before.items() if one.is_decided}
-        seen = {
-            name: Paired(differences[name], replicates[name]) for name in self.bad if differences.get(name)
-        }
-        p_values = statistics.holm([one.estimate().p_above(0.0) for one in seen.values()])
-        answers = {
-            name: self._answer(name, revision, p, level)
-            for (name, revision), p in zip(seen.items(), p_values, strict=True)
-        }
-        return answers | settled
+        seen = [name for name in self.bad if blocks.get(name)]
+        p_values = holm({name: of_blocks(blocks[name]).contrast.p_above(0.0) for name in seen})
+        return {name: self._answer(name, blocks[name], p_values[name], level) for name in seen} | settled
 
-    def _answer(self, name: str, revision: Paired, p_good: float, level: float) -> Decision:
-        estimate = revision.estimate()
-        middle = math.fsum(self.bad[name]) / len(self.bad[name]) / 2
-        faster_than_bad = Stored(revision.differences, self.bad[name], _SIDE_BY_SIDE)
+    def _answer(self, name: str, cells: Sequence[Cell], p_good: float, level: float) -> Decision:
+        evidence, middle = of_blocks(cells), statistics.fmean(self.bad[name]) / 2
+        contrast = evidence.contrast
+        behind = of_runs(block_differences(cells), self.bad[name], _SIDE_BY_SIDE)
         answer: Answer = "inconclusive"
-        if p_good <= level and estimate.log_ratio > middle:
+        if p_good <= level and contrast.value > middle:
             answer = "regression"
-        elif faster_than_bad.estimate().p_above(0.0) <= level and estimate.log_ratio < middle:
+        elif behind.contrast.p_above(0.0) <= level and contrast.value < middle:
             answer = "pass"
-        low, high = estimate.interval(level)
+        low, high = contrast.interval(level)
         return Decision(
-            answer, estimate.log_ratio, low, high, middle, p_good,
-            estimate.n_base, estimate.n_head, paired=True,
+            answer, contrast.value, low, high, middle, p_good,
+            evidence.n_base, evidence.n_head, paired=True,
             reason="its speed may be GOOD's or BAD's; use more blocks" if answer == "inconclusive" else "",
         )  # fmt: skip
 
@@ -137,7 +129,7 @@ class Fault:
 
     answer: Literal["incorrect", "failed", "regression"]
     metrics: frozenset[str] = frozenset()
-    blocks: Blocks = field(default_factory=dict)
+    blocks: Differences = field(default_factory=dict)
 
     @property
     def needs_clock(self) -> bool:
@@ -164,7 +156,7 @@ def fault_of(comparison: Comparison) -> Fault | None:
 def slowdown_of(comparison: Comparison) -> Fault | None:
     """Return the slowdown that a paired comparison of good with bad shows, None where it shows none."""
     slower = {row.base.trial_id for row in comparison.rows if _timed(row) == "regression"}
-    blocks = comparison.paired.blocks if comparison.paired is not None else {}
+    blocks = comparison.paired.differences if comparison.paired is not None else {}
     return Fault("regression", blocks={name: blocks[name] for name in sorted(slower)}) if slower else None
 
 

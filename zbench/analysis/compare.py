@@ -12,8 +12,8 @@ from functools import cached_property
 
 from zbench.analysis import decision, trials
 from zbench.analysis.decision import Decision, Family
-from zbench.analysis.evidence import Stored, over_part
-from zbench.analysis.paired import Blocks, Control
+from zbench.analysis.evidence import Evidence, of_runs, over_part
+from zbench.analysis.paired import Blocks, block_differences
 from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import PLAIN, RunResults, Source
@@ -26,15 +26,22 @@ _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 
 @dataclass(frozen=True, slots=True)
 class PairedData:
-    """The data of a paired measurement: its blocks and the control; `exact_only` if nothing was timed.
+    """The data of a paired measurement: its blocks; `exact_only` if nothing was timed.
 
-    stopped: why it ended before its plan was complete, in words; empty if it was complete.
+    drift: by which fraction base itself became slower from the first blocks to the last, in the configuration
+    that moved most; None where no block shows it. stopped: why it ended before its plan was complete, in
+    words; empty if it was complete.
     """
 
     blocks: Blocks
-    control: Control
+    drift: float | None
     exact_only: bool
     stopped: str = ""
+
+    @property
+    def differences(self) -> dict[str, tuple[float, ...]]:
+        """Return the logarithm of head over base of each block, by base's trial id."""
+        return {name: block_differences(cells) for name, cells in self.blocks.items()}
 
 
 @dataclass(frozen=True)
@@ -176,15 +183,15 @@ def _stored_decisions(pairs: Mapping[str, Pair], settings: Settings) -> dict[str
     return decision.decide_over(parts, settings.alpha)
 
 
-def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Stored:
+def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Evidence:
     own = (base[PLAIN], head[PLAIN])
-    return Stored(*own) if part == PLAIN else over_part(own, (base[part], head[part]))
+    return of_runs(*own) if part == PLAIN else over_part(own, (base[part], head[part]))
 
 
 def _refused(pair: Pair, settings: Settings) -> Decision:
     """Return the estimate of two runs without a common yardstick: no number of repeats makes it an answer."""
     base, head = (trials.step_logs(trial) for trial in pair)
-    family = {"": (Stored(base, head), settings.margin("step_time"))}
+    family = {"": (of_runs(base, head), settings.margin("step_time"))}
     what = "two stored runs without a common yardstick do not show what the machine did between them"
     return decision.refused(
         decision.decide(family, settings.alpha)[""], f"{what}; measure it paired: zbench compare --paired"

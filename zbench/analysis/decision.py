@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
-from zbench.analysis import reasons, statistics
+from zbench.analysis import reasons
 from zbench.analysis.evidence import Evidence
 
 Answer = Literal["regression", "suspected", "pass", "inconclusive"]
@@ -77,9 +77,9 @@ def decide(family: Family, level: float, before: Mapping[str, Decision] | None =
     """
     settled = {name: one for name, one in (before or {}).items() if one.is_decided}
     alarms = {name for name, one in settled.items() if one.answer == "regression"}
-    slower = _adjusted({n: 0.0 if n in alarms else e.estimate().p_above(m) for n, (e, m) in family.items()})
-    faster = _adjusted({name: e.reversed().estimate().p_above(m) for name, (e, m) in family.items()})
-    apart = _adjusted({name: evidence.estimate().p_above(0.0) for name, (evidence, _) in family.items()})
+    slower = holm({n: 0.0 if n in alarms else e.contrast.p_above(m) for n, (e, m) in family.items()})
+    faster = holm({name: (-one.contrast).p_above(margin) for name, (one, margin) in family.items()})
+    apart = holm({name: one.contrast.p_above(0.0) for name, (one, _) in family.items()})
     decisions = dict(settled)
     for name, (evidence, margin) in family.items():
         if name not in settled:
@@ -88,8 +88,13 @@ def decide(family: Family, level: float, before: Mapping[str, Decision] | None =
     return {name: decisions[name] for name in family}
 
 
-def _adjusted(p_values: Mapping[str, float]) -> dict[str, float]:
-    return dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values adjusted by Holm's step-down method."""
+    highest, adjusted = 0.0, {}
+    for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = highest
+    return adjusted
 
 
 def _answer(
@@ -97,24 +102,24 @@ def _answer(
 ) -> Decision:
     """Return the decision; p_values: of slower, of faster and of any difference, adjusted for the family."""
     slower, faster, apart = p_values
-    estimate = evidence.estimate()
-    low, high = estimate.interval(level)
+    contrast = evidence.contrast
+    low, high = contrast.interval(level)
     answer: Answer = "inconclusive"
     if slower <= level:
         answer = "regression"
     elif high <= margin:
         answer = "pass"
-    elif estimate.log_ratio > margin and apart <= level:
+    elif contrast.value > margin and apart <= level:
         answer = "suspected"
     needed, reason = None, ""
     if answer in ("inconclusive", "suspected"):
-        needed = reasons.needed_n(estimate, margin, level, comparisons)
-        reason = reasons.reason(estimate, needed)
+        needed = reasons.needed_n(evidence, margin, level, comparisons)
+        reason = reasons.reason(evidence, needed)
     return Decision(
-        answer, estimate.log_ratio, low, high, margin, slower,
-        estimate.n_base, estimate.n_head, estimate.paired, needed, reason,
+        answer, contrast.value, low, high, margin, slower,
+        evidence.n_base, evidence.n_head, evidence.paired, needed, reason,
         faster=answer == "pass" and faster <= level,
-        detectable=reasons.detectable(estimate, margin, level / comparisons),
+        detectable=reasons.detectable(contrast, margin, level / comparisons),
     )  # fmt: skip
 
 

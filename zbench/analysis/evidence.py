@@ -1,65 +1,91 @@
-"""The evidence of a comparison of two versions: pairs measured in turns, or two stored runs. Pure."""
+"""The evidence of a comparison of two versions, pairs measured in turns or two stored runs: a contrast of a
+table of log times. Pure.
+
+Claims rest on Student's t. Without a difference those of alike processes are symmetric, whatever their
+distribution is, and for such values t errs on the safe side.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from scipy.special import ndtri
+import numpy as np
+from scipy.special import ndtri, stdtrit
 
-from zbench.analysis import statistics
-from zbench.analysis.statistics import RatioEstimate, Sides
+from zbench.analysis.ratios import Cell, Contrast, fitted
+
+Sides = tuple[Sequence[float], Sequence[float]]
+"""Logarithms of base and of head."""
 
 RESIDUAL = math.log1p(0.02) / float(ndtri(0.99)) / math.sqrt(2)
 """Error of the machine's yardstick, the standard deviation of a run's logarithm: one pair of runs in 100
 seems more than 2 % slower.
 """
 
-
-class Evidence(Protocol):
-    """Samples of one comparison, as logarithms."""
-
-    def estimate(self) -> RatioEstimate:
-        """Return the mean log-ratio and its error."""
-
-    def reversed(self) -> "Evidence":
-        """Return the same evidence with base and head exchanged."""
+_SURE = 1e6  # degrees of freedom of an error that is known
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """One `log(head / base)` a pair or block, measured side by side; `replicates` as in `paired_estimate`."""
+class Evidence:
+    """What samples of one configuration show. contrast: head against base; positive is slower.
 
-    differences: tuple[float, ...]
-    replicates: tuple[float, ...] = ()
+    n_base, n_head: processes; where they were measured paired, both are the number of blocks. floor: the part
+    of the error that no number of processes reduces.
+    """
 
-    def estimate(self) -> RatioEstimate:
-        """Return the mean difference with its t error."""
-        return statistics.paired_estimate(self.differences, self.replicates)
-
-    def reversed(self) -> "Paired":
-        """Return the differences with the other sign."""
-        return Paired(tuple(-value for value in self.differences), self.replicates)
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Logarithms of two runs made at two times. shift: the standard deviation of what lies between runs."""
-
-    base: tuple[float, ...]
-    head: tuple[float, ...]
-    shift: float = RESIDUAL
-
-    def estimate(self) -> RatioEstimate:
-        """Return the difference of the means; its error has a part that no number of repeats reduces."""
-        return statistics.unpaired_estimate(self.base, self.head, self.shift)
-
-    def reversed(self) -> "Stored":
-        """Return the comparison of base against head."""
-        return replace(self, base=self.head, head=self.base)
+    contrast: Contrast
+    n_base: int
+    n_head: int
+    paired: bool
+    floor: float = 0.0
 
 
-def over_part(own: Sides, part: Sides) -> Stored:
+def of_blocks(cells: Sequence[Cell]) -> Evidence:
+    """Return the evidence of a paired measurement's cells (`zbench.analysis.paired.block_cells`).
+
+    Student's t of the differences of pairs: two a block, so one degree of freedom less than that.
+    """
+    blocks = len({cell.round for cell in cells})
+    return Evidence(fitted(cells).contrast({"head": 1.0, "base": -1.0}), blocks, blocks, paired=True)
+
+
+def of_runs(base: Sequence[float], head: Sequence[float], shift: float = RESIDUAL) -> Evidence:
+    """Return the evidence of two runs made at two times, from the logarithms of their repeats.
+
+    shift: the standard deviation of what lies between runs, which no number of repeats can show. It is added
+    to the error as known, so the degrees of freedom are Satterthwaite's with a term that has none.
+    """
+    cells = [
+        Cell(side, str(number), "", (np.array([log]),))
+        for side, logs in (("base", base), ("head", head))
+        for number, log in enumerate(logs)
+    ]
+    seen, floor = fitted(cells).contrast({"head": 1.0, "base": -1.0}), math.sqrt(2) * shift
+    error = math.hypot(seen.error, floor)
+    degrees = min(seen.degrees * (error / seen.error) ** 4, _SURE) if floor else seen.degrees
+    return Evidence(replace(seen, error=error, degrees=degrees), len(base), len(head), False, floor)
+
+
+def over_part(own: Sides, part: Sides) -> Evidence:
     """Return two stored runs' times over a part of the yardstick, by the share of it that they may follow."""
-    share = statistics.share_followed(own, part)
-    sides = [tuple(t - share * p for t, p in zip(*logs, strict=True)) for logs in zip(own, part, strict=True)]
-    return Stored(sides[0], sides[1])
+    share = share_followed(own, part)
+    base, head = ([t - share * p for t, p in zip(*logs, strict=True)] for logs in zip(own, part, strict=True))
+    return of_runs(base, head)
+
+
+def share_followed(own: Sides, part: Sides) -> float:
+    """Return which share of a yardstick's change the times of two runs follow at most: 0 to 1, at 95 %.
+
+    own, part: base and head, a logarithm for each repeat. The bound is that of the slope of least squares of
+    the repeats about the means of their runs. Where the runs' means of the part lie farther apart than these
+    repeats do, something changed between the runs that no repeat shows: all of it may count, so 1.
+    """
+    times, paces = (
+        np.concatenate([np.subtract(side, np.mean(side)) for side in both]) for both in (own, part)
+    )
+    if abs(np.mean(part[1]) - np.mean(part[0])) >= np.ptp(paces):
+        return 1.0
+    squares, degrees = float(paces @ paces), len(paces) - 3
+    slope = float(times @ paces) / squares
+    error = math.sqrt(float(np.square(times - slope * paces).sum()) / degrees / squares)
+    return min(1.0, max(0.0, slope - error * float(stdtrit(degrees, 0.05))))

@@ -8,12 +8,13 @@ from functools import partial
 from itertools import count
 from typing import Protocol
 
-from zbench.analysis import compare, decision, paired
+from zbench.analysis import compare, decision
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
-from zbench.analysis.evidence import Paired
+from zbench.analysis.evidence import of_blocks, of_runs
 from zbench.analysis.group_sequential import nominal_levels
-from zbench.analysis.paired import Blocks, Order, Side
+from zbench.analysis.paired import Blocks, Order, Side, base_at_either_end, block_cells, block_orders
+from zbench.analysis.ratios import Cell
 from zbench.analysis.reasons import LEAST
 from zbench.analysis.rows import match_trials
 from zbench.analysis.settings import Settings
@@ -29,9 +30,6 @@ class SampleSource(Protocol):
     def take(self, side: Side) -> Sequence[Record]:
         """Return the next sample: the records of the whole sweep, run once on one side."""
 
-    def last(self, side: Side) -> Sequence[Record]:
-        """Return a sample of the end, which comes later where a measurement goes on."""
-
     def take_in_turns(self, first: Side, second: Side) -> tuple[Sequence[Record], Sequence[Record]] | None:
         """Return the next pair, whose timed steps alternate; None where that cannot be done."""
 
@@ -46,21 +44,20 @@ Sample = Mapping[str, float]
 """Trial id (base's) -> mean step in seconds, of the trials that finished."""
 
 
-Question = Callable[[Blocks, Blocks, float, Mapping[str, Decision]], dict[str, Decision]]
-"""What a measurement is to decide: takes the differences and replicates of all blocks so far, the level of
-this look, and the decisions of the look before, of which what was decided stays. Returns the decisions by
-base's trial id.
+Question = Callable[[Blocks, float, Mapping[str, Decision]], dict[str, Decision]]
+"""What a measurement is to decide: takes all blocks so far, the level of this look, and the decisions of the
+look before, of which what was decided stays. Returns the decisions by base's trial id.
 """
 
 
 def within_margin(
-    margin: float, differences: Blocks, replicates: Blocks, level: float, before: Mapping[str, Decision]
+    margin: float, blocks: Blocks, level: float, before: Mapping[str, Decision]
 ) -> dict[str, Decision]:
     """Decide a comparison's question, all configurations as one family: is head slower by more than `margin`?
 
     margin: a logarithm. See `Question` for the rest.
     """
-    family = {name: (Paired(values, replicates[name]), margin) for name, values in differences.items()}
+    family = {name: (of_blocks(cells), margin) for name, cells in blocks.items()}
     return decision.decide(family, level, before)
 
 
@@ -68,8 +65,11 @@ _LOOK_EVERY = 4
 """Blocks from one look at the data to the next: each look costs the last one a little of its level."""
 
 MOST_BLOCKS = 40
-_BLOCK, _CONTROL = 4, 2
-"""Samples of a block, and of base against itself at either end."""
+_BLOCK = 4
+"""Samples of a block."""
+
+_HARMLESS = math.log(1.25)
+"""A machine whose speed moves by less than this from start to end is no problem: blocks cancel the drift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,36 +123,28 @@ class PairedMeasurement:
         self._question = question or partial(within_margin, settings.margin("step_time"))
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
-        self._differences: dict[str, tuple[float, ...]] = {}
-        self._replicates: dict[str, tuple[float, ...]] = {}
+        self._blocks: dict[str, tuple[Cell, ...]] = {}
         self._repeat, self._stopped = count(), ""
 
     def run(self) -> Comparison:
         """Measure and compare. IncomparableError where the sides have no configuration in common,
         OutOfTimeError where the time is over before the first block.
         """
-        if self._plan.exact_only:
-            self._sample("base")
-            self._pair_up()
-            return self._comparison({}, [], [])
-        self._tell("control: base against itself")
-        before = [self._sample("base") for _ in range(_CONTROL)]
         self._pair_up()
-        decisions = self._measure(paired.block_orders(self._plan.most, self._plan.seed))
-        self._tell("control: base against itself, again")
-        after = [self._keep("base", self._samples.last("base")) for _ in range(_CONTROL)]
-        return self._comparison(decisions, before, after)
+        if self._plan.exact_only:
+            return self._comparison({})
+        return self._comparison(self._measure(block_orders(self._plan.most, self._plan.seed)))
 
     def _pair_up(self) -> None:
-        """Take one sample of head, and learn which of its trials is which of base's."""
-        self._sample("head")
+        """Take one sample of each side, in no block, and learn which of head's trials is which of base's."""
+        for side in ("base", "head"):
+            self._keep(side, self._samples.take(side))
         base, head = (summarize(self._records[side]) for side in ("base", "head"))
         self._base_ids = {pair[1].trial_id: pair[0].trial_id for pair in match_trials(base, head).pairs}
         if not self._base_ids:
             names = " and ".join(self._sources[side].name for side in ("base", "head"))
             raise IncomparableError(f"{names} ran no configuration in common")
-        self._differences = dict.fromkeys(self._base_ids.values(), ())
-        self._replicates = dict.fromkeys(self._base_ids.values(), ())
+        self._blocks = dict.fromkeys(self._base_ids.values(), ())
 
     def _measure(self, orders: Sequence[Order]) -> dict[str, Decision]:
         """Take block after block until every comparison is decided."""
@@ -160,11 +152,11 @@ class PairedMeasurement:
         decisions: dict[str, Decision] = {}
         planned = f"{least} to {len(orders)}" if least < len(orders) else f"{least}"
         for number, order in enumerate(orders, start=1):
-            if not self._samples.is_time_for(_BLOCK + _CONTROL):
+            if not self._samples.is_time_for(_BLOCK):
                 return self._stop(number - 1, planned, decisions)
-            left = (_BLOCK * max(end - number + 1, 1) + _CONTROL for end in (least, len(orders)))
+            left = (_BLOCK * max(end - number + 1, 1) for end in (least, len(orders)))
             self._tell(f"block {number} of {planned}{self._samples.time_left(*left)}")
-            self._add_block(order)
+            self._add_block(number, order)
             if number in levels:
                 decisions = self._look(levels[number], decisions)
                 self._tell(f"after {number} blocks: {_progress(decisions)}")
@@ -173,8 +165,7 @@ class PairedMeasurement:
         return decisions
 
     def _look(self, level: float, before: Mapping[str, Decision]) -> dict[str, Decision]:
-        seen = {name: blocks for name, blocks in self._differences.items() if blocks}
-        return self._question(seen, self._replicates, level, before)
+        return self._question({name: cells for name, cells in self._blocks.items() if cells}, level, before)
 
     def _stop(self, blocks: int, planned: str, before: Mapping[str, Decision]) -> dict[str, Decision]:
         """Return what may be said where the time is over: what was decided stays.
@@ -191,23 +182,16 @@ class PairedMeasurement:
             for name, one in self._look(level, before).items()
         }
 
-    def _add_block(self, order: Order) -> None:
+    def _add_block(self, number: int, order: Order) -> None:
         samples: list[Sample] = []
-        in_turns = True
         for first, second in (order[:2], order[2:]):
             taken = self._samples.take_in_turns(first, second)
-            in_turns &= taken is not None
             records = taken or (self._samples.take(side) for side in (first, second))
             samples += [self._keep(*sample) for sample in zip((first, second), records, strict=True)]
-        replicates = paired.replicates_in_turns if in_turns else paired.block_replicates
-        for name in self._differences:
+        for name in self._blocks:
             if all(name in sample for sample in samples):
                 seconds = [sample[name] for sample in samples]
-                self._differences[name] += (paired.block_difference(order, seconds),)
-                self._replicates[name] += replicates(order, seconds)
-
-    def _sample(self, side: Side) -> Sample:
-        return self._keep(side, self._samples.take(side))
+                self._blocks[name] += block_cells(number, order, seconds)
 
     def _keep(self, side: Side, taken: Sequence[Record]) -> Sample:
         repeat = next(self._repeat)
@@ -220,19 +204,21 @@ class PairedMeasurement:
                 seconds.setdefault(name, []).append(record.timing.mean_step_s)
         return {name: statistics.median(values) for name, values in seconds.items()}
 
-    def _comparison(
-        self, decisions: Mapping[str, Decision], before: Sequence[Sample], after: Sequence[Sample]
-    ) -> Comparison:
-        """Judge all that was seen; a control that moved takes every answer about time back."""
-        checked = paired.control(
-            *({name: [s[name] for s in side if name in s] for name in decisions} for side in (before, after))
-        )
-        if checked.moved(self._settings.alpha):
-            moved = f"{math.expm1(checked.drift):+.0%}"
-            why = f"the control failed: base compared with itself moved by {moved} from start to end"
+    def _comparison(self, decisions: Mapping[str, Decision]) -> Comparison:
+        """Judge all that was seen; a machine that moved takes every answer about time back.
+
+        That is where base against itself, in the last quarter of the blocks against the first, moved by more
+        than its noise explains, and by more than 25 %.
+        """
+        ends = [of_runs(*base_at_either_end(self._blocks[name]), 0.0).contrast for name in decisions]
+        most = max(ends, key=lambda end: abs(end.value), default=None)
+        drift = math.expm1(most.value) if most is not None else None
+        level = self._settings.alpha / 2 / max(len(ends), 1)
+        if any(abs(e.value) > _HARMLESS and min(e.p_above(0.0), (-e).p_above(0.0)) <= level for e in ends):
+            why = f"the machine changed: base itself moved by {drift:+.0%} from the first blocks to the last"
             decisions = {name: decision.doubted(one, why) for name, one in decisions.items()}
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
-        data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only, self._stopped)
+        data = compare.PairedData(dict(self._blocks), drift, self._plan.exact_only, self._stopped)
         return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)
 
 

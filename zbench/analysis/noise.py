@@ -2,10 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from statistics import stdev
 
-from zbench.analysis import statistics
 from zbench.analysis.compare import Comparison
+from zbench.analysis.evidence import of_blocks
 
 _STEP = 0.005
 
@@ -16,7 +15,7 @@ class NoiseReport:
 
     margin: the smallest threshold at which A against A passes nineteen times in twenty.
     detectable: the smallest slowdown called at that margin with power 0.9. alarms: regressions called, which
-    should be none.
+    should be none. drift: of base itself from the first blocks to the last.
     """
 
     blocks: int
@@ -30,28 +29,23 @@ class NoiseReport:
 
 def noise_report(comparison: Comparison) -> NoiseReport:
     """Return the report of a paired comparison whose base and head are the same version."""
-    data = comparison.paired
+    data, alpha = comparison.paired, comparison.settings.alpha
     assert data is not None, "noise is read from a paired measurement"
-    measured = [values for values in data.blocks.values() if len(values) > 1]
-    blocks = min((len(values) for values in measured), default=0)
-    noise = max((stdev(values) for values in measured), default=math.nan)
-    alpha = comparison.settings.alpha
-    margin = math.expm1(reach(noise, blocks, alpha, 0.95))
-    margin = margin if math.isnan(margin) else math.ceil(margin / _STEP) * _STEP
-    found = reach(noise, blocks, alpha / max(len(measured), 1), 0.9)  # in Holm's worst case
+    measured = [of_blocks(cells) for cells in data.blocks.values() if cells]
+    measured = [one for one in measured if one.n_base > 1]
+    noisiest = max(measured, key=lambda one: one.contrast.error * math.sqrt(one.n_base), default=None)
+    noise = margin = detectable = math.nan
+    if noisiest is not None:
+        noise = noisiest.contrast.error * math.sqrt(noisiest.n_base)
+        margin = math.ceil(math.expm1(noisiest.contrast.reach(alpha, 0.95)) / _STEP) * _STEP
+        beyond = noisiest.contrast.reach(alpha / len(measured), 0.9)  # in Holm's worst case
+        detectable = math.expm1(math.log1p(margin) + beyond)
     return NoiseReport(
-        blocks,
+        min((one.n_base for one in measured), default=0),
         len(measured),
         noise,
         margin,
-        math.expm1(math.log1p(margin) + found),
+        detectable,
         sum(one.answer == "regression" for _, one in comparison.timed),
-        data.control.drift,
+        math.nan if data.drift is None else data.drift,
     )
-
-
-def reach(noise: float, blocks: int, alpha: float, power: float) -> float:
-    """Return how far beyond a bound (a logarithm) the t test of some blocks sees a change with this power."""
-    if blocks < 2:
-        return math.nan
-    return statistics.reach(blocks - 1, alpha, power) * noise / math.sqrt(blocks)

@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtr, stdtrit
+from scipy.special import fdtr, stdtr, stdtrit
 
 from zbench.analysis.variances import Floats, shrunk
 from zbench.record.record import Record
@@ -70,6 +70,25 @@ class Contrast:
         """Return the bounds that the true value passes with probability `tail` on each side."""
         half = self.error * -float(stdtrit(self.degrees, tail)) if self.degrees > 0 else math.inf
         return self.value - half, self.value + half
+
+    def p_above(self, bound: float) -> float:
+        """Return the one-sided p-value of Student's t for a true value of `bound` or less."""
+        if self.degrees <= 0:
+            return 1.0
+        return float(stdtr(self.degrees, (bound - self.value) / self.error)) if self.error else 0.5
+
+    def reach(self, level: float, power: float) -> float:
+        """Return how far beyond a bound a change is seen at `level` with this power; NaN if unknown."""
+        return reach(self.degrees, level, power) * self.error if self.degrees > 0 else math.nan
+
+    def __neg__(self) -> "Contrast":
+        """Return the logarithm of the inverse ratio."""
+        return replace(self, value=-self.value)
+
+
+def reach(degrees: float, level: float, power: float) -> float:
+    """Return how many standard errors beyond a bound a change is seen at `level` with this power."""
+    return float(stdtrit(degrees, power)) - float(stdtrit(degrees, level))
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import bisect
 import math
 
-from zbench.analysis import statistics
-from zbench.analysis.statistics import RatioEstimate
+from zbench.analysis.evidence import Evidence
+from zbench.analysis.ratios import Contrast, reach
 
 LEAST = 4
 """Blocks, or processes a side, that are ever recommended: fewer show too little of the noise."""
@@ -18,39 +18,38 @@ DETECTED = 0.9
 _MOST_NEEDED = 1000
 
 
-def detectable(estimate: RatioEstimate, margin: float, level: float) -> float | None:
+def detectable(contrast: Contrast, margin: float, level: float) -> float | None:
     """Return the slowdown (a logarithm) that would have been called nine times in ten; None if unknown."""
-    if not estimate.has_spread:
-        return None
-    return margin + statistics.reach(estimate.degrees, level, DETECTED) * estimate.standard_error
+    return margin + contrast.reach(level, DETECTED) if contrast.degrees > 0 else None
 
 
-def reason(estimate: RatioEstimate, needed: int | None) -> str:
+def reason(evidence: Evidence, needed: int | None) -> str:
     """Return what keeps a comparison from its answer, and the remedy."""
-    unit = "blocks" if estimate.paired else "processes a side"
-    if needed is None and estimate.floor > estimate.standard_error / 2:
+    unit = "blocks" if evidence.paired else "processes a side"
+    if needed is None and evidence.floor > evidence.contrast.error / 2:
         return "it is within the machine's noise between runs; use --paired"
     if needed is None:
         return f"the change is too near the margin to decide with any reasonable number of {unit}"
-    remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {needed}"
+    remedy = "" if evidence.paired else f": zbench sweep --resume RUN --repeats {needed}"
     return f"about {needed} {unit} would decide{remedy}"
 
 
-def needed_n(estimate: RatioEstimate, margin: float, level: float, comparisons: int) -> int | None:
+def needed_n(evidence: Evidence, margin: float, level: float, comparisons: int) -> int | None:
     """Return how many pairs, or processes a side, would decide with power 0.8 at this effect and spread.
 
     None where more than 1,000 would be needed. Where nothing is known of the spread, the least.
     """
-    n, groups = min(estimate.n_base, estimate.n_head), 1 if estimate.paired else 2
-    if not estimate.has_spread or n < 2:
+    contrast, floor, n = evidence.contrast, evidence.floor, min(evidence.n_base, evidence.n_head)
+    if contrast.degrees <= 0 or n < 2:
         return LEAST
-    level = level / comparisons if estimate.log_ratio > margin else level
-    distance = abs(estimate.log_ratio - margin)
-    spread = (estimate.standard_error**2 - estimate.floor**2) * n
+    level = level / comparisons if contrast.value > margin else level
+    distance = abs(contrast.value - margin)
+    spread = (contrast.error**2 - floor**2) * n
+    groups = contrast.degrees / (n - 1) if evidence.paired else 2.0
 
     def decides(wanted: int) -> bool:
-        errors = statistics.reach(groups * (wanted - 1), level, POWER)
-        return distance >= errors * math.sqrt(spread / wanted + estimate.floor**2)
+        errors = reach(groups * (wanted - 1), level, POWER)
+        return distance >= errors * math.sqrt(spread / wanted + floor**2)
 
     counts = range(LEAST, _MOST_NEEDED + 1)
     index = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval

@@ -99,10 +99,6 @@ class KeptSamples:
         (sample,) = self._next([side], lambda: (self._taker.take(side),)) or ()
         return sample
 
-    def last(self, side: Side) -> Sample:
-        """Return a sample that is not written to the file: a resumed measurement takes its last one later."""
-        return self._taker.take(side)
-
     def take_in_turns(self, first: Side, second: Side) -> tuple[Sample, Sample] | None:
         """Return the next pair, whose steps alternate; None where that cannot be done."""
         pair = self._next([first, second], lambda: self._taker.take_in_turns(first, second))

@@ -7,7 +7,6 @@ import pytest
 from analysis.synthetic import record, results, trial
 
 from zbench.analysis.compare import PairedData, compare_runs
-from zbench.analysis.paired import Control
 from zbench.analysis.rows import Row
 from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
@@ -103,15 +102,16 @@ def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(b
     assert ("head ended in crashed" in said) == (head > 0)
 
 
-def test_a_paired_measurement_is_described_by_its_control() -> None:
-    paired = PairedData({}, Control(noise=0.5, drift=-0.034, degrees=5), exact_only=False)
+def test_a_paired_measurement_is_described_by_its_drift() -> None:
+    paired = PairedData({}, -0.034, exact_only=False)
     said = texts.method(replace(comparison(), paired=paired))
     assert said.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
-    assert said.endswith("varied by 50.0 % a process and moved by -3.4 % from start to end")
+    assert said.endswith("base itself moved by -3.4 % from the first blocks to the last")
+    assert "moved" not in texts.method(replace(comparison(), paired=replace(paired, drift=None)))
 
 
 def test_a_comparison_without_timing_says_so() -> None:
-    paired = PairedData({}, Control(0.0, 0.0, 0), exact_only=True)
+    paired = PairedData({}, None, exact_only=True)
     assert "nothing was timed" in texts.method(replace(comparison(), paired=paired))
 
 

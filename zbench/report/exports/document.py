@@ -51,11 +51,10 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 def _paired(data: PairedData) -> dict[str, Any]:
     return {
-        "block_log_ratios": {name: list(values) for name, values in data.blocks.items()},
+        "block_log_ratios": {name: list(values) for name, values in data.differences.items()},
         "exact_only": data.exact_only,
         "stopped": data.stopped or None,
-        "control_noise": data.control.noise if math.isfinite(data.control.noise) else None,
-        "control_drift": data.control.drift if math.isfinite(data.control.drift) else None,
+        "drift": data.drift,
     }
 
 

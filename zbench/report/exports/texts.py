@@ -197,13 +197,10 @@ def method(comparison: Comparison) -> str:
     if comparison.paired is not None and comparison.paired.exact_only:
         return "one sample per side: verdicts and exact figures only, nothing was timed"
     if comparison.paired is not None:
-        checked = comparison.paired.control
-        return (
-            f"paired blocks on this machine, {level}, {margin}, {family}; looked at every few blocks, alpha "
-            f"spent over the looks; control: base against "
-            f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
-            f"{percent(checked.drift)} from start to end"
-        )
+        looks, drift = "looked at every few blocks, alpha spent over the looks", comparison.paired.drift
+        if drift is not None:
+            looks += f"; base itself moved by {percent(drift)} from the first blocks to the last"
+        return f"paired blocks on this machine, {level}, {margin}, {family}; {looks}"
     noise = "for 2 %, plain and over each part of the machine's yardstick in each repeat's heat"
     less = "--paired detects smaller changes"
     return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"
