@@ -1,6 +1,7 @@
 """The one loop that runs trials: submit what is proposed while there is room, and keep each record that ends.
 
-A proposer decides what runs: the rounds of a sweep (`rounds`), a search, or trials that are given (`trial`).
+A proposer decides what runs: the rounds of a sweep (`sweep`), a search, a pair of versions (`pair`), or
+trials that are given (`trial`).
 """
 
 import random

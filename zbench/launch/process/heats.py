@@ -6,18 +6,16 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic
 
 from zbench.errors import ZbenchError
 from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, Batch, Executor, OnLine, Task
-from zbench.launch.turns import Contender, run_heat
+from zbench.launch.turns import AnyContender, run_heat
 from zbench.record.record import Failure
 
 Ends = Generator[tuple[Task, Attempt]]
 """The ends of the tasks of a batch. Closing it ends all processes that are left of them."""
-
-AnyContender = TypeVar("AnyContender", bound=Contender)
 
 
 @dataclass(slots=True)
