@@ -11,7 +11,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,11 @@ from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError
 from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
-from zbench.record.summary import ConfigSummary, known_rate, summarize
+from zbench.record.summary import ConfigSummary, summarize
+from zbench.report.columns import DataTable, page_table
 from zbench.report.exports import csv, frame, texts
 from zbench.report.screen import Screen
 from zbench.report.table import in_order, print_results
-from zbench.report.text import configuration_cells, configuration_columns
 from zbench.spec.load import recorded_objective, sweep_from_mapping
 
 if TYPE_CHECKING:
@@ -85,12 +85,7 @@ class Results:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
-        rate = known_rate(self.trials)
-        rows = [
-            [self.ranking.mark(trial.trial_id), *configuration_cells(trial, trial.trial_id[:8], rate)]
-            for trial in self.trials
-        ]
-        return _table(str(self.path), ["", *configuration_columns(rate)], rows)
+        return _html(replace(page_table(self.trials, self.ranking), caption=str(self.path)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,9 +118,7 @@ class Compared:
         return "\n".join(texts.summary(self.comparison))
 
     def _repr_html_(self) -> str:
-        rate = self.comparison.rate
-        first, *_ = texts.summary(self.comparison)
-        return _table(first, texts.headings(rate), (texts.cells(row, rate) for row in self.trials))
+        return _html(texts.table(self.comparison))
 
 
 def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
@@ -178,8 +171,12 @@ def compare(
     return Compared(comparison)
 
 
-def _table(caption: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+def _html(table: DataTable[Any]) -> str:
     """Return an HTML table for notebooks; every text is escaped."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>" for cells in rows)
-    return f"<table><caption>{html.escape(caption)}</caption><tr>{head}</tr>{body}</table>"
+    marks = table.marks or [""] * len(table.rows)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *table.titles])
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in (mark, *cells))}</tr>"
+        for mark, cells in zip(marks, table.texts(), strict=True)
+    )
+    return f"<table><caption>{html.escape(table.caption)}</caption><tr>{head}</tr>{body}</table>"

@@ -15,8 +15,8 @@ from zbench.report.screen import Screen
 @pytest.mark.parametrize(
     ("tflops", "phases", "words", "overlap"),
     [
-        (0.0114, {"forward": 0.4, "backward": 0.6}, r"GFLOP/s +11\.4\n", False),
-        (3.0, {"forward": 0.5, "backward": 0.6}, r"TFLOP/s +3\n", True),
+        (0.0114, {"forward": 0.4, "backward": 0.6}, r"FLOP/s +11\.4 GFLOP/s\n", False),
+        (3.0, {"forward": 0.5, "backward": 0.6}, r"FLOP/s +3 TFLOP/s\n", True),
     ],
 )
 def test_operations_are_in_a_unit_that_reads_well_and_phases_beyond_a_step_are_explained(

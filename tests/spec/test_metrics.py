@@ -55,13 +55,21 @@ def test_bounds_that_mean_nothing_are_refused(metric: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("metric", "value", "text"),
     [
-        ("tokens_per_s", 999.94, "999.9"),
-        ("tokens_per_s", 1000, "1,000"),
+        ("tokens_per_s", 99.94, "99.9"),
+        ("tokens_per_s", 99.99, "100"),
+        ("tokens_per_s", 100.0, "100"),
+        ("tokens_per_s", 0.01234, "0.0123"),
+        ("tokens_per_s", 0.0, "0"),
         ("tokens_per_s", 12345.6, "12,346"),
         ("tokens_per_s", 1e15, "1e+15"),
-        ("tflops", -2000.0, "-2,000"),
+        ("tflops", 3.0, "3 TFLOP/s"),
+        ("tflops", 0.0114, "11.4 GFLOP/s"),
         ("median_step_s", 0.0846, "84.6 ms"),
-        ("error_ratio", 0.5, "0.5"),
+        ("error_ratio", 0.5, "0.50"),
+        ("error_ratio", 999.994, "999.99"),
+        ("error_ratio", 357_000.0, "357,000"),
+        ("error_ratio", math.inf, "inf"),
+        ("max_abs_diff", 1.5e-07, "1.5e-07"),
         ("peak_rss_bytes", 1 << 30, "1 GiB"),
         ("verdict", "drifted", "drifted"),
         ("verdict", None, "-"),
@@ -69,6 +77,20 @@ def test_bounds_that_mean_nothing_are_refused(metric: str, text: str) -> None:
 )
 def test_a_figure_is_written_in_its_unit(metric: str, value: float | str | None, text: str) -> None:
     assert METRICS[metric].format(value) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "title"),
+    [
+        ("tokens_per_s", "tokens/s"),
+        ("median_step_s", "median step"),
+        ("peak_device_bytes", "peak device"),
+        ("tflops", "FLOP/s"),
+        ("error_ratio", "error ratio"),
+    ],
+)
+def test_a_title_is_the_name_without_its_unit(metric: str, title: str) -> None:
+    assert METRICS[metric].title == title
 
 
 @pytest.fixture
@@ -99,7 +121,7 @@ def test_a_metric_of_a_plug_in_ranks_constrains_and_is_exported(plugged: dict[st
     summaries = summarize(make_record(name, n, rate) for name, rate in rates.items() for n in range(3))
     assert [summary.number("cost") for summary in summaries] == [2.0, 0.5, 0.25]
     assert rank(summaries, objective).best == "c"
-    assert obstacles(summaries[0], objective) == ["cost <= 1 (has 2)"]
+    assert obstacles(summaries[0], objective) == ["cost <= 1.00 (has 2.00)"]
     del plugged["broken"]
     assert row(summaries[0], rank(summaries, objective))["cost"] == 2.0
 

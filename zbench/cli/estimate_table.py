@@ -1,14 +1,14 @@
 """What `zbench estimate` prints: a table or lines, and one configuration in full."""
 
 from collections.abc import Sequence
-
-from rich.text import Text
+from operator import methodcaller
 
 from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
 from zbench.estimate.row import EstimateRow
-from zbench.report.screen import Column, print_table
+from zbench.report.columns import Column, DataTable
+from zbench.report.screen import print_table
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
 
@@ -21,12 +21,10 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
     table = [row.cells() for row in rows]
     axes = [key for row in rows for key in row.trial.axes]
     keys = list(dict.fromkeys([*axes, *(key for cells in table for key in cells)]))
-    columns = [Column(key, "left", folds=True) for key in keys]
-    figures = [[Text(cells.get(key, "-")) for key in keys] for cells in table]
+    columns = [Column(key, key, methodcaller("get", key), left=True, folds=True) for key in keys]
     print_table(
         console.rich_console(),
-        columns,
-        figures,
+        DataTable(columns, table),
         dropped_first=_DROPPED_FIRST,
         kept=["trial", *axes, "device", "verdict"],
     )

@@ -10,12 +10,11 @@ from rich.text import Text
 from zbench.analysis.history import Series
 from zbench.app.history import series_in
 from zbench.cli import console, options
+from zbench.report.columns import Column, DataTable
 from zbench.report.exports.texts import percent
-from zbench.report.screen import Column, print_table
+from zbench.report.screen import print_table
 from zbench.report.text import commit_text, label, sparkline
 from zbench.spec.metrics import METRICS
-
-_HEADINGS = ("configuration", "runs", "history", "first", "last")
 
 
 def command(
@@ -60,19 +59,22 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str]) -> None:
-    columns = [Column(name, "left", folds=True) for name in _HEADINGS]
-    rows = []
     sweeps, branches = {one.sweep for one in every_series}, {one.branch for one in every_series}
     names = [
         f"{f'{one.sweep}: ' if len(sweeps) > 1 else ''}{f'{one.branch}: ' if len(branches) > 1 else ''}"
         f"{label(one.trial)}"
         for one in every_series
     ]
-    for one, name in zip(every_series, names, strict=True):
-        ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
-        rows.append([name, str(len(one.visits)), sparkline(one.values), *ends])
-    screen = console.rich_console()
-    print_table(screen, columns, [list(map(Text, row)) for row in rows], dropped_first=("history",))
+    form = METRICS[metric].format
+    columns: list[Column[tuple[str, Series]]] = [
+        Column("configuration", "configuration", lambda row: row[0], left=True, folds=True),
+        Column("runs", "runs", lambda row: len(row[1].visits)),
+        Column("history", "history", lambda row: sparkline(row[1].values), left=True),
+        Column("first", "first", lambda row: row[1].values[0], form),
+        Column("last", "last", lambda row: row[1].values[-1], form),
+    ]
+    screen, rows = console.rich_console(), list(zip(names, every_series, strict=True))
+    print_table(screen, DataTable(columns, rows), dropped_first=("history",))
     for one, name in zip(every_series, names, strict=True):
         for change in one.changes:
             where = "..".join(

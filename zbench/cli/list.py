@@ -1,5 +1,6 @@
 """`zbench list`: the runs in a results directory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,36 @@ from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, is_incorrect, summarize
 from zbench.record.tags import load_tags
-from zbench.report.screen import Column, plain, print_table
+from zbench.report.columns import Column, DataTable
+from zbench.report.screen import print_table
 from zbench.report.text import axes_text, printable, started_text, throughput_text
 from zbench.spec.load import recorded_objective
 
 _ID_LENGTH = 8
-_COLUMNS = (
-    Column("run", "left"),
-    Column("sweep", "left"),
-    Column("started", "left"),
-    Column("trials"),
-    Column("failed"),
-    Column("incorrect"),
-    Column("throughput"),
-    Column("best trial", "left"),
-    Column("configuration", "left", folds=True),
+
+
+def _name(run: Mapping[str, Any]) -> str:
+    return " ".join([run["run_id"], *(f"({tag})" for tag in run["tags"])])
+
+
+def _recommended(run: Mapping[str, Any]) -> str | None:
+    """Return the id of the best configuration or, after `≈`, of the one that is recommended."""
+    mark = "≈" if run["best"] is None else ""
+    return f"{mark}{run['recommended'][:_ID_LENGTH]}" if run["recommended"] is not None else None
+
+
+_COLUMNS: tuple[Column[Mapping[str, Any]], ...] = (
+    Column("run_id", "run", _name, left=True),
+    Column("sweep", "sweep", lambda run: run["sweep"], left=True),
+    Column("started", "started", lambda run: started_text(run["started"]), left=True),
+    Column("configurations", "trials", lambda run: run["configurations"]),
+    Column("failed", "failed", lambda run: run["failed"]),
+    Column("incorrect", "incorrect", lambda run: run["incorrect"]),
+    Column("best_throughput", "throughput", lambda run: run["best_throughput"]),
+    Column("recommended", "best trial", _recommended, left=True),
+    Column("best_axes", "configuration", lambda run: run["best_axes"], axes_text, left=True, folds=True),
 )
-_DROPPED_FIRST = ("configuration", "started", "incorrect", "failed")
+_DROPPED_FIRST = ("best_axes", "started", "incorrect", "failed")
 
 
 def command(
@@ -76,24 +90,10 @@ def _row(path: Path, tags: list[str]) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     screen = console.rich_console()
-    readable = [list(map(plain, _cells(row))) for row in rows if not row["problem"]]
+    readable = [row for row in rows if not row["problem"]]
     if readable:
-        print_table(screen, _COLUMNS, readable, dropped_first=_DROPPED_FIRST)
+        print_table(screen, DataTable(_COLUMNS, readable), dropped_first=_DROPPED_FIRST)
     for row in rows:
         if row["problem"]:
             text = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")
             screen.print(Text(text), soft_wrap=True)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    has_best = row["recommended"] is not None
-    mark = "≈" if row["best"] is None else ""
-    return [
-        " ".join([row["run_id"], *(f"({tag})" for tag in row["tags"])]),
-        str(row["sweep"]),
-        started_text(row["started"]),
-        *(str(row[key]) for key in ("configurations", "failed", "incorrect")),
-        row["best_throughput"] or "-",
-        f"{mark}{str(row['recommended'])[:_ID_LENGTH]}" if has_best else "-",
-        axes_text(row["best_axes"]) if has_best else "-",
-    ]

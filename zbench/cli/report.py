@@ -8,7 +8,7 @@ import typer
 from zbench.app.report import composed, write
 from zbench.cli import console, options
 from zbench.report.exports.markdown import render_run as as_markdown
-from zbench.report.relative import relative_document
+from zbench.report.relative import relative_documents
 
 
 def command(
@@ -32,7 +32,7 @@ def command(
     written = write(report, html, plots)
     if console.state.json:
         relative = report.relative
-        more = {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
+        more = {} if relative is None else {"relative": relative_documents(relative)}
         console.document({"written": [str(path) for path in written], **more})
     elif written:
         for path in written:

@@ -17,7 +17,7 @@ from zbench.report import exports
 from zbench.report.detail import print_configuration
 from zbench.report.exports import frame
 from zbench.report.exports.csv import render_effects, render_relative, table_text
-from zbench.report.relative import print_relative, relative_document
+from zbench.report.relative import print_relative, relative_documents
 from zbench.report.table import print_results
 from zbench.spec.load import recorded_objective
 
@@ -65,9 +65,7 @@ def command(
         trials = [jsonable(record) for summary in chosen for record in summary.records]
         about: dict[str, Any] = {"run_id": path.name, "run_dir": str(path), "trials": trials}
         about["configurations"] = [frame.row(summary, ranking) for summary in chosen]
-        more: dict[str, Any] = (
-            {} if relative is None else {"relative": list(map(relative_document, relative.rows))}
-        )
+        more: dict[str, Any] = {} if relative is None else {"relative": relative_documents(relative)}
         more["run_exit_code"] = int(exit_code(records))
         console.document({**about, **ranking.document(), **more})
         return

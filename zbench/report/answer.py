@@ -10,7 +10,7 @@ from rich.text import Text
 from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report.text import axes_text, bytes_text, plural, throughput_text, value_text
+from zbench.report.text import axes_text, figure_text, plural, throughput_text, value_text
 from zbench.spec.metrics import METRICS, TIMED
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -105,9 +105,9 @@ def answer_lines(
 def _figure(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     goal = objective.goals[0]
     if goal.metric != "tokens_per_s":
-        return METRICS[goal.metric].format(summary.metric(goal.metric))
-    peak = summary.number("peak_device_bytes")
-    return throughput_text(summary) + (f", {bytes_text(peak)}" if peak is not None else "")
+        return figure_text(summary, goal.metric)
+    has_peak = summary.number("peak_device_bytes") is not None
+    return throughput_text(summary) + (f", {figure_text(summary, 'peak_device_bytes')}" if has_peak else "")
 
 
 def _why_none(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ranking: Ranking) -> str:

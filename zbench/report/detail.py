@@ -2,30 +2,28 @@
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.text import Text
 
-from zbench.record.record import Record
 from zbench.record.store import TRACES, is_inside
 from zbench.record.summary import ConfigSummary, known_rate
+from zbench.report.columns import spread
 from zbench.report.roles import word
 from zbench.report.screen import Screen
 from zbench.report.table import log_path
 from zbench.report.text import (
     axes_text,
     failure_text,
-    of_compute_text,
+    figure_text,
     outcome_text,
     plural,
     printable,
     printable_lines,
-    rate_text,
-    seconds_text,
     sparkline,
 )
-from zbench.spec.metrics import RATES, STEP_TIMES
+from zbench.spec.metrics import METRICS, STEP_TIMES
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -52,7 +50,7 @@ def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, 
         yield "log", log_path(summary.error.log, run_dir)
     if summary.ok:
         yield from _timing(summary)
-        yield from _memory(summary.ok)
+        yield from _memory(summary)
         for name, traffic in summary.ok[-1].traffic.items():
             yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} per step"
         yield from _correctness(summary)
@@ -61,27 +59,30 @@ def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, 
         yield "warning", Text(printable_lines(warning), "yellow")
 
 
+def _metrics(summary: ConfigSummary, *names: str) -> Iterator[tuple[str, str]]:
+    """Yield title and text of those of these metrics that were measured."""
+    for name in names:
+        if summary.metric(name) is not None:
+            yield METRICS[name].title, figure_text(summary, name)
+
+
 def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     rate = known_rate([summary])
-    spread = summary.spread(rate)
-    count = len(summary.ok)
-    over = f" ±{spread:.1%} over {count} repeats" if spread is not None else ""
-    yield RATES[rate], f"{rate_text(summary.number(rate))}{over}"
-    mean, step, *longest = (summary.number(name) for name in STEP_TIMES)
-    if mean is not None:
-        each = ", ".join(format_seconds(value) for value in summary.values("mean_step_s"))
-        yield "mean step", format_seconds(mean) + (f" (each repeat: {each})" if count > 1 else "")
-        yield "median, p95, worst", ", ".join(map(seconds_text, (step, *longest)))
-    tflops = summary.number("tflops")
-    if tflops is not None:
-        yield ("TFLOP/s", f"{tflops:.3g}") if tflops >= 1 else ("GFLOP/s", f"{1e3 * tflops:.3g}")
+    over = f" {spread(rate).text(summary)} over {len(summary.ok)} repeats"
+    is_repeated = summary.spread(rate) is not None
+    yield METRICS[rate].title, f"{figure_text(summary, rate)}{over if is_repeated else ''}"
+    mean, *others = STEP_TIMES
+    for title, text in _metrics(summary, mean):
+        each = ", ".join(map(METRICS[mean].format, summary.values(mean)))
+        yield title, f"{text} (each repeat: {each})" if len(summary.ok) > 1 else text
+    yield from _metrics(summary, *others, "tflops")
     mfu = [record.timing.mfu for record in summary.ok if record.timing and record.timing.mfu is not None]
     if mfu:
         yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
-    if summary.values("of_compute"):
-        yield "of compute", of_compute_text(summary)
+    yield from _metrics(summary, "of_compute")
     if losses := summary.ok[-1].losses:
         yield "loss", f"{losses[0]:.4g} to {losses[-1]:.4g}  {sparkline(losses)}"
+    step = summary.number("median_step_s")
     for phase, seconds in summary.phases.items():
         share = f" ({seconds / step:.0%} of a step)" if step else ""
         yield f"  {phase}", format_seconds(seconds) + share
@@ -89,36 +90,32 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
         yield "", "phases overlap or vary from step to step, so their medians add up to more than a step"
 
 
-def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    peaks = [record.memory for record in records if record.memory is not None]
-    if not peaks:
-        return
-    for label, name in (("peak memory", "device"), ("peak host", "host"), ("peak RSS", "rss")):
-        known = [value for one in peaks if (value := getattr(one, f"peak_{name}_bytes")) is not None]
-        if known:
-            is_exact = name == "rss" or all(memory.exact for memory in peaks)
-            yield label, format_bytes(max(known)) + ("" if is_exact else " (estimated)")
-    for category, size in peaks[-1].by_category.items():
+def _memory(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
+    peaks = [record.memory for record in summary.ok if record.memory is not None]
+    is_exact = all(memory.exact for memory in peaks)
+    for name in ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes"):
+        for title, text in _metrics(summary, name):
+            yield title, text if is_exact or name == "peak_rss_bytes" else f"{text} (estimated)"
+    for category, size in peaks[-1].by_category.items() if peaks else ():
         yield f"  {category}", format_bytes(size)
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
-    yield "verdict", word(summary.verdict)
+    yield METRICS["verdict"].title, word(summary.verdict)
     if summary.diagnosis is not None:
         yield "diagnosis", printable(summary.diagnosis)
-    what = summary.farthest
-    for one in what.coefficients:
+    farthest = summary.farthest
+    for one in farthest.coefficients:
         known = f"{one.value:.6g} ± {one.error:.1g}" if one.error < _UNRESOLVED else "not resolved"
         yield f"  {printable(one.term)}", f"{known} of what it should be"
+    yield from _metrics(summary, "error_ratio", "max_abs_diff")
     figures = (
-        ("error ratio", what.error_ratio),
-        ("max abs diff", what.max_abs_diff),
-        ("max ULP diff", what.max_ulp_diff),
-        ("worst parameter", what.worst_parameter),
-        ("first differing", what.first_differing_step),
-        ("deterministic steps", what.deterministic_steps or None),
-        ("loss diff", what.loss_max_abs_diff),
-        ("grad norm diff", what.grad_norm_max_abs_diff),
+        ("max ULP diff", farthest.max_ulp_diff),
+        ("worst parameter", farthest.worst_parameter),
+        ("first differing", farthest.first_differing_step),
+        ("deterministic steps", farthest.deterministic_steps or None),
+        ("loss diff", farthest.loss_max_abs_diff),
+        ("grad norm diff", farthest.grad_norm_max_abs_diff),
     )
     for label, value in figures:
         if value is not None:

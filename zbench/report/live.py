@@ -17,8 +17,8 @@ from zbench.report.roles import word
 from zbench.report.screen import Screen
 from zbench.report.text import (
     axes_text,
-    bytes_text,
     failure_message,
+    figure_text,
     outcome_text,
     plural,
     printable,
@@ -157,10 +157,11 @@ def record_line(record: Record) -> Text:
     text = Text.assemble(outcome, axes_text(record.axes), (f" #{record.repeat + 1}", "dim"))
     if record.outcome != "ok":
         return text.append(f"  {failure_message(record)}")
+    (summary,) = summarize([record])
     if record.timing is not None:
-        text.append(f"  {throughput_text(summarize([record])[0])}")
+        text.append(f"  {throughput_text(summary)}")
     if record.memory is not None:
-        text.append(f"  {bytes_text(record.memory.peak_device_bytes)}")
+        text.append(f"  {figure_text(summary, 'peak_device_bytes')}")
     return text.append("  ").append(word(record.correctness.verdict))
 
 

@@ -2,8 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,34 +11,16 @@ from rich.text import Text
 
 from zbench.analysis.relative import Ratio, Relative, RelativeRow
 from zbench.record.summary import ConfigSummary, point
-from zbench.report.roles import word
-from zbench.report.screen import Column, Screen, print_table
-from zbench.report.text import (
-    axes_text,
-    bytes_text,
-    outcome_text,
-    printable,
-    seconds_text,
-    value_text,
-)
+from zbench.report.columns import AXES, RESULT, TRIAL, Column, DataTable, axis, metric
+from zbench.report.screen import Screen, print_table
+from zbench.report.text import axes_text, value_text
+from zbench.units import format_seconds
 
-_METRICS = ("mean_step_s", "peak_device_bytes", "verdict")
-_WORDS = ("against", "verdict")
-_DROPPED_FIRST = ("optimizer", "peaks", "steps")
+_DROPPED_FIRST = ("optimizer", "peak_device_bytes", "mean_step_s")
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RelativeTable:
-    """heading: what all rows have in common. cells: the verdict is the last. summary: below; may be empty."""
-
-    heading: str
-    columns: tuple[str, ...]
-    cells: list[list[str]]
-    summary: str
-
-
-def relative_tables(relative: Relative) -> list[RelativeTable]:
+def relative_tables(relative: Relative) -> list[DataTable[RelativeRow]]:
     """Return a table for each distinct value of the axes `relative.by`; rows in the order of their values."""
 
     def place(row: RelativeRow) -> list[tuple[float, str]]:
@@ -51,42 +33,76 @@ def relative_tables(relative: Relative) -> list[RelativeTable]:
     return [_table(rows, relative) for rows in groups.values()]
 
 
-def _table(rows: Sequence[RelativeRow], relative: Relative) -> RelativeTable:
+def _table(rows: Sequence[RelativeRow], relative: Relative) -> DataTable[RelativeRow]:
     points = [point(row.summary, relative.axes) for row in rows]
     varied = [key for key in relative.axes if any(one[key] != other[key] for one, other in pairwise(points))]
     shared = {key: value for key, value in points[0].items() if key not in varied}
-    columns = {key: [value_text(values[key]) for values in points] for key in varied}
-    against = [axes_text(point(row.counterpart, relative.named)) for row in rows]
+    columns = [axis(key).of(_own) for key in varied]
+    against = _against(relative)
+    counterparts = {against.text(row) for row in rows}
     heading = axes_text(shared) if shared else ""
-    if len(set(against)) == 1:
-        heading = f"{heading} against {against[0]}".lstrip()
+    if len(counterparts) == 1:
+        heading = f"{heading} against {counterparts.pop()}".lstrip()
     else:
-        columns["against"] = against
-    columns |= {name: [figure(row) for row in rows] for name, figure in _FIGURES.items()}
-    cells = list(map(list, zip(*columns.values(), strict=True)))
-    return RelativeTable(heading, tuple(map(printable, columns)), cells, _summary(rows))
+        columns.append(against)
+    return DataTable([*columns, *_FIGURES], rows, heading, below=_summary(rows))
 
 
-def ratio_text(ratio: Ratio | None) -> str:
+def _own(row: RelativeRow) -> ConfigSummary:
+    return row.summary
+
+
+def _counterpart(row: RelativeRow) -> ConfigSummary:
+    return row.counterpart
+
+
+def _against(relative: Relative) -> Column[RelativeRow]:
+    """Return the column of what the counterparts have of the named keys."""
+    return Column(
+        "against", "against", lambda row: axes_text(point(row.counterpart, relative.named)), left=True
+    )
+
+
+def ratio_text(ratio: Ratio) -> str:
     """Return a ratio with its interval, as `0.93 (0.91 to 0.95)`; exact ones and single repeats have none."""
-    if ratio is None:
-        return "-"
     value, low, high = (f"{figure:.2f}" for figure in (ratio.value, ratio.low, ratio.high))
     return value if low == high or math.isinf(ratio.high) else f"{value} ({low} to {high})"
 
 
-def _both(text: Callable[[ConfigSummary], str]) -> Callable[[RelativeRow], str]:
-    return lambda row: f"{text(row.summary)} / {text(row.counterpart)}"
+def _both(column: Column[ConfigSummary]) -> Column[RelativeRow]:
+    return column.of_both(lambda row: (row.summary, row.counterpart), lambda own, other: f"{own} / {other}")
 
 
-_FIGURES: dict[str, Callable[[RelativeRow], str]] = {
-    "time (95 %)": lambda row: ratio_text(row.time),
-    "peak (95 %)": lambda row: ratio_text(row.peak),
-    "steps": _both(lambda one: seconds_text(one.number("mean_step_s"))),
-    "optimizer": _both(lambda one: seconds_text(one.phases.get("optimizer"))),
-    "peaks": _both(lambda one: bytes_text(one.number("peak_device_bytes"))),
-    "verdict": lambda row: row.summary.verdict if row.summary.outcome == "ok" else outcome_text(row.summary),
-}
+def _interval(name: str, ratio: Callable[[RelativeRow], Ratio | None]) -> Iterator[Column[RelativeRow]]:
+    """Yield a ratio and the ends of its interval; an end that one repeat does not give is None."""
+
+    def end(row: RelativeRow, part: str) -> float | None:
+        value = getattr(ratio(row), part, math.nan)
+        return value if 0 < value < math.inf else None
+
+    for suffix, part in (("ratio", "value"), ("low", "low"), ("high", "high")):
+        yield Column(f"{name}_{suffix}", f"{name} {suffix}", partial(end, part=part))
+
+
+_OPTIMIZER = Column[ConfigSummary](
+    "optimizer", "optimizer", lambda summary: summary.phases.get("optimizer"), format_seconds
+)
+_FIGURES: tuple[Column[RelativeRow], ...] = (
+    Column("time_ratio", "time (95 %)", lambda row: row.time, ratio_text),
+    Column("peak_ratio", "peak (95 %)", lambda row: row.peak, ratio_text),
+    _both(metric("mean_step_s")),
+    _both(_OPTIMIZER),
+    _both(metric("peak_device_bytes")),
+    RESULT.of(_own),
+)
+_SIDE = (TRIAL, AXES, *map(metric, ("mean_step_s", "peak_device_bytes", "verdict")))
+_DOCUMENT: tuple[Column[RelativeRow], ...] = (
+    *(column.of(_own) for column in _SIDE),
+    *(column.of(_counterpart, "against_") for column in _SIDE),
+    *_interval("time", lambda row: row.time),
+    *_interval("peak", lambda row: row.peak),
+    Column("shared_heats", "shared heats", lambda row: row.heats),
+)
 
 
 def _summary(rows: Sequence[RelativeRow]) -> str:
@@ -112,21 +128,12 @@ def lonely_line(relative: Relative) -> str:
 def print_relative(screen: Screen, relative: Relative) -> None:
     """Print the tables, and the configurations without a counterpart."""
     for table in relative_tables(relative):
-        screen.print(Text(table.heading, "bold"))
-        columns = [Column(name, "left" if name in _WORDS else "right") for name in table.columns]
-        rows = [(*map(Text, cells), word(verdict)) for *cells, verdict in table.cells]
-        print_table(screen, columns, rows, dropped_first=_DROPPED_FIRST, kept=("verdict",))
-        screen.print(f"{table.summary}\n", soft_wrap=True)
+        screen.print(Text(table.caption, "bold"))
+        print_table(screen, table, dropped_first=_DROPPED_FIRST, kept=("verdict",))
+        screen.print(f"{table.below}\n", soft_wrap=True)
     screen.print(lonely_line(relative), soft_wrap=True, end="")
 
 
-def relative_document(row: RelativeRow) -> dict[str, Any]:
-    """Return a row as plain values; an end of an interval that one repeat does not give is null."""
-    document: dict[str, Any] = {}
-    for start, one in (("", row.summary), ("against_", row.counterpart)):
-        document |= {f"{start}trial_id": one.trial_id, f"{start}axes": one.axes}
-        document |= {f"{start}{name}": one.metric(name) for name in _METRICS}
-    for name, ratio in (("time", row.time), ("peak", row.peak or (None, None, None))):
-        known = (end if end is not None and 0 < end < math.inf else None for end in ratio)
-        document |= dict(zip((f"{name}_ratio", f"{name}_low", f"{name}_high"), known, strict=True))
-    return document | {"shared_heats": row.heats}
+def relative_documents(relative: Relative) -> list[dict[str, Any]]:
+    """Return each row as plain values, under the same names in JSON and CSV."""
+    return DataTable(_DOCUMENT, relative.rows).documents()

@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -12,6 +11,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from zbench.report.columns import Column, DataTable
+from zbench.report.roles import word
 from zbench.report.text import printable, printable_lines
 
 
@@ -47,27 +48,13 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """The heading of a column, and the side to which its cells are aligned.
-
-    folds: long cells may be folded before a part such as `-> 2.1 s`, `[-1 %, +2 %]` or the next key.
-    """
-
-    name: str
-    justify: Literal["left", "right"] = "right"
-    folds: bool = False
-
-
 _FOLD = re.compile(r"(?<=,) (?=\w+ \S)|(?<=->) | (?=[\[(])|(?<=[:;]) |(?<=fits) ")
 
 
 def print_table(
     screen: Screen,
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Text]],
+    table: DataTable[Any],
     *,
-    styles: Sequence[str] = (),
     dropped_first: Sequence[str] = (),
     kept: Sequence[str] = (),
     remedy: str = "use --json",
@@ -75,52 +62,61 @@ def print_table(
     """Print a table that loses no figure silently and breaks no value; a pipe or file gets every column.
 
     On a terminal that is too narrow, cells are folded, and then columns left out until the table fits: those
-    of `dropped_first` in that order, then from the right all but the first and those of `kept`. A line below
-    names them with the `remedy`. If nothing fits, each row is a paragraph of names and values. styles: of
-    whole rows.
+    that `dropped_first` names, in that order, then from the right all but the first and those that `kept`
+    names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph of titles
+    and values. A marked row is bold.
     """
-    names = [column.name for column in columns]
-    headings = [Text(re.sub("[ _.]", "\n", name) if screen.is_terminal else name) for name in names]
+    columns = list(table.columns)
+    rows = [[_cell(column, row) for column in columns] for row in table.rows]
+    if any(table.marks):
+        columns = [Column("", "", str, left=True), *columns]
+        rows = [[Text(mark), *row] for mark, row in zip(table.marks, rows, strict=True)]
+    titles = [column.title for column in columns]
+    headings = [Text(re.sub("[ _.]", "\n", title) if screen.is_terminal else title) for title in titles]
     cells = [[heading, *(row[i] for row in rows)] for i, heading in enumerate(headings)]
+    styles = ["bold" if mark else "" for mark in table.marks] or [""] * len(rows)
     shown = list(range(len(columns)))
     if screen.is_terminal and not _fits(screen, cells, shown):
         for of_column, column in zip(cells, columns, strict=True):
             of_column[1:] = [_folded(cell) if column.folds else cell for cell in of_column[1:]]
-        dropped = _to_drop(names, dropped_first, kept)
+        dropped = _to_drop([column.name for column in columns], dropped_first, kept)
         while dropped and not _fits(screen, cells, shown):
             shown.remove(dropped.pop(0))
     if not _fits(screen, cells, shown):
-        _print_paragraphs(screen, names, rows, styles)
+        _print_paragraphs(screen, titles, rows, styles)
         return
     box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
     bold = "bold" if screen.is_terminal else ""
-    table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
+    grid = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
     height = max(headings[i].plain.count("\n") for i in shown)
     for i in shown:
-        above = "\n" * (
-            height - headings[i].plain.count("\n")
-        )  # the heading is at the bottom, cells at the top
-        table.add_column(
+        above = "\n" * (height - headings[i].plain.count("\n"))  # headings are at the bottom
+        grid.add_column(
             above + headings[i].plain,
-            justify=columns[i].justify,
+            justify="left" if columns[i].left else "right",
             no_wrap=True,
             width=_width(cells[i]),
         )
-    for number in range(len(rows)):
-        table.add_row(*(cells[i][1 + number] for i in shown), style=styles[number] if styles else "")
-    screen.print(table)
-    left_out = [name for i, name in enumerate(names) if i not in shown]
+    for number, style in enumerate(styles, start=1):
+        grid.add_row(*(cells[i][number] for i in shown), style=style)
+    screen.print(grid)
+    left_out = [title for i, title in enumerate(titles) if i not in shown]
     if left_out:
         line = Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim")
         screen.print(line)
 
 
+def _cell(column: Column[Any], row: Any) -> Text:
+    text = column.text(row)
+    return Text(text, "dim" if column.quiet else "") if column.roles is None else word(text, column.roles)
+
+
 def _print_paragraphs(
-    screen: Screen, names: Sequence[str], rows: Sequence[Sequence[Text]], styles: Sequence[str]
+    screen: Screen, titles: Sequence[str], rows: Sequence[Sequence[Text]], styles: Sequence[str]
 ) -> None:
-    """Print each row as names and values, where not even two columns fit or a pipe is narrow."""
-    for row, style in zip(rows, styles or [""] * len(rows), strict=True):
-        labels = (Text(f"{name} ".lstrip(), "dim") for name in names)
+    """Print each row as titles and values, where not even two columns fit or a pipe is narrow."""
+    for row, style in zip(rows, styles, strict=True):
+        labels = (Text(f"{title} ".lstrip(), "dim") for title in titles)
         pairs = [Text.assemble(label, cell) for label, cell in zip(labels, row, strict=True)]
         screen.print(Text("  ").join(pairs), style=style)
 

@@ -3,7 +3,8 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,58 +13,21 @@ from rich.text import Text
 from zbench.analysis.adaptive_repeats import open_question
 from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
-from zbench.record.summary import (
-    ConfigSummary,
-    cost,
-    first_goal,
-    known_rate,
-    obstacles,
-    point,
-    summarize,
-    unmet_constraints,
-    varied_keys,
-)
-from zbench.report.answer import answer_lines, bound_text, effect_lines, worse
+from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles, summarize
+from zbench.report.answer import answer_lines, effect_lines
+from zbench.report.columns import screen_table
 from zbench.report.roles import word
-from zbench.report.screen import Column, Screen, print_table
-from zbench.report.text import (
-    axes_text,
-    bytes_text,
-    error_text,
-    failure_text,
-    of_compute_text,
-    outcome_text,
-    plural,
-    printable,
-    rate_text,
-    seconds_text,
-    short_ids,
-    spread_text,
-    value_text,
-)
-from zbench.spec.metrics import RATES
+from zbench.report.screen import Screen, print_table
+from zbench.report.text import axes_text, failure_text, outcome_text, plural, printable
+from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
-_RATE, _OF_COMPUTE = "rate", "of compute"
-
-_FIGURES: dict[Column, Callable[[ConfigSummary, str], Text | str]] = {
-    Column("outcome", "left"): lambda s, _: word(outcome_text(s)),
-    Column(_RATE): lambda s, rate: rate_text(s.number(rate)),
-    Column("spread"): lambda s, rate: spread_text(s.spread(rate)),
-    Column("median step"): lambda s, _: seconds_text(s.number("median_step_s")),
-    Column(_OF_COMPUTE): lambda s, _: of_compute_text(s),
-    Column("peak mem"): lambda s, _: bytes_text(s.number("peak_device_bytes")),
-    Column("host mem"): lambda s, _: bytes_text(s.number("peak_host_bytes")),
-    Column("verdict", "left"): lambda s, _: _verdict(s),
-    Column("error ratio"): lambda s, _: error_text(s.number("error_ratio")),
-}
-_SHOWN_WHERE_USED = ("", "host mem", "of compute", "slower", "worse", "outside")
+_SHOWN_WHERE_USED = ("peak_host_bytes", "of_compute", "bound", "outside")
 _KEPT = ("verdict",)
-_DROPPED_FIRST = ("median step", "of compute", "host mem", "error ratio", "spread", "outcome")
-
+_DROPPED_FIRST = ("median_step_s", "of_compute", "peak_host_bytes", "error_ratio", "spread", "outcome")
 
 Line = tuple[str, str]
 """A heading, empty where the line belongs to the one above, and its text."""
@@ -82,11 +46,17 @@ def print_results(
     """
     summaries = in_order(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
-    columns, rows = _table(summaries, ranking, objective)
-    styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
+    table = screen_table(summaries, ranking, objective)
+    unused = {"", "-", METRICS["peak_host_bytes"].format(0)}
+    columns = [
+        column
+        for column in table.columns
+        if column.name not in _SHOWN_WHERE_USED or {*map(column.text, summaries)} - unused
+    ]
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
-    print_table(screen, columns, rows, styles=styles, dropped_first=_DROPPED_FIRST, kept=_KEPT, remedy=remedy)
+    table = replace(table, columns=columns)
+    print_table(screen, table, dropped_first=_DROPPED_FIRST, kept=_KEPT, remedy=remedy)
     for line in notes(summaries, objective, ranking, run_dir):
         screen.print(line, soft_wrap=not screen.is_terminal)
 
@@ -103,43 +73,6 @@ def in_order(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> li
         summaries,
         key=lambda s: (_OUTCOME_ORDER.index(s.outcome), bool(obstacles(s, objective)), cost(s, goal)),
     )
-
-
-def _table(
-    summaries: Sequence[ConfigSummary], ranking: Ranking, objective: ObjectiveSpec
-) -> tuple[list[Column], list[tuple[Text, ...]]]:
-    """Return mark, trial, axes and figures of each configuration."""
-    table: list[tuple[Column, list[Text]]] = [
-        (Column("", "left"), [Text(ranking.mark(summary.trial_id)) for summary in summaries]),
-        (Column("trial", "left"), [Text(name, "dim") for name in short_ids(summaries)]),
-    ]
-    keys = varied_keys(summaries)
-    points = [point(summary, keys) for summary in summaries]
-    for key in keys:
-        table.append((Column(printable(key)), [Text(value_text(values[key])) for values in points]))
-    rate = known_rate(summaries)
-    for column, figure in _FIGURES.items():
-        named = Column(RATES[rate]) if column.name == _RATE else column
-        cells = [Text.assemble(figure(summary, rate)) for summary in summaries]
-        if column.name == _OF_COMPUTE:
-            cells = [Text(of_compute_text(s, ranking.of_compute.get(s.trial_id))) for s in summaries]
-        table.append((named, cells))
-    table.append((Column(worse(objective)), [Text(bound_text(summary, ranking)) for summary in summaries]))
-    outside = [", ".join(map(str, unmet_constraints(summary, objective))) for summary in summaries]
-    table.append((Column("outside", "left"), list(map(Text, outside))))
-    shown = [
-        (column, cells)
-        for column, cells in table
-        if column.name not in _SHOWN_WHERE_USED or {cell.plain for cell in cells} - {"", "-", "0 B"}
-    ]
-    return [column for column, _ in shown], list(zip(*(cells for _, cells in shown), strict=True))
-
-
-def _verdict(summary: ConfigSummary) -> Text:
-    """Return the verdict, or the outcome if that is worse, because a narrow table has no column for it."""
-    if summary.outcome == "ok" or summary.verdict in ("drifted", "wrong"):
-        return word(summary.verdict)
-    return word(outcome_text(summary))
 
 
 def notes(
@@ -167,7 +100,8 @@ def _difference(summary: ConfigSummary) -> str:
     """Return what is wrong or unchecked: by how much, where and from which step on it differs."""
     worst = summary.farthest
     parts = [printable(summary.diagnosis)] if summary.diagnosis else []
-    parts += [f"error ratio {error_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
+    if worst.error_ratio is not None:
+        parts.append(f"error ratio {METRICS['error_ratio'].format(worst.error_ratio)}")
     parts += [f"worst parameter {printable(worst.worst_parameter)}"] if worst.worst_parameter else []
     if worst.first_differing_step is not None:
         parts.append(f"differs from step {worst.first_differing_step} on")

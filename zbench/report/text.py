@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from zbench.spec.metrics import RATES
-from zbench.units import format_bytes, format_seconds
+from zbench.spec.metrics import METRICS, RATES
 
 if TYPE_CHECKING:  # nothing heavy is imported: the command line prints its help through this module
     from zbench.analysis.history import Trial
@@ -56,47 +55,23 @@ def value_text(value: Any) -> str:
     return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
-def rate_text(value: float | None) -> str:
-    """Return a rate: whole numbers with separators, three digits where that is less."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def result_text(trial: "ConfigSummary") -> str:
+    """Return a configuration's verdict, or its outcome where that is worse."""
+    is_judged = trial.outcome == "ok" or trial.verdict in ("drifted", "wrong")
+    return trial.verdict if is_judged else outcome_text(trial)
+
+
+def figure_text(trial: "ConfigSummary", metric: str) -> str:
+    """Return a metric of a configuration with its unit; `-` where it was not measured."""
+    return METRICS[metric].format(trial.metric(metric))
 
 
 def throughput_text(trial: "ConfigSummary") -> str:
     """Return a configuration's rate as `1,234 tokens/s`; samples or steps where tokens are not known."""
     from zbench.record.summary import known_rate
 
-    name = known_rate([trial])
-    return f"{rate_text(trial.number(name))} {RATES[name]}"
-
-
-def spread_text(value: float | None) -> str:
-    """Return a share as `±1.2%`."""
-    return "-" if value is None else f"±{value:.1%}"
-
-
-def seconds_text(value: float | None) -> str:
-    """Return a duration as `84.6 ms`."""
-    return "-" if value is None else format_seconds(value)
-
-
-def bytes_text(value: float | None) -> str:
-    """Return a size as `1.46 GiB`."""
-    return "-" if value is None else format_bytes(value)
-
-
-def error_text(value: float | None) -> str:
-    """Return an error ratio, or a share of compute, with two decimals, or three digits where it is large."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if value < 1000 else f"{value:.3g}"
-
-
-def of_compute_text(trial: "ConfigSummary", interval: tuple[float, float] | None = None) -> str:
-    """Return the share of compute alone with half of its interval, if there is one, as `0.89 ±0.02`."""
-    half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
-    return error_text(trial.number("of_compute")) + half
+    rate = known_rate([trial])
+    return f"{figure_text(trial, rate)} {RATES[rate]}"
 
 
 def started_text(started: str | None) -> str:
@@ -120,31 +95,6 @@ def plural(count: int, noun: str) -> str:
 _LONGEST_SHORT = 30
 _SHORT_COMMIT = 9
 _SHORTEST_ID = 6
-
-
-def configuration_columns(rate: str) -> tuple[str, ...]:
-    """Return the headings of `configuration_cells`; rate: one of RATES."""
-    figures = ("peak device", "peak host", "verdict", "error ratio", "p95 step", "worst step", "of compute")
-    return ("configuration", "trial", RATES[rate], "spread", "median step", *figures, "diagnosis")
-
-
-def configuration_cells(trial: "ConfigSummary", name: str, rate: str) -> list[str]:
-    """Return a configuration under `configuration_columns`; name: the id that it is shown by."""
-    return [
-        label(trial),
-        name,
-        rate_text(trial.number(rate)),
-        spread_text(trial.spread(rate)),
-        seconds_text(trial.number("median_step_s")),
-        bytes_text(trial.number("peak_device_bytes")),
-        bytes_text(trial.number("peak_host_bytes")),
-        trial.verdict if trial.ok else outcome_text(trial),
-        error_text(trial.number("error_ratio")),
-        seconds_text(trial.number("p95_step_s")),
-        seconds_text(trial.number("worst_step_s")),
-        of_compute_text(trial),
-        printable(trial.diagnosis or ""),
-    ]
 
 
 def label(trial: "Trial") -> str:

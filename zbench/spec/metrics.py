@@ -18,6 +18,8 @@ Operator = Literal["<=", ">=", "<", ">", "=="]
 VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
 VERDICTS: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
 """From worst to best."""
+_ENDINGS = {"tflops": "FLOP/s", "_per_s": "/s", "_s": "", "_rss_bytes": " RSS", "_bytes": ""}
+"""How a metric's name ends, and its title; values are written with their unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Metric:
     path: tuple[str, ...] = ()
     description: str = ""
     compute: Callable[[Any], float | None] | None = None
+
+    @property
+    def title(self) -> str:
+        """Return what tables call it: `median step` for median_step_s, `tokens/s` for tokens_per_s."""
+        ending = next((ending for ending in _ENDINGS if self.name.endswith(ending)), "")
+        return f"{self.name.removesuffix(ending)}{_ENDINGS.get(ending, '')}".replace("_", " ")
 
     def parse(self, text: object) -> float | str:
         """Return a bound such as `2Gi`, `90ms`, `equivalent` or 1.5 in the metric's unit, or ValueError."""
@@ -53,7 +61,10 @@ class Metric:
             raise ValueError(f"expected a number, got {text!r}") from None
 
     def format(self, value: float | str | None) -> str:
-        """Return a value as text with its unit, such as `1.46 GiB`; `-` for None."""
+        """Return a value as text with its unit, such as `1.46 GiB`; `-` for None.
+
+        Numbers have three digits, or two after the point where they are ratios.
+        """
         if value is None:
             return "-"
         if isinstance(value, str):
@@ -62,7 +73,11 @@ class Metric:
             return format_bytes(value)
         if self.unit == "s":
             return format_seconds(value)
-        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+        if self.unit == "TFLOP/s":
+            return f"{value:.3g} TFLOP/s" if abs(value) >= 1 else f"{1e3 * value:.3g} GFLOP/s"
+        if self.unit in ("ratio", "share") and 0.1 <= abs(value) < 1000:
+            return f"{value:.2f}"
+        return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
     def read(self, record: object) -> Any:
         """Return this metric of a Record, or None if the trial ended before it was measured."""
@@ -121,8 +136,8 @@ TIMED: tuple[Unit, ...] = ("s", "1/s", "TFLOP/s")
 STEP_TIMES = ("mean_step_s", "median_step_s", "p95_step_s", "worst_step_s")
 """Rates are computed from the first; the others are shown beside it."""
 
-RATES = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s", "steps_per_s": "steps/s"}
-"""Rate -> unit. If the tokens or samples of a workload are unknown, the next rate in this order replaces
+RATES = {name: metric.title for name, metric in METRICS.items() if metric.unit == "1/s"}
+"""Rate -> title. If the tokens or samples of a workload are unknown, the next rate in this order replaces
 its rate."""
 
 _COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {

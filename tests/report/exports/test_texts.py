@@ -15,8 +15,6 @@ from zbench.report.exports import texts
 from .test_formats import EVEN, comparison
 
 FULL: dict[str, Any] = {"engine": {"zero_stage": 1}, "verify": {"mode": "full"}}
-RATE = "tokens_per_s"
-ANSWER, PEAK = (texts.headings(RATE).index(name) for name in ("answer", "peak memory"))
 
 
 def compared(base: list[Record], head: list[Record]) -> Row:
@@ -24,12 +22,20 @@ def compared(base: list[Record], head: list[Record]) -> Row:
     return row
 
 
+def cells(base: list[Record], head: list[Record]) -> dict[str, str]:
+    """Return what the table of a comparison says of its one row, by title."""
+    table = texts.table(compare_runs(results(base), results(head, "head"), Settings()))
+    (row,) = table.texts()
+    return dict(zip(table.titles, row, strict=True))
+
+
 @pytest.mark.parametrize(("verdict", "answer"), [("identical", "pass, faster"), ("wrong", "incorrect")])
 def test_only_a_configuration_that_passes_is_called_faster(verdict: Any, answer: str) -> None:
-    row = compared(trial(EVEN), trial([0.7 * step for step in EVEN], verdict=verdict))
-    assert row.step_time is not None
-    assert row.step_time.faster
-    assert texts.cells(row, RATE)[ANSWER] == answer
+    sides = trial(EVEN), trial([0.7 * step for step in EVEN], verdict=verdict)
+    decision = compared(*sides).step_time
+    assert decision is not None
+    assert decision.faster
+    assert cells(*sides)["answer"] == answer
 
 
 def using(device: int | None, host: int | None) -> list[Record]:
@@ -48,16 +54,15 @@ def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
     base: int | None, head: int | None, peak: str
 ) -> None:
     row = compared(using(base, 2048), using(head, 1024))
-    assert texts.cells(row, RATE)[PEAK] == peak
+    assert cells(using(base, 2048), using(head, 1024))["peak memory"] == peak
     if "unchecked" not in peak:
         assert not any("host" in reason for reason in texts.reasons(row)), "it is told once"
 
 
 def test_the_steps_beside_a_change_are_as_far_apart_as_it_says() -> None:
-    row = compared(trial([0.1, 0.1, 0.4, 0.1, 0.1]), trial([0.2, 0.3, 0.3, 0.3, 0.3]))
-    cells = dict(zip(texts.headings(RATE), texts.cells(row, RATE), strict=True))
-    before, after = (float(text.split()[0]) for text in cells["mean step"].split(" -> "))
-    change = float(cells["change"].split()[0])
+    row = cells(trial([0.1, 0.1, 0.4, 0.1, 0.1]), trial([0.2, 0.3, 0.3, 0.3, 0.3]))
+    before, after = (float(text.split()[0]) for text in row["mean step"].split(" -> "))
+    change = float(row["change"].split()[0])
     assert 100 * (after / before - 1) == pytest.approx(change, abs=1)
 
 

@@ -90,7 +90,7 @@ def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_all
 
 def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
     shown = pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
-    assert "peak host memory, less is better" in drawn(shown["throughput-memory"], narrow=False)
+    assert "Peak host memory of one rank. Less is better" in drawn(shown["throughput-memory"], narrow=False)
 
 
 def test_a_chart_has_40_rows_or_200_points_at_most() -> None:

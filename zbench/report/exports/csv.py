@@ -11,7 +11,7 @@ from zbench.analysis.ranking import Ranking
 from zbench.analysis.relative import Relative
 from zbench.analysis.rows import Row
 from zbench.report.exports import document
-from zbench.report.relative import relative_document
+from zbench.report.relative import relative_documents
 from zbench.report.text import printable
 
 
@@ -22,7 +22,7 @@ def render(comparison: Comparison) -> str:
 
 def render_relative(relative: Relative) -> str:
     """Return a header and a line for each configuration that has a counterpart."""
-    return table_text([_plain(relative_document(row)) for row in relative.rows])
+    return table_text(list(map(_plain, relative_documents(relative))))
 
 
 def render_effects(ranking: Ranking) -> str:

@@ -1,46 +1,60 @@
 """A run's configurations as rows of plain values: CSV, Parquet and pandas."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench.analysis.ranking import Ranking
 from zbench.errors import UsageError, reason_of
-from zbench.record.summary import ConfigSummary
-from zbench.report.text import outcome_text
+from zbench.record.summary import ConfigSummary, varied_keys
+from zbench.report.columns import AXES, OUTCOME, TRIAL, Column, DataTable, metric
 from zbench.spec.metrics import METRICS
 
 if TYPE_CHECKING:
     import pandas
 
 _PLAIN = (str, int, float, bool)
+_UNKNOWN = (None, None)
 
 
 def row(summary: ConfigSummary, ranking: Ranking) -> dict[str, Any]:
-    """Return one configuration over all of its repeats, as the table has it."""
-    figures = {name: summary.metric(name) for name in METRICS.names()}
-    about = {"trial_id": summary.trial_id, "axes": summary.axes, "outcome": outcome_text(summary)}
-    name = summary.trial_id
-    bounds = {"worse_by": ranking.worse_by.get(name), "at_most": ranking.at_most.get(name)}
-    interval = {"of_compute_interval": ranking.of_compute.get(name)}
-    return {**about, "repeats": len(summary.ok), **figures, **bounds, **interval}
+    """Return one configuration over all of its repeats, as JSON documents have it."""
+    interval = _of("of_compute_interval", ranking.of_compute.get)
+    (document,) = DataTable([TRIAL, AXES, *_figures(ranking), interval], [summary]).documents()
+    return document
 
 
 def flat_rows(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict[str, Any]]:
     """Return a row for each configuration with a column for each axis, and `mark` as the table has it."""
-    rows = []
-    for summary in summaries:
-        figures = row(summary, ranking)
-        axes = {
-            key: value if isinstance(value, _PLAIN) else json.dumps(value)
-            for key, value in figures.pop("axes").items()
-        }
-        trial_id = figures.pop("trial_id")
-        low, high = figures.pop("of_compute_interval") or (None, None)
-        figures |= {"of_compute_low": low, "of_compute_high": high}
-        rows.append({"trial_id": trial_id, "mark": ranking.mark(trial_id), **axes, **figures})
-    return rows
+    ends = (
+        _of("of_compute_low", lambda name: ranking.of_compute.get(name, _UNKNOWN)[0]),
+        _of("of_compute_high", lambda name: ranking.of_compute.get(name, _UNKNOWN)[1]),
+    )
+    axes = map(_axis, varied_keys(summaries))
+    columns = [TRIAL, _of("mark", ranking.mark), *axes, *_figures(ranking), *ends]
+    return DataTable(columns, summaries).documents()
+
+
+def _figures(ranking: Ranking) -> list[Column[ConfigSummary]]:
+    repeats = Column[ConfigSummary]("repeats", "repeats", lambda summary: len(summary.ok))
+    bounds = [_of("worse_by", ranking.worse_by.get), _of("at_most", ranking.at_most.get)]
+    return [OUTCOME, repeats, *map(metric, METRICS.names()), *bounds]
+
+
+def _of(name: str, value: Callable[[str], Any]) -> Column[ConfigSummary]:
+    """Return the column of what a ranking knows of a trial id."""
+    return Column(name, name, lambda summary: value(summary.trial_id))
+
+
+def _axis(key: str) -> Column[ConfigSummary]:
+    """Return the column of an axis in plain values; a mapping or a list is JSON."""
+
+    def value(summary: ConfigSummary) -> Any:
+        held = summary.axes.get(key)
+        return held if key not in summary.axes or isinstance(held, _PLAIN) else json.dumps(held)
+
+    return Column(key, key, value)
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":

@@ -4,17 +4,16 @@ A comparison's first line marks the comment that the next one replaces.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zbench.analysis.compare import Comparison
-from zbench.analysis.rows import ROW_ORDER, Row
-from zbench.record.summary import known_rate
+from zbench.analysis.rows import ROW_ORDER
+from zbench.report.columns import Column, DataTable, page_table
 from zbench.report.exports import texts
 from zbench.report.relative import lonely_line, relative_tables
 from zbench.report.roles import ANSWERS, role_of
 from zbench.report.table import notes
-from zbench.report.text import configuration_cells, configuration_columns, plural, printable, short_ids
+from zbench.report.text import plural, printable
 
 if TYPE_CHECKING:
     from zbench.analysis.relative import Relative
@@ -31,9 +30,7 @@ def render(comparison: Comparison) -> str:
     lines = [MARKER, f"### zbench: {base} → {head}", ""]
     first, *rest = texts.summary(comparison)
     lines += [f"**{escape(first)}**", ""]
-    lines += _table(
-        texts.headings(comparison.rate), "---", [_cells(row, comparison.rate) for row in rows[:_MOST_ROWS]]
-    )
+    lines += _table(texts.table(comparison, rows[:_MOST_ROWS]))
     if len(rows) > _MOST_ROWS:
         lines += ["", f"Not listed: {plural(len(rows) - _MOST_ROWS, 'further configuration')}."]
     reasons = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
@@ -55,22 +52,16 @@ def render_run(report: "Report") -> str:
 
 
 def _configurations(report: "Report") -> list[str]:
-    rows, rate = [], known_rate(report.summaries)
-    for summary, trial in zip(report.summaries, short_ids(report.summaries), strict=True):
-        name, *others = map(escape, configuration_cells(summary, trial, rate))
-        rows.append([f"**{name}**" if summary is report.winner else name, *others])
     below = [f"- {escape(line.plain)}" for line in notes(report.summaries, report.objective, report.ranking)]
-    return [*_table(configuration_columns(rate), "---:", rows), "", *below]
+    return [*_table(page_table(report.summaries, report.ranking)), "", *below]
 
 
 def _relative(relative: "Relative") -> list[str]:
     """Return each relative table below its heading; the lines end with who has no counterpart."""
     lines = []
     for table in relative_tables(relative):
-        rows = [list(map(escape, cells)) for cells in table.cells]
-        columns = list(map(escape, table.columns))
-        lines += [f"**{escape(table.heading)}**", "", *_table(columns, "---:", rows), ""]
-        lines += [escape(table.summary), ""] if table.summary else []
+        lines += [f"**{escape(table.caption)}**", "", *_table(table), ""]
+        lines += [escape(table.below), ""] if table.below else []
     return [*lines, escape(lonely_line(relative))]
 
 
@@ -81,12 +72,17 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", named).replace("&\\#64;", "&#64;")
 
 
-def _table(headings: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; `align` is the mark below every heading but the first."""
-    marks = ["---", *[align] * (len(headings) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (headings, marks, *rows)]
+def _table(table: DataTable[Any]) -> list[str]:
+    """Return the lines of a table; the first cell of the row that is best or recommended is bold."""
+    marks = ["---" if column.left else "---:" for column in table.columns]
+    lines = [list(map(escape, table.titles)), marks]
+    for row, mark in zip(table.rows, table.marks or [""] * len(table.rows), strict=True):
+        first, *others = (_cell(column, row) for column in table.columns)
+        lines.append([f"**{first}**" if mark.endswith("*") else first, *others])
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-def _cells(row: Row, rate: str) -> list[str]:
-    label, answer, *others = texts.cells(row, rate)
-    return [escape(label), f"{role_of(row.answer, ANSWERS).sign} {answer}", *map(escape, others)]
+def _cell(column: Column[Any], row: Any) -> str:
+    text = column.text(row)
+    sign = f"{role_of(text, ANSWERS).sign} " if column.roles is ANSWERS else ""
+    return f"{sign}{escape(text)}"

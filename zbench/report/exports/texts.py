@@ -1,6 +1,7 @@
 """A comparison as texts and figures, the same in every format made for people."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import exp, expm1, isfinite
 from statistics import fmean
 
@@ -9,22 +10,16 @@ from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.analysis.trials import step_logs
-from zbench.report.text import (
-    failure_message,
-    label,
-    outcome_text,
-    plural,
-    printable,
-    rate_text,
-    seconds_text,
-)
-from zbench.spec.metrics import RATES
+from zbench.record.summary import ConfigSummary
+from zbench.report.columns import CONFIGURATION, RESULT, Column, DataTable, metric
+from zbench.report.roles import ANSWERS
+from zbench.report.text import failure_message, label, plural
+from zbench.spec.metrics import METRICS
 from zbench.units import format_bytes
 
 _ID_LENGTH = 8
 _EXACT_NAMES = {
-    "peak_device_bytes": "peak device memory",
-    "peak_host_bytes": "peak host memory",
+    **{name: metric.title for name, metric in METRICS.items()},
     "traffic_bytes": "traffic",
     "traffic_calls": "collective calls",
     "allocations": "allocations a step",
@@ -76,28 +71,45 @@ def exact_value(change: ExactChange) -> str:
     return f"{before} -> {after}{moved}{note}"
 
 
-def headings(rate: str) -> tuple[str, ...]:
-    """Return the headings of a comparison's table; rate: one of RATES."""
-    figures = ("mean step", "change", RATES[rate], "peak memory", "traffic")
-    return ("configuration", "answer", *figures, "verdict", "trial")
+def table(comparison: Comparison, rows: Sequence[Row] | None = None) -> DataTable[Row]:
+    """Return a comparison's rows, or these of them; the caption counts the answers."""
+    rate = metric(comparison.rate)
+    columns: list[Column[Row]] = [
+        CONFIGURATION.of(lambda row: row.base),
+        Column("answer", "answer", _answer, left=True, roles=ANSWERS),
+        Column("mean_step_s", METRICS["mean_step_s"].title, _mean_steps, left=True, folds=True),
+        Column("change", "change", lambda row: row.step_time, interval, left=True, folds=True),
+        _both(rate),
+        Column("peak", "peak memory", _peak, exact_value, left=True, folds=True),
+        Column("traffic", "traffic", partial(_exact, "traffic_bytes"), exact_value, left=True, folds=True),
+        _both(RESULT),
+        Column("trial_id", "trial", lambda row: row.head.trial_id[:_ID_LENGTH], left=True),
+    ]
+    return DataTable(columns, comparison.rows if rows is None else rows, summary(comparison)[0])
 
 
-def cells(row: Row, rate: str) -> tuple[str, ...]:
-    """Return one row under `headings`."""
-    by_name = {change.metric: change for change in row.exact}
-    device, host = by_name["peak_device_bytes"], by_name["peak_host_bytes"]
-    peak = host if device.base is None and device.head is None else device
-    return (
-        label(row.base),
-        "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
-        arrow(*map(seconds_text, _seconds(row))),
-        interval(row.step_time) if row.step_time else "-",
-        arrow(rate_text(row.base.number(rate)), rate_text(row.head.number(rate))),
-        exact_value(peak),
-        exact_value(by_name["traffic_bytes"]),
-        arrow(*(trial.verdict if trial.ok else outcome_text(trial) for trial in (row.base, row.head))),
-        printable(row.head.trial_id)[:_ID_LENGTH],
-    )
+def _both(column: Column[ConfigSummary]) -> Column[Row]:
+    return column.of_both(lambda row: (row.base, row.head), arrow)
+
+
+def _answer(row: Row) -> str:
+    is_faster = row.answer == "pass" and row.step_time is not None and row.step_time.faster
+    return "pass, faster" if is_faster else row.answer
+
+
+def _exact(metric: str, row: Row) -> ExactChange:
+    return next(change for change in row.exact if change.metric == metric)
+
+
+def _peak(row: Row) -> ExactChange:
+    """Return the peak of the device or, where neither side has one, of the host."""
+    device = _exact("peak_device_bytes", row)
+    is_of_host = device.base is None and device.head is None
+    return _exact("peak_host_bytes", row) if is_of_host else device
+
+
+def _mean_steps(row: Row) -> str:
+    return arrow(*map(METRICS["mean_step_s"].format, _seconds(row)))
 
 
 def _seconds(row: Row) -> tuple[float | None, float | None]:
@@ -110,7 +122,7 @@ def _seconds(row: Row) -> tuple[float | None, float | None]:
 
 
 def reasons(row: Row) -> list[str]:
-    """Return why the row got its answer, and the changes that `cells` does not show, one sentence each."""
+    """Return why the row got its answer, and the changes that `table` does not show, one sentence each."""
     lines = []
     if row.answer == "incorrect":
         what = row.head.diagnosis or "its training step differs from the reference's"

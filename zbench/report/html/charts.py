@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,30 +12,29 @@ from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, known_rate, obstacles
 from zbench.report import roles
 from zbench.report.answer import effect_text
+from zbench.report.columns import CONFIGURATION, Column, DataTable
 from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.content import (
-    MEMORY_NAMES,
     MOST_ROWS,
     Report,
     Section,
-    TextTable,
     categories,
     hover_text,
 )
 from zbench.report.html.drawing import Canvas, Legend, Picture
 from zbench.report.text import (
-    bytes_text,
+    figure_text,
     label,
     plural,
     printable,
-    seconds_text,
     short_label,
     throughput_text,
 )
-from zbench.spec.metrics import RATES
+from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
+from zbench.units import format_bytes, format_seconds
 
 _MARKERS = {"identical": "o", "equivalent": "D", "drifted": "^", "wrong": "X", "unchecked": "s"}
 """A shape for each verdict, so that no reader needs its colour."""
@@ -116,21 +116,21 @@ def throughput_against_memory(report: Report) -> Section | None:
                 [here.rate, here.rate, there.rate],
                 color=style.LIGHT["muted"], linewidth=1.5, linestyle="--", zorder=2,
             )  # fmt: skip
-        scales.scatter(canvas, unit.name, f"{MEMORY_NAMES[metric]}, less is better",
-                       f"{RATES[rate]}, more is better")  # fmt: skip
+        scales.scatter(canvas, unit.name, f"{METRICS[metric].description} Less is better",
+                       f"{METRICS[rate].title}, more is better")  # fmt: skip
         scales.limit_line(canvas, report.limit(metric), unit)
 
     leader = "None is both correct and within the constraints."
     if winner is not None:
         name = f"{label(winner)} (recommended, {tied})" if tied else f"The best, {label(winner)},"
-        leader = f"{name} trains {throughput_text(winner)} with {bytes_text(winner.number(metric))}."
+        leader = f"{name} trains {throughput_text(winner)} with {figure_text(winner, metric)}."
     verdicts = {place.trial.verdict for place in shown}
     legend = tuple((role, verdict) for verdict, role in roles.VERDICTS.items() if verdict in verdicts)
     description = f"{plural(len(shown), 'configuration')}. {leader}"
     title = "Throughput against memory"
     picture = Picture("throughput-memory", title, description, _SCATTER_HEIGHT, paint, legend)
     listed = "On the dashed line, from left to right; none beats these in both speed and memory:"
-    lines = [f"{label(p.trial)}: {throughput_text(p.trial)}, {bytes_text(p.peak)}" for p in front]
+    lines = [f"{label(p.trial)}: {throughput_text(p.trial)}, {format_bytes(p.peak)}" for p in front]
     return Section(picture, listed=listed if front else "", lines=lines)
 
 
@@ -197,11 +197,9 @@ def changes(report: Report) -> Section | None:
     )
     title = "Change of step time against the baseline"
     picture = _chart_of_rows("changes", title, description, rows, interval, "%", hover, finish=lines)
-    first, *rest = texts.summary(comparison)
-    cells = [texts.cells(row, comparison.rate) for row in comparison.rows]
-    table = TextTable(first, texts.headings(comparison.rate), cells, badge=1)
+    _, *rest = texts.summary(comparison)
     reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
-    return Section(picture, report.drawn_note, table=table, lines=[*reasons, *rest])
+    return Section(picture, report.drawn_note, table=texts.table(comparison), lines=[*reasons, *rest])
 
 
 def step_times(report: Report) -> Section | None:
@@ -229,9 +227,9 @@ def step_times(report: Report) -> Section | None:
 
     description = (
         f"{plural(len(trials), 'configuration')}; their median steps take from "
-        f"{seconds_text(min(medians))} to {seconds_text(max(medians))}."
+        f"{format_seconds(min(medians))} to {format_seconds(max(medians))}."
     )
-    rows = list(zip(trials, map(seconds_text, medians), strict=True))
+    rows = list(zip(trials, map(format_seconds, medians), strict=True))
     hover = _about(report, trials)
     picture = _chart_of_rows("step-times", "Step times", description, rows, spread, unit.name, hover)
     return Section(picture, report.drawn_note)
@@ -248,7 +246,7 @@ def memory(report: Report) -> Section | None:
     picture = Stacks(
         "memory", "Device and host memory at the peak", "Bytes by category (host_: offloaded)",
         "{}: upper bars are device memory ({} to {}), lower and paler bars host memory that offload uses.",
-        categories, lambda record: record.memory.by_category if record.memory else {}, bytes_text,
+        categories, lambda record: record.memory.by_category if record.memory else {}, format_bytes,
         scales.BYTES, ((False, 0.55, 1.0), (True, 0.83, 0.55)), _TALL_ROW,
     )  # fmt: skip
     return _stacked(report, picture, report.limit("peak_device_bytes"))
@@ -259,7 +257,7 @@ def phases(report: Report) -> Section | None:
     picture = Stacks(
         "phases", "Phases of a step", "Phases of a step", "{}, from {} to {} per step.",
         lambda trial: trial.phases, lambda record: record.timing.phases if record.timing else {},
-        seconds_text, scales.SECONDS, ((False, scales.BAR_MIDDLE, 1.0),), _ROW,
+        format_seconds, scales.SECONDS, ((False, scales.BAR_MIDDLE, 1.0),), _ROW,
     )  # fmt: skip
     return _stacked(report, picture)
 
@@ -277,7 +275,7 @@ class Stacks(NamedTuple):
     description: str
     parts: Callable[[ConfigSummary], Parts]
     of_repeat: Callable[[Record], Parts]
-    form: Callable[[float | None], str]
+    form: Callable[[float], str]
     units: Sequence[scales.Unit]
     bars: Sequence[tuple[bool, float, float]]
     height: int
@@ -325,9 +323,14 @@ def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Sectio
         legend=tuple((style.series(index), name) for index, name in enumerate(colours)),
         finish=lambda canvas: scales.limit_line(canvas, limit, unit),
     )  # fmt: skip
-    cells = [map(what.form, map(one.get, names)) for one in parts]
-    lines = [[label(trial), *figures] for trial, figures in zip(trials, cells, strict=True)]
-    table = TextTable(what.caption, ["configuration", *map(printable, names)], lines)
+
+    def part(name: str, trial: ConfigSummary) -> float | None:
+        return what.parts(trial).get(name)
+
+    columns: list[Column[ConfigSummary]] = [
+        Column(name, printable(name), partial(part, name), what.form) for name in names
+    ]
+    table = DataTable([CONFIGURATION, *columns], trials, what.caption)
     return Section(picture, report.drawn_note, table)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank_run
@@ -11,25 +12,19 @@ from zbench.analysis.relative import Relative
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, obstacles
+from zbench.report.columns import DataTable
 from zbench.report.html.drawing import Picture
 from zbench.report.table import in_order
-from zbench.report.text import (
-    bytes_text,
-    label,
-    outcome_text,
-    printable,
-    seconds_text,
-    sparkline,
-    throughput_text,
-)
+from zbench.report.text import figure_text, label, printable, result_text, sparkline, throughput_text
 from zbench.spec.load import recorded_objective
+from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 MOST_ROWS = 40
 """Most rows of a chart with a row per configuration; the table has all."""
 
-MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "peak host memory",
-                "peak_rss_bytes": "peak resident set"}  # fmt: skip
+PEAKS = [name for name, metric in METRICS.items() if metric.unit == "bytes"]
+"""The metrics that configurations are compared by, the first that is known: of device, host or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class Report:
     @property
     def memory_metric(self) -> str | None:
         """Return the peak that configurations are compared by: of the device, else of the host or process."""
-        return next((name for name in MEMORY_NAMES if any(s.values(name) for s in self.finished)), None)
+        return next((name for name in PEAKS if any(s.values(name) for s in self.finished)), None)
 
     def limit(self, metric: str | None) -> float | None:
         """Return the largest value of a metric that the objective allows, None where it sets no limit."""
@@ -80,20 +75,6 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table of texts.
-
-    badge: the column whose cells are a verdict or an answer. marks: what stands before each row, if anything.
-    """
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    badge: int | None = None
-    marks: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Section:
     """A chart with a note on what it leaves out, a table of its figures, and lines of text below.
 
@@ -102,8 +83,8 @@ class Section:
 
     picture: Picture
     note: str = ""
-    figures: TextTable | None = None
-    table: TextTable | None = None
+    figures: DataTable[Any] | None = None
+    table: DataTable[Any] | None = None
     listed: str = ""
     lines: Sequence[str] = ()
 
@@ -122,10 +103,9 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     lines = [
         f"trial {printable(summary.trial_id)}",
         *label(summary).split(" "),
-        f"{throughput_text(summary)}, {seconds_text(summary.number('mean_step_s'))} per step",
-        f"device {bytes_text(summary.number('peak_device_bytes'))}, "
-        f"host {bytes_text(summary.number('peak_host_bytes'))}",
-        summary.verdict if summary.ok else outcome_text(summary),
+        f"{throughput_text(summary)}, {figure_text(summary, 'mean_step_s')} per step",
+        f"device {figure_text(summary, 'peak_device_bytes')}, host {figure_text(summary, 'peak_host_bytes')}",
+        result_text(summary),
         *(f"loss {sparkline(losses)}" for losses in [record.losses for record in summary.ok][-1:] if losses),
         *([printable(summary.diagnosis)] if summary.diagnosis else []),
         *(f"cannot be the best: {reason}" for reason in obstacles(summary, objective)),

@@ -2,34 +2,33 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
-from zbench.record.summary import ConfigSummary, known_rate, obstacles
+from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report import roles
 from zbench.report.answer import bound_text
+from zbench.report.columns import DataTable, page_table
 from zbench.report.html import charts, style
-from zbench.report.html.content import Report, TextTable
+from zbench.report.html.content import Report
 from zbench.report.relative import relative_tables
 from zbench.report.table import warning_lines
 from zbench.report.text import (
-    bytes_text,
     commit_text,
-    configuration_cells,
-    configuration_columns,
     failure_message,
+    figure_text,
     label,
     outcome_text,
     plural,
     printable,
-    short_ids,
     sparkline,
     started_text,
     throughput_text,
 )
-from zbench.spec.metrics import VERDICTS
+from zbench.spec.metrics import METRICS, VERDICTS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -49,7 +48,7 @@ def render(report: Report, *, home: str = "", drawn: bool = True) -> str:
         facts=_facts(report),
         sections=charts.sections(report),
         table=_table(report),
-        relative=_relative(report),
+        relative=relative_tables(report.relative) if report.relative is not None else [],
         warnings=warning_lines(report.summaries),
         failures=_failures(report),
         home=home,
@@ -95,7 +94,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         "Recommended" if report.ranking.tied else "Best configuration": _best(report, winner),
         "Throughput": throughput_text(winner) if winner else "",
         "Memory": _memory_of(winner) if winner else "",
-        "Device memory limit": bytes_text(limit) if limit is not None else "",
+        "Device memory limit": METRICS["peak_device_bytes"].format(limit) if limit is not None else "",
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
         "Verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none",
         "Importance of keys in the search": ", ".join(f"{key} {share:.0%}" for key, share in shares),
@@ -123,8 +122,8 @@ def _best(report: Report, winner: ConfigSummary | None) -> str:
 
 def _memory_of(summary: ConfigSummary) -> str:
     host = summary.number("peak_host_bytes")
-    device = f"{bytes_text(summary.number('peak_device_bytes'))} device"
-    return f"{device}, {bytes_text(host)} host" if host else device
+    device = f"{figure_text(summary, 'peak_device_bytes')} device"
+    return f"{device}, {figure_text(summary, 'peak_host_bytes')} host" if host else device
 
 
 def machine_text(facts: Mapping[str, Any]) -> str:
@@ -135,27 +134,19 @@ def machine_text(facts: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _table(report: Report) -> TextTable:
-    summaries = report.summaries
-    limit = report.limit("peak_device_bytes")
-    rows, rate = [], known_rate(summaries)
-    columns = configuration_columns(rate)
-    for summary, name in zip(summaries, short_ids(summaries), strict=True):
-        peak = summary.number("peak_device_bytes")
-        cells = configuration_cells(summary, name, rate)
-        if limit is not None and peak is not None and peak > limit:
-            cells[columns.index("peak device")] += " > limit"
-        rows.append(cells)
-    caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
-    signs = {"*": "★ ", "≈*": "≈★ ", "≈": "≈ "}
-    marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
-    return TextTable(caption, columns, rows, badge=columns.index("verdict"), marks=marks)
+def _table(report: Report) -> DataTable[ConfigSummary]:
+    """Return the configurations; a peak beyond the limit of the objective says so."""
+    table, limit = page_table(report.summaries, report.ranking), report.limit("peak_device_bytes")
 
+    def peak(size: float) -> str:
+        return METRICS["peak_device_bytes"].format(size) + (" > limit" if limit and size > limit else "")
 
-def _relative(report: Report) -> list[tuple[TextTable, str]]:
-    """Return the relative tables, each with the line below it."""
-    tables = [] if report.relative is None else relative_tables(report.relative)
-    return [(TextTable(t.heading, t.columns, t.cells, badge=len(t.columns) - 1), t.summary) for t in tables]
+    columns = [
+        replace(column, form=peak) if column.name == "peak_device_bytes" else column
+        for column in table.columns
+    ]
+    count = plural(len(table.rows), "configuration")
+    return replace(table, columns=columns, caption=f"{count}, the best first; spread is over repeats")
 
 
 def _failures(report: Report) -> list[str]:

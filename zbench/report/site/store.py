@@ -18,7 +18,7 @@ from zbench.record.store import DirectoryLock, StorageError
 from zbench.record.summary import ConfigSummary, has_failed, is_incorrect
 from zbench.report.html.content import Report
 from zbench.report.html.page import machine_text
-from zbench.report.text import label, outcome_text, printable, throughput_text
+from zbench.report.text import label, printable, result_text, throughput_text
 from zbench.spec.metrics import METRICS, RATES, STEP_TIMES
 
 _MARKER = ".zbench-site"
@@ -83,8 +83,7 @@ def _kept_trial(trial: ConfigSummary) -> KeptTrial:
         value, repeats = trial.number(name), trial.values(name)
         if value is not None and all(map(math.isfinite, (value, *repeats))):
             figures[name] = (float(value), float(min(repeats)), float(max(repeats)))
-    result = trial.verdict if trial.outcome == "ok" else outcome_text(trial)
-    return KeptTrial(trial.trial_id, trial.axes, result, figures, *machine_log(trial))
+    return KeptTrial(trial.trial_id, trial.axes, result_text(trial), figures, *machine_log(trial))
 
 
 _KEPT_RUN = TypeAdapter(KeptRun)

@@ -1,0 +1,183 @@
+"""Columns: what a figure is called, how it is read from a row, and how people read it, once.
+
+A table is a list of columns over rows of one kind: configurations, rows of a comparison, pairs of
+counterparts, runs. Screen, Markdown and HTML write its texts; CSV, JSON and Parquet its documents. The title
+and the format of a metric are those of `zbench.spec.metrics`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from zbench.analysis.ranking import Ranking
+from zbench.record.summary import ConfigSummary, known_rate, point, unmet_constraints, varied_keys
+from zbench.report.answer import bound_text, worse
+from zbench.report.roles import OUTCOMES, RESULTS
+from zbench.report.text import label, outcome_text, printable, result_text, short_ids, value_text
+from zbench.spec.metrics import METRICS
+from zbench.spec.sweep import ObjectiveSpec
+
+Row = TypeVar("Row")
+Other = TypeVar("Other")
+
+
+def _plain(value: object) -> str:
+    return printable(str(value))
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A figure of each row.
+
+    name, title: what documents and what tables for people call it. value: the figure as a plain value, times
+    in seconds and sizes in bytes; None where a row has none. form: what people read of it. left: cells are
+    aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`, `[-1 %, +2 %]` or
+    the next key. roles: of cells that are words such as a verdict. quiet: of little interest.
+    """
+
+    name: str
+    title: str
+    value: Callable[[Row], Any]
+    form: Callable[[Any], str] = _plain
+    left: bool = False
+    folds: bool = False
+    roles: Mapping[str, str] | None = None
+    quiet: bool = False
+
+    def text(self, row: Row) -> str:
+        """Return what people read of a row; `-` where it has no value."""
+        value = self.value(row)
+        return "-" if value is None else self.form(value)
+
+    def of(self, side: Callable[[Other], Row], prefix: str = "") -> "Column[Other]":
+        """Return this column of rows that have a row of this kind as a side."""
+        return Column(
+            f"{prefix}{self.name}", self.title, lambda other: self.value(side(other)), self.form, self.left,
+            self.folds, self.roles, self.quiet,
+        )  # fmt: skip
+
+    def of_both(
+        self, sides: Callable[[Other], tuple[Row, Row]], join: Callable[[str, str], str]
+    ) -> "Column[Other]":
+        """Return a column of the texts of both sides of a row, joined."""
+
+        def value(other: Other) -> str:
+            return join(*map(self.text, sides(other)))
+
+        return Column(self.name, self.title, value, left=True, folds=True)
+
+
+@dataclass(frozen=True)
+class DataTable(Generic[Row]):
+    """Columns over rows.
+
+    caption: what the rows are. marks: of each row, as `Ranking.mark` has them; a marked row stands out.
+    below: a line that sums the rows up.
+    """
+
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    caption: str = ""
+    marks: Sequence[str] = ()
+    below: str = ""
+
+    @property
+    def titles(self) -> list[str]:
+        """Return the headings for people."""
+        return [column.title for column in self.columns]
+
+    def texts(self) -> list[list[str]]:
+        """Return what people read in each row."""
+        return [[column.text(row) for column in self.columns] for row in self.rows]
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return name -> plain value for each row."""
+        return [{column.name: column.value(row) for column in self.columns} for row in self.rows]
+
+
+def metric(name: str) -> Column[ConfigSummary]:
+    """Return the column of a metric of `zbench.spec.metrics`."""
+    return Column(name, METRICS[name].title, lambda summary: summary.metric(name), METRICS[name].format)
+
+
+def spread(rate: str) -> Column[ConfigSummary]:
+    """Return the column of how far a metric's repeats are apart, as `ConfigSummary.spread` has it."""
+    return Column("spread", "spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}")
+
+
+CONFIGURATION = Column[ConfigSummary]("configuration", "configuration", label, left=True, folds=True)
+TRIAL = Column[ConfigSummary]("trial_id", "trial", lambda summary: summary.trial_id, left=True, quiet=True)
+AXES = Column[ConfigSummary]("axes", "axes", lambda summary: summary.axes)
+OUTCOME = Column[ConfigSummary]("outcome", "outcome", outcome_text, left=True, roles=OUTCOMES)
+RESULT = Column[ConfigSummary]("verdict", "verdict", result_text, left=True, roles=RESULTS)
+DIAGNOSIS = Column[ConfigSummary](
+    "diagnosis", "diagnosis", lambda summary: summary.diagnosis or "", left=True, folds=True
+)
+"""Of a configuration; RESULT is its verdict, or its outcome where that is worse."""
+
+
+def short_trial(summaries: Sequence[ConfigSummary]) -> Column[ConfigSummary]:
+    """Return the column of the starts of ids that tell these configurations apart."""
+    ids = {summary.trial_id: name for summary, name in zip(summaries, short_ids(summaries), strict=True)}
+    return Column(TRIAL.name, TRIAL.title, lambda summary: ids[summary.trial_id], left=True, quiet=True)
+
+
+def axis(key: str) -> Column[ConfigSummary]:
+    """Return the column of an axis, from a point's axes or else from its configuration."""
+    return Column(key, printable(key), lambda summary: value_text(point(summary, [key])[key]))
+
+
+def page_table(summaries: Sequence[ConfigSummary], ranking: Ranking) -> DataTable[ConfigSummary]:
+    """Return the configurations as Markdown, HTML pages and notebooks show them."""
+    rate = known_rate(summaries)
+    times = ("error_ratio", "p95_step_s", "worst_step_s", "of_compute")
+    columns = [
+        CONFIGURATION,
+        short_trial(summaries),
+        metric(rate),
+        spread(rate),
+        *map(metric, ("median_step_s", "peak_device_bytes", "peak_host_bytes")),
+        RESULT,
+        *map(metric, times),
+        DIAGNOSIS,
+    ]
+    return DataTable(columns, summaries, marks=[ranking.mark(summary.trial_id) for summary in summaries])
+
+
+def screen_table(
+    summaries: Sequence[ConfigSummary], ranking: Ranking, objective: ObjectiveSpec
+) -> DataTable[ConfigSummary]:
+    """Return the configurations as `zbench show` prints them: axes, figures, distance from the best."""
+    rate = known_rate(summaries)
+    columns = [
+        short_trial(summaries),
+        *map(axis, varied_keys(summaries)),
+        OUTCOME,
+        metric(rate),
+        spread(rate),
+        metric("median_step_s"),
+        of_compute(ranking),
+        *map(metric, ("peak_device_bytes", "peak_host_bytes")),
+        RESULT,
+        metric("error_ratio"),
+        Column("bound", worse(objective), lambda summary: bound_text(summary, ranking)),
+        Column("outside", "outside", lambda summary: _outside(summary, objective), left=True),
+    ]
+    marks = [ranking.mark(summary.trial_id) for summary in summaries]
+    return DataTable(columns, summaries, marks=marks)
+
+
+def of_compute(ranking: Ranking) -> Column[ConfigSummary]:
+    """Return the column of the share of compute alone, with half of its interval: `0.89 ±0.02`."""
+    share = metric("of_compute")
+
+    def value(summary: ConfigSummary) -> str | None:
+        interval = ranking.of_compute.get(summary.trial_id)
+        half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
+        return f"{share.text(summary)}{half}" if share.value(summary) is not None else None
+
+    return Column(share.name, share.title, value)
+
+
+def _outside(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
+    return ", ".join(map(str, unmet_constraints(summary, objective)))
