@@ -246,11 +246,11 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4250,
+    "spec": 4270,
     "launch": 3700,
     "app": 860,
     "cli": 1990,
-    "report": 2720,
+    "report": 2710,
     "analysis": 2210,
     "job": 320,
     "worker": 1470,

@@ -6,7 +6,6 @@ run.to_pandas()
 zbench.compare("last~1", run).answers
 """
 
-import html
 import io
 import json
 import shutil
@@ -29,8 +28,9 @@ from zbench.errors import ExitCode, UsageError
 from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, summarize
-from zbench.report.columns import DataTable, page_table
+from zbench.report.columns import page_table
 from zbench.report.exports import csv, frame, texts
+from zbench.report.html.page import table_html
 from zbench.report.screen import Screen
 from zbench.report.table import in_order, print_results
 from zbench.spec.load import recorded_objective, sweep_from_mapping
@@ -85,7 +85,7 @@ class Results:
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
-        return _html(replace(page_table(self.trials, self.ranking), caption=str(self.path)))
+        return table_html(replace(page_table(self.trials, self.ranking), caption=str(self.path)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +118,7 @@ class Compared:
         return "\n".join(texts.summary(self.comparison))
 
     def _repr_html_(self) -> str:
-        return _html(texts.table(self.comparison))
+        return table_html(texts.table(self.comparison))
 
 
 def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
@@ -169,14 +169,3 @@ def compare(
     comparison = compare_stored(first, second, asked, Path(output_dir), Voice())
     assert comparison is not None, "there are two sides"
     return Compared(comparison)
-
-
-def _html(table: DataTable[Any]) -> str:
-    """Return an HTML table for notebooks; every text is escaped."""
-    marks = table.marks or [""] * len(table.rows)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ["", *table.titles])
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in (mark, *cells))}</tr>"
-        for mark, cells in zip(marks, table.texts(), strict=True)
-    )
-    return f"<table><caption>{html.escape(table.caption)}</caption><tr>{head}</tr>{body}</table>"

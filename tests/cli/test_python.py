@@ -48,12 +48,12 @@ def test_a_run_in_python_is_the_commands(zbench, capsys):
     assert results.recommended.number("tokens_per_s") == 1000
     assert face.load("last") == results == face.load(results.path)
     html = results._repr_html_()
-    assert html.count("<tr>") == 3
+    assert html.count("<tr") == 3
     assert "&lt;" not in html
     compared = face.compare("last~1", results, across=True)
     assert set(compared.answers.values()) == {"inconclusive"}
     assert compared.exit_code == ExitCode.INCONCLUSIVE
-    assert compared._repr_html_().count("<tr>") == 2
+    assert compared._repr_html_().count("<tr") == 2
     pytest.importorskip("pandas")
     assert results.to_pandas().zero_stage.tolist() == [0, 1]
     assert compared.to_pandas().answer.tolist() == ["inconclusive"]

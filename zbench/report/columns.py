@@ -6,7 +6,7 @@ and the format of a metric are those of `zbench.spec.metrics`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from zbench.analysis.ranking import Ranking
@@ -51,10 +51,8 @@ class Column(Generic[Row]):
 
     def of(self, side: Callable[[Other], Row], prefix: str = "") -> "Column[Other]":
         """Return this column of rows that have a row of this kind as a side."""
-        return Column(
-            f"{prefix}{self.name}", self.title, lambda other: self.value(side(other)), self.form, self.left,
-            self.folds, self.roles, self.quiet,
-        )  # fmt: skip
+        column: Column[Any] = self
+        return replace(column, name=f"{prefix}{self.name}", value=lambda other: self.value(side(other)))
 
     def of_both(
         self, sides: Callable[[Other], tuple[Row, Row]], join: Callable[[str, str], str]

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 from rich.text import Text
@@ -37,8 +38,10 @@ def _table(rows: Sequence[RelativeRow], relative: Relative) -> DataTable[Relativ
     points = [point(row.summary, relative.axes) for row in rows]
     varied = [key for key in relative.axes if any(one[key] != other[key] for one, other in pairwise(points))]
     shared = {key: value for key, value in points[0].items() if key not in varied}
-    columns = [axis(key).of(_own) for key in varied]
-    against = _against(relative)
+    columns = [axis(key).of(_OWN) for key in varied]
+    against = Column[RelativeRow](
+        "against", "against", lambda row: axes_text(point(row.counterpart, relative.named)), left=True
+    )
     counterparts = {against.text(row) for row in rows}
     heading = axes_text(shared) if shared else ""
     if len(counterparts) == 1:
@@ -48,29 +51,10 @@ def _table(rows: Sequence[RelativeRow], relative: Relative) -> DataTable[Relativ
     return DataTable([*columns, *_FIGURES], rows, heading, below=_summary(rows))
 
 
-def _own(row: RelativeRow) -> ConfigSummary:
-    return row.summary
-
-
-def _counterpart(row: RelativeRow) -> ConfigSummary:
-    return row.counterpart
-
-
-def _against(relative: Relative) -> Column[RelativeRow]:
-    """Return the column of what the counterparts have of the named keys."""
-    return Column(
-        "against", "against", lambda row: axes_text(point(row.counterpart, relative.named)), left=True
-    )
-
-
 def ratio_text(ratio: Ratio) -> str:
     """Return a ratio with its interval, as `0.93 (0.91 to 0.95)`; exact ones and single repeats have none."""
     value, low, high = (f"{figure:.2f}" for figure in (ratio.value, ratio.low, ratio.high))
     return value if low == high or math.isinf(ratio.high) else f"{value} ({low} to {high})"
-
-
-def _both(column: Column[ConfigSummary]) -> Column[RelativeRow]:
-    return column.of_both(lambda row: (row.summary, row.counterpart), lambda own, other: f"{own} / {other}")
 
 
 def _interval(name: str, ratio: Callable[[RelativeRow], Ratio | None]) -> Iterator[Column[RelativeRow]]:
@@ -84,21 +68,23 @@ def _interval(name: str, ratio: Callable[[RelativeRow], Ratio | None]) -> Iterat
         yield Column(f"{name}_{suffix}", f"{name} {suffix}", partial(end, part=part))
 
 
+_OWN, _COUNTERPART = attrgetter("summary"), attrgetter("counterpart")
 _OPTIMIZER = Column[ConfigSummary](
     "optimizer", "optimizer", lambda summary: summary.phases.get("optimizer"), format_seconds
 )
 _FIGURES: tuple[Column[RelativeRow], ...] = (
     Column("time_ratio", "time (95 %)", lambda row: row.time, ratio_text),
     Column("peak_ratio", "peak (95 %)", lambda row: row.peak, ratio_text),
-    _both(metric("mean_step_s")),
-    _both(_OPTIMIZER),
-    _both(metric("peak_device_bytes")),
-    RESULT.of(_own),
+    *(
+        column.of_both(attrgetter("summary", "counterpart"), lambda own, other: f"{own} / {other}")
+        for column in (metric("mean_step_s"), _OPTIMIZER, metric("peak_device_bytes"))
+    ),
+    RESULT.of(_OWN),
 )
 _SIDE = (TRIAL, AXES, *map(metric, ("mean_step_s", "peak_device_bytes", "verdict")))
 _DOCUMENT: tuple[Column[RelativeRow], ...] = (
-    *(column.of(_own) for column in _SIDE),
-    *(column.of(_counterpart, "against_") for column in _SIDE),
+    *(column.of(_OWN) for column in _SIDE),
+    *(column.of(_COUNTERPART, "against_") for column in _SIDE),
     *_interval("time", lambda row: row.time),
     *_interval("peak", lambda row: row.peak),
     Column("shared_heats", "shared heats", lambda row: row.heats),

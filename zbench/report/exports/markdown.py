@@ -30,7 +30,7 @@ def render(comparison: Comparison) -> str:
     lines = [MARKER, f"### zbench: {base} → {head}", ""]
     first, *rest = texts.summary(comparison)
     lines += [f"**{escape(first)}**", ""]
-    lines += _table(texts.table(comparison, rows[:_MOST_ROWS]))
+    lines += table_lines(texts.table(comparison, rows[:_MOST_ROWS]))
     if len(rows) > _MOST_ROWS:
         lines += ["", f"Not listed: {plural(len(rows) - _MOST_ROWS, 'further configuration')}."]
     reasons = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
@@ -53,14 +53,14 @@ def render_run(report: "Report") -> str:
 
 def _configurations(report: "Report") -> list[str]:
     below = [f"- {escape(line.plain)}" for line in notes(report.summaries, report.objective, report.ranking)]
-    return [*_table(page_table(report.summaries, report.ranking)), "", *below]
+    return [*table_lines(page_table(report.summaries, report.ranking)), "", *below]
 
 
 def _relative(relative: "Relative") -> list[str]:
     """Return each relative table below its heading; the lines end with who has no counterpart."""
     lines = []
     for table in relative_tables(relative):
-        lines += [f"**{escape(table.caption)}**", "", *_table(table), ""]
+        lines += [f"**{escape(table.caption)}**", "", *table_lines(table), ""]
         lines += [escape(table.below), ""] if table.below else []
     return [*lines, escape(lonely_line(relative))]
 
@@ -72,7 +72,7 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", named).replace("&\\#64;", "&#64;")
 
 
-def _table(table: DataTable[Any]) -> list[str]:
+def table_lines(table: DataTable[Any]) -> list[str]:
     """Return the lines of a table; the first cell of the row that is best or recommended is bold."""
     marks = ["---" if column.left else "---:" for column in table.columns]
     lines = [list(map(escape, table.titles)), marks]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from math import exp, expm1, isfinite
+from operator import attrgetter
 from statistics import fmean
 
 from zbench.analysis.compare import Comparison
@@ -10,7 +11,6 @@ from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.analysis.trials import step_logs
-from zbench.record.summary import ConfigSummary
 from zbench.report.columns import CONFIGURATION, RESULT, Column, DataTable, metric
 from zbench.report.roles import ANSWERS
 from zbench.report.text import failure_message, label, plural
@@ -18,6 +18,7 @@ from zbench.spec.metrics import METRICS
 from zbench.units import format_bytes
 
 _ID_LENGTH = 8
+_SIDES = attrgetter("base", "head")
 _EXACT_NAMES = {
     **{name: metric.title for name, metric in METRICS.items()},
     "traffic_bytes": "traffic",
@@ -73,23 +74,18 @@ def exact_value(change: ExactChange) -> str:
 
 def table(comparison: Comparison, rows: Sequence[Row] | None = None) -> DataTable[Row]:
     """Return a comparison's rows, or these of them; the caption counts the answers."""
-    rate = metric(comparison.rate)
     columns: list[Column[Row]] = [
-        CONFIGURATION.of(lambda row: row.base),
+        CONFIGURATION.of(attrgetter("base")),
         Column("answer", "answer", _answer, left=True, roles=ANSWERS),
         Column("mean_step_s", METRICS["mean_step_s"].title, _mean_steps, left=True, folds=True),
         Column("change", "change", lambda row: row.step_time, interval, left=True, folds=True),
-        _both(rate),
+        metric(comparison.rate).of_both(_SIDES, arrow),
         Column("peak", "peak memory", _peak, exact_value, left=True, folds=True),
         Column("traffic", "traffic", partial(_exact, "traffic_bytes"), exact_value, left=True, folds=True),
-        _both(RESULT),
+        RESULT.of_both(_SIDES, arrow),
         Column("trial_id", "trial", lambda row: row.head.trial_id[:_ID_LENGTH], left=True),
     ]
     return DataTable(columns, comparison.rows if rows is None else rows, summary(comparison)[0])
-
-
-def _both(column: Column[ConfigSummary]) -> Column[Row]:
-    return column.of_both(lambda row: (row.base, row.head), arrow)
 
 
 def _answer(row: Row) -> str:

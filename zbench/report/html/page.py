@@ -56,6 +56,11 @@ def render(report: Report, *, home: str = "", drawn: bool = True) -> str:
     )
 
 
+def table_html(table: DataTable[Any]) -> str:
+    """Return a table alone, for notebooks."""
+    return render_template("table.html.j2", table=table)
+
+
 def render_template(name: str, **values: Any) -> str:
     """Return what a template of this folder becomes with these values and the style of all pages."""
     return (

@@ -48,6 +48,11 @@ class Trend:
         """Return the series that have more than one value, which are worth a picture."""
         return {name: one for name, one in self.series.items() if len(set(one.values)) > 1}
 
+    @property
+    def titles(self) -> list[str]:
+        """Return what tables call those."""
+        return [METRICS[name].title for name in self.varying]
+
     def events(self) -> Iterator["Event"]:
         """Yield the changes of level of every metric, and each verdict that became another one."""
         runs = {run.id: run for run, _ in self.results}

@@ -1,0 +1,65 @@
+"""Columns: a figure is called, read and written in one place, and every format shows the same of it."""
+
+import ast
+import csv
+import html
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+import zbench
+from tests.report.test_table import failed, record
+from zbench.record.summary import summarize
+from zbench.report.columns import RESULT, Column, DataTable, metric
+from zbench.report.exports.csv import table_text
+from zbench.report.exports.markdown import escape, table_lines
+from zbench.report.html.page import table_html
+from zbench.report.roles import ANSWERS
+from zbench.report.screen import Screen, print_table
+from zbench.spec.metrics import METRICS
+
+PACKAGE = Path(zbench.__file__).parent
+SUMMARIES = summarize([record(1, 500.0), record(2, 90.0, "wrong"), failed(3, "oom", "no room")])
+
+
+def test_a_missing_value_is_a_dash_for_people_and_none_in_documents() -> None:
+    table = DataTable([metric("peak_device_bytes"), RESULT], SUMMARIES)
+    assert table.titles == ["peak device", "verdict"]
+    assert table.texts() == [["20 MiB", "identical"], ["20 MiB", "wrong"], ["-", "oom"]]
+    assert table.documents()[0] == {"peak_device_bytes": 20 << 20, "verdict": "identical"}
+    assert table.documents()[2] == {"peak_device_bytes": None, "verdict": "oom"}
+
+
+def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
+    pair, rate = (SUMMARIES[0], SUMMARIES[1]), metric("tokens_per_s")
+    other = rate.of(lambda sides: sides[1], "against_")
+    both = rate.of_both(lambda sides: sides, lambda own, other: f"{own} / {other}")
+    assert (other.name, other.title, other.text(pair)) == ("against_tokens_per_s", "tokens/s", "90")
+    assert (both.name, both.title, both.text(pair)) == ("tokens_per_s", "tokens/s", "500 / 90")
+
+
+@pytest.mark.parametrize("figure", ["a|b", "<b>", "=1+1", "x\ny", "\x1b[31m", "pass, faster"])
+def test_every_format_shows_every_text(figure: str) -> None:
+    columns = [Column("answer", "answer & co", str, roles=ANSWERS), Column("length", "length", len)]
+    table, out = DataTable(columns, [figure, "plain"], marks=["*", ""]), io.StringIO()
+    print_table(Screen(file=out, width=100), table)
+    page, lines = table_html(table), "\n".join(table_lines(table))
+    for text in (*table.titles, *(cell for row in table.texts() for cell in row)):
+        assert text.isprintable()
+        assert text in out.getvalue()
+        assert escape(text) in lines
+        assert f">{html.escape(text)}<" in page
+    rows = csv.DictReader(io.StringIO(table_text(table.documents())))
+    assert [row["answer"].lstrip("'") for row in rows] == [row[0] for row in table.texts()]
+
+
+@pytest.mark.parametrize("folder", ["report", "cli", "app"])
+def test_no_other_place_says_what_a_metric_is_called(folder: str) -> None:
+    titles = {one.title for name, one in METRICS.items() if one.title != name}
+    for path in (PACKAGE / folder).rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        assert not titles & {node.value for node in nodes if isinstance(node, ast.Constant)}, path
+    for path in (PACKAGE / folder).rglob("*.j2"):
+        assert not titles & set(re.findall(r'"([^"]*)"', path.read_text(encoding="utf-8"))), path
