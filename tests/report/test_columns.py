@@ -42,7 +42,7 @@ def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
 
 @pytest.mark.parametrize("figure", ["a|b", "<b>", "=1+1", "x\ny", "\x1b[31m", "pass, faster"])
 def test_every_format_shows_every_text(figure: str) -> None:
-    columns = [Column("answer", "answer & co", str, roles=ANSWERS), Column("length", "length", len)]
+    columns = [Column("answer", str, title="answer & co", roles=ANSWERS), Column("length", len)]
     table, out = DataTable(columns, [figure, "plain"], marks=["*", ""]), io.StringIO()
     print_table(Screen(file=out, width=100), table)
     page, lines = table_html(table), "\n".join(table_lines(table))

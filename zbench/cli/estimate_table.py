@@ -21,7 +21,7 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
     table = [row.cells() for row in rows]
     axes = [key for row in rows for key in row.trial.axes]
     keys = list(dict.fromkeys([*axes, *(key for cells in table for key in cells)]))
-    columns = [Column(key, key, methodcaller("get", key), left=True, folds=True) for key in keys]
+    columns = [Column(key, methodcaller("get", key), left=True, folds=True) for key in keys]
     print_table(
         console.rich_console(),
         DataTable(columns, table),

@@ -67,11 +67,11 @@ def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str])
     ]
     form = METRICS[metric].format
     columns: list[Column[tuple[str, Series]]] = [
-        Column("configuration", "configuration", lambda row: row[0], left=True, folds=True),
-        Column("runs", "runs", lambda row: len(row[1].visits)),
-        Column("history", "history", lambda row: sparkline(row[1].values), left=True),
-        Column("first", "first", lambda row: row[1].values[0], form),
-        Column("last", "last", lambda row: row[1].values[-1], form),
+        Column("configuration", lambda row: row[0], left=True, folds=True),
+        Column("runs", lambda row: len(row[1].visits)),
+        Column("history", lambda row: sparkline(row[1].values), left=True),
+        Column("first", lambda row: row[1].values[0], form),
+        Column("last", lambda row: row[1].values[-1], form),
     ]
     screen, rows = console.rich_console(), list(zip(names, every_series, strict=True))
     print_table(screen, DataTable(columns, rows), dropped_first=("history",))

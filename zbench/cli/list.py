@@ -31,15 +31,15 @@ def _recommended(run: Mapping[str, Any]) -> str | None:
 
 
 _COLUMNS: tuple[Column[Mapping[str, Any]], ...] = (
-    Column("run_id", "run", _name, left=True),
-    Column("sweep", "sweep", lambda run: run["sweep"], left=True),
-    Column("started", "started", lambda run: started_text(run["started"]), left=True),
-    Column("configurations", "trials", lambda run: run["configurations"]),
-    Column("failed", "failed", lambda run: run["failed"]),
-    Column("incorrect", "incorrect", lambda run: run["incorrect"]),
-    Column("best_throughput", "throughput", lambda run: run["best_throughput"]),
-    Column("recommended", "best trial", _recommended, left=True),
-    Column("best_axes", "configuration", lambda run: run["best_axes"], axes_text, left=True, folds=True),
+    Column("run_id", _name, title="run", left=True),
+    Column("sweep", lambda run: run["sweep"], left=True),
+    Column("started", lambda run: started_text(run["started"]), left=True),
+    Column("configurations", lambda run: run["configurations"], title="trials"),
+    Column("failed", lambda run: run["failed"]),
+    Column("incorrect", lambda run: run["incorrect"]),
+    Column("best_throughput", lambda run: run["best_throughput"], title="throughput"),
+    Column("recommended", _recommended, title="best trial", left=True),
+    Column("best_axes", lambda run: run["best_axes"], axes_text, "configuration", left=True, folds=True),
 )
 _DROPPED_FIRST = ("best_axes", "started", "incorrect", "failed")
 

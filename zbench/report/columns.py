@@ -7,6 +7,7 @@ and the format of a metric are those of `zbench.spec.metrics`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from zbench.analysis.ranking import Ranking
@@ -29,20 +30,23 @@ def _plain(value: object) -> str:
 class Column(Generic[Row]):
     """A figure of each row.
 
-    name, title: what documents and what tables for people call it. value: the figure as a plain value, times
-    in seconds and sizes in bytes; None where a row has none. form: what people read of it. left: cells are
-    aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`, `[-1 %, +2 %]` or
-    the next key. roles: of cells that are words such as a verdict. quiet: of little interest.
+    name: in documents. value: the figure as a plain value, times in seconds and sizes in bytes; None where a
+    row has none. form: what people read of it. title: of tables for people, the name where none is given.
+    left: cells are aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`,
+    `[-1 %, +2 %]` or the next key. roles: of cells that are words such as a verdict. quiet: dim.
     """
 
     name: str
-    title: str
     value: Callable[[Row], Any]
     form: Callable[[Any], str] = _plain
+    title: str = ""
     left: bool = False
     folds: bool = False
     roles: Mapping[str, str] | None = None
     quiet: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.name)
 
     def text(self, row: Row) -> str:
         """Return what people read of a row; `-` where it has no value."""
@@ -62,7 +66,7 @@ class Column(Generic[Row]):
         def value(other: Other) -> str:
             return join(*map(self.text, sides(other)))
 
-        return Column(self.name, self.title, value, left=True, folds=True)
+        return Column(self.name, value, title=self.title, left=True, folds=True)
 
 
 @dataclass(frozen=True)
@@ -95,34 +99,32 @@ class DataTable(Generic[Row]):
 
 def metric(name: str) -> Column[ConfigSummary]:
     """Return the column of a metric of `zbench.spec.metrics`."""
-    return Column(name, METRICS[name].title, lambda summary: summary.metric(name), METRICS[name].format)
+    return Column(name, lambda summary: summary.metric(name), METRICS[name].format, METRICS[name].title)
 
 
 def spread(rate: str) -> Column[ConfigSummary]:
     """Return the column of how far a metric's repeats are apart, as `ConfigSummary.spread` has it."""
-    return Column("spread", "spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}")
+    return Column("spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}")
 
 
-CONFIGURATION = Column[ConfigSummary]("configuration", "configuration", label, left=True, folds=True)
-TRIAL = Column[ConfigSummary]("trial_id", "trial", lambda summary: summary.trial_id, left=True, quiet=True)
-AXES = Column[ConfigSummary]("axes", "axes", lambda summary: summary.axes)
-OUTCOME = Column[ConfigSummary]("outcome", "outcome", outcome_text, left=True, roles=OUTCOMES)
-RESULT = Column[ConfigSummary]("verdict", "verdict", result_text, left=True, roles=RESULTS)
-DIAGNOSIS = Column[ConfigSummary](
-    "diagnosis", "diagnosis", lambda summary: summary.diagnosis or "", left=True, folds=True
-)
+CONFIGURATION = Column[ConfigSummary]("configuration", label, left=True, folds=True)
+TRIAL = Column[ConfigSummary]("trial_id", attrgetter("trial_id"), title="trial", left=True, quiet=True)
+AXES = Column[ConfigSummary]("axes", attrgetter("axes"))
+OUTCOME = Column[ConfigSummary]("outcome", outcome_text, left=True, roles=OUTCOMES)
+RESULT = Column[ConfigSummary]("verdict", result_text, left=True, roles=RESULTS)
+DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True, folds=True)
 """Of a configuration; RESULT is its verdict, or its outcome where that is worse."""
 
 
 def short_trial(summaries: Sequence[ConfigSummary]) -> Column[ConfigSummary]:
     """Return the column of the starts of ids that tell these configurations apart."""
     ids = {summary.trial_id: name for summary, name in zip(summaries, short_ids(summaries), strict=True)}
-    return Column(TRIAL.name, TRIAL.title, lambda summary: ids[summary.trial_id], left=True, quiet=True)
+    return replace(TRIAL, form=ids.__getitem__)
 
 
 def axis(key: str) -> Column[ConfigSummary]:
     """Return the column of an axis, from a point's axes or else from its configuration."""
-    return Column(key, printable(key), lambda summary: value_text(point(summary, [key])[key]))
+    return Column(key, lambda summary: value_text(point(summary, [key])[key]), title=printable(key))
 
 
 def page_table(summaries: Sequence[ConfigSummary], ranking: Ranking) -> DataTable[ConfigSummary]:
@@ -158,8 +160,8 @@ def screen_table(
         *map(metric, ("peak_device_bytes", "peak_host_bytes")),
         RESULT,
         metric("error_ratio"),
-        Column("bound", worse(objective), lambda summary: bound_text(summary, ranking)),
-        Column("outside", "outside", lambda summary: _outside(summary, objective), left=True),
+        Column("bound", lambda summary: bound_text(summary, ranking), title=worse(objective)),
+        Column("outside", lambda summary: _outside(summary, objective), left=True),
     ]
     marks = [ranking.mark(summary.trial_id) for summary in summaries]
     return DataTable(columns, summaries, marks=marks)
@@ -174,7 +176,7 @@ def of_compute(ranking: Ranking) -> Column[ConfigSummary]:
         half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
         return f"{share.text(summary)}{half}" if share.value(summary) is not None else None
 
-    return Column(share.name, share.title, value)
+    return Column(share.name, value, title=share.title)
 
 
 def _outside(summary: ConfigSummary, objective: ObjectiveSpec) -> str:

@@ -40,7 +40,7 @@ def _table(rows: Sequence[RelativeRow], relative: Relative) -> DataTable[Relativ
     shared = {key: value for key, value in points[0].items() if key not in varied}
     columns = [axis(key).of(_OWN) for key in varied]
     against = Column[RelativeRow](
-        "against", "against", lambda row: axes_text(point(row.counterpart, relative.named)), left=True
+        "against", lambda row: axes_text(point(row.counterpart, relative.named)), left=True
     )
     counterparts = {against.text(row) for row in rows}
     heading = axes_text(shared) if shared else ""
@@ -65,16 +65,16 @@ def _interval(name: str, ratio: Callable[[RelativeRow], Ratio | None]) -> Iterat
         return value if 0 < value < math.inf else None
 
     for suffix, part in (("ratio", "value"), ("low", "low"), ("high", "high")):
-        yield Column(f"{name}_{suffix}", f"{name} {suffix}", partial(end, part=part))
+        yield Column(f"{name}_{suffix}", partial(end, part=part))
 
 
 _OWN, _COUNTERPART = attrgetter("summary"), attrgetter("counterpart")
 _OPTIMIZER = Column[ConfigSummary](
-    "optimizer", "optimizer", lambda summary: summary.phases.get("optimizer"), format_seconds
+    "optimizer", lambda summary: summary.phases.get("optimizer"), format_seconds
 )
 _FIGURES: tuple[Column[RelativeRow], ...] = (
-    Column("time_ratio", "time (95 %)", lambda row: row.time, ratio_text),
-    Column("peak_ratio", "peak (95 %)", lambda row: row.peak, ratio_text),
+    Column("time_ratio", lambda row: row.time, ratio_text, "time (95 %)"),
+    Column("peak_ratio", lambda row: row.peak, ratio_text, "peak (95 %)"),
     *(
         column.of_both(attrgetter("summary", "counterpart"), lambda own, other: f"{own} / {other}")
         for column in (metric("mean_step_s"), _OPTIMIZER, metric("peak_device_bytes"))
@@ -87,7 +87,7 @@ _DOCUMENT: tuple[Column[RelativeRow], ...] = (
     *(column.of(_COUNTERPART, "against_") for column in _SIDE),
     *_interval("time", lambda row: row.time),
     *_interval("peak", lambda row: row.peak),
-    Column("shared_heats", "shared heats", lambda row: row.heats),
+    Column("shared_heats", lambda row: row.heats),
 )
 
 

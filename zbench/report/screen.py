@@ -69,7 +69,7 @@ def print_table(
     columns = list(table.columns)
     rows = [[_cell(column, row) for column in columns] for row in table.rows]
     if any(table.marks):
-        columns = [Column("", "", str, left=True), *columns]
+        columns = [Column("", str, left=True), *columns]
         rows = [[Text(mark), *row] for mark, row in zip(table.marks, rows, strict=True)]
     titles = [column.title for column in columns]
     headings = [Text(re.sub("[ _.]", "\n", title) if screen.is_terminal else title) for title in titles]

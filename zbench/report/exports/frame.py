@@ -37,14 +37,14 @@ def flat_rows(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict
 
 
 def _figures(ranking: Ranking) -> list[Column[ConfigSummary]]:
-    repeats = Column[ConfigSummary]("repeats", "repeats", lambda summary: len(summary.ok))
+    repeats = Column[ConfigSummary]("repeats", lambda summary: len(summary.ok))
     bounds = [_of("worse_by", ranking.worse_by.get), _of("at_most", ranking.at_most.get)]
     return [OUTCOME, repeats, *map(metric, METRICS.names()), *bounds]
 
 
 def _of(name: str, value: Callable[[str], Any]) -> Column[ConfigSummary]:
     """Return the column of what a ranking knows of a trial id."""
-    return Column(name, name, lambda summary: value(summary.trial_id))
+    return Column(name, lambda summary: value(summary.trial_id))
 
 
 def _axis(key: str) -> Column[ConfigSummary]:
@@ -54,7 +54,7 @@ def _axis(key: str) -> Column[ConfigSummary]:
         held = summary.axes.get(key)
         return held if key not in summary.axes or isinstance(held, _PLAIN) else json.dumps(held)
 
-    return Column(key, key, value)
+    return Column(key, value)
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> "pandas.DataFrame":

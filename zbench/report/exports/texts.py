@@ -76,14 +76,14 @@ def table(comparison: Comparison, rows: Sequence[Row] | None = None) -> DataTabl
     """Return a comparison's rows, or these of them; the caption counts the answers."""
     columns: list[Column[Row]] = [
         CONFIGURATION.of(attrgetter("base")),
-        Column("answer", "answer", _answer, left=True, roles=ANSWERS),
-        Column("mean_step_s", METRICS["mean_step_s"].title, _mean_steps, left=True, folds=True),
-        Column("change", "change", lambda row: row.step_time, interval, left=True, folds=True),
+        Column("answer", _answer, left=True, roles=ANSWERS),
+        Column("mean_step_s", _mean_steps, title=METRICS["mean_step_s"].title, left=True, folds=True),
+        Column("change", lambda row: row.step_time, interval, left=True, folds=True),
         metric(comparison.rate).of_both(_SIDES, arrow),
-        Column("peak", "peak memory", _peak, exact_value, left=True, folds=True),
-        Column("traffic", "traffic", partial(_exact, "traffic_bytes"), exact_value, left=True, folds=True),
+        Column("peak", _peak, exact_value, "peak memory", left=True, folds=True),
+        Column("traffic", partial(_exact, "traffic_bytes"), exact_value, left=True, folds=True),
         RESULT.of_both(_SIDES, arrow),
-        Column("trial_id", "trial", lambda row: row.head.trial_id[:_ID_LENGTH], left=True),
+        Column("trial_id", lambda row: row.head.trial_id[:_ID_LENGTH], title="trial", left=True),
     ]
     return DataTable(columns, comparison.rows if rows is None else rows, summary(comparison)[0])
 

@@ -328,7 +328,7 @@ def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Sectio
         return what.parts(trial).get(name)
 
     columns: list[Column[ConfigSummary]] = [
-        Column(name, printable(name), partial(part, name), what.form) for name in names
+        Column(name, partial(part, name), what.form, printable(name)) for name in names
     ]
     table = DataTable([CONFIGURATION, *columns], trials, what.caption)
     return Section(picture, report.drawn_note, table)
