@@ -18,7 +18,7 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[1]
 MOST_WORDS, MOST_FIGURES = 30, 4
 CODE = "code"
-_END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[A-Z(\"'*]|code\b)|(?<=:)\s+(?=[A-Z])")
+_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[)\"']*\s+|(?<=:)\s+(?=[A-Z])")
 _WORD = re.compile(r"[\w'’.,/%-]*\w[\w'’.,/%-]*")
 _FIGURE = re.compile(r"(?<![\w.-])(?<!stage )(?<!stages )(?<!ZeRO )(?<!code )(?<!Python )\d[\d,.]*(?![\w-])")
 
