@@ -18,10 +18,10 @@ def command(
     sweep: Annotated[Path, typer.Option(metavar="FILE", help="Sweep file that every revision runs.")],
     versions: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Search these environments between GOOD and BAD, not commits."),
+        typer.Option(metavar="LIST", help="Search these environments, not the commits between GOOD and BAD."),
     ] = None,
     blocks: Annotated[
-        str | None, typer.Option(metavar="MIN:MAX", help="As for compare --paired. 0: exact figures only.")
+        str | None, typer.Option(metavar="MIN:MAX", help="Blocks, as for compare --paired. 0: exact figures.")
     ] = None,
     slower: Annotated[
         bool,

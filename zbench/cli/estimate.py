@@ -17,7 +17,7 @@ def command(
         Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
     ] = None,
     world_size: Annotated[
-        int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: that of the file.")
+        int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: the file's.")
     ] = None,
     device_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say what fits in this device memory, such as 80Gi.")

@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Write a trial's configuration for DeepSpeed, accelerate, FSDP2 or the transformers Trainer.
 
-    Keys without an equivalent are named on stderr. The target computes what
-    depends on the number of ranks.
+    Keys without an equivalent are named on stderr. The target computes the
+    keys that depend on the number of ranks.
     """
     if relative_to or to == "csv":
         relative = compared(summarize(load_records(resolve_run(source, output_dir))), relative_to)

@@ -22,9 +22,9 @@ def command(
     branch: options.Branch = None,
     metric: Annotated[str, typer.Option(metavar="METRIC", help="Such as tokens_per_s.")] = "mean_step_s",
     match: Annotated[
-        str, typer.Option(metavar="TEXT", help="Show only configurations whose name contains this.")
+        str, typer.Option(metavar="TEXT", help="Show only configurations whose name contains this text.")
     ] = "",
-    alpha: Annotated[float, typer.Option(help="Probability of reporting a change that is none.")] = 0.01,
+    alpha: Annotated[float, typer.Option(help="Probability of reporting a change by chance.")] = 0.01,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show each configuration over the runs of a directory, and name the commits where it changed."""

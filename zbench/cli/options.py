@@ -52,7 +52,7 @@ Log = Annotated[
 Repeats = Annotated[int | None, typer.Option(min=1, help="How many times to measure each configuration.")]
 Separate = Annotated[
     str | None,
-    typer.Option(metavar="SHARE", help="Repeat until the leaders differ, or are equal within this: 5%."),
+    typer.Option(metavar="SHARE", help="Repeat until leaders differ, or are equal within this share: 5%."),
 ]
 Slurm = Annotated[
     list[str],
@@ -65,7 +65,7 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="[ADDRESS]",
-        help="Run trials on a Ray cluster: at HOST:PORT, or the one of this machine (extra: `ray`).",
+        help="Run trials on a Ray cluster: at HOST:PORT, or the cluster of this machine (extra: `ray`).",
     ),
 ]
 Storage = Annotated[

@@ -16,10 +16,10 @@ _KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failur
 def command(
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Remove what has not changed for this long, such as 12h.")
+        str, typer.Option(metavar="TIME", help="Remove files unchanged for this long, such as 12h.")
     ] = "1d",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+        bool, typer.Option("--dry-run", help="Print which files would be removed, and remove nothing.")
     ] = False,
 ) -> None:
     """Remove files of runs that zbench can create again.

@@ -37,10 +37,10 @@ def command(
         typer.Option("--format", help="csv and parquet (extra `pandas`) are for spreadsheets and pandas."),
     ] = "table",
     effects: Annotated[
-        bool, typer.Option("--effects", help="With --format csv: what each choice costs, a line each.")
+        bool, typer.Option("--effects", help="With --format csv: one line for each choice, with its cost.")
     ] = False,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet here, not to stdout.")
+        Path | None, typer.Option("--to", metavar="FILE", help="Write csv or parquet to FILE, not to stdout.")
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:

@@ -19,7 +19,7 @@ def command(
     study: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")] = None,
     base_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Directory of the sweep's relative paths. Default: this one."),
+        typer.Option(metavar="DIR", help="Folder of the sweep's relative paths. Default: the current one."),
     ] = None,
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: options.Ray = None,
