@@ -28,6 +28,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/prose.py
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -40,7 +40,15 @@ _NAV = {
         "zoo.md",
         "device.md",
     ),
-    "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    "Project": (
+        "ARCHITECTURE.md",
+        "engine-internals.md",
+        "engine-safety.md",
+        "numerics.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    ),
 }
 _TITLES = {  # of pages without a heading
     "benchmarks/stored_pairs.md": "Two stored runs of one version",

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is true: its example runs, and the functions on its ways exist."""
+"""The pages of the architecture are true: their example runs, and the functions on their ways exist."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from zbench.engine.assembly.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGES = ("ARCHITECTURE.md", "docs/engine-internals.md")
+TEXT = "\n".join((ROOT / page).read_text() for page in PAGES)
 WAYS = [
     "A comparison's way from two runs to the verdict line",
     "A gradient's way from hook to Adam",
@@ -21,7 +22,7 @@ WAYS = [
 
 def steps(way: str) -> str:
     """Return the numbered list under the title of a way."""
-    after = PAGE.split(f"**{way}**", 1)[1]
+    after = TEXT.split(f"**{way}**", 1)[1]
     return "\n".join(re.findall(r"^\d+\. .*(?:\n   .*)*", after.split("\n**", 1)[0], flags=re.MULTILINE))
 
 
@@ -30,12 +31,12 @@ def located(name: str) -> Path:
     found = [
         folder / name for folder in (ROOT / "zbench", ROOT / "zbench" / "engine") if (folder / name).exists()
     ]
-    assert found, f"ARCHITECTURE.md names {name}, which does not exist"
+    assert found, f"the architecture names {name}, which does not exist"
     return found[0]
 
 
 def test_the_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     assert len(example.splitlines()) <= 14
     seen: dict[str, Any] = {}
     exec(example, seen)
@@ -65,7 +66,7 @@ def test_the_functions_on_a_way_exist(way: str) -> None:
 
 
 def test_the_table_is_the_stage_table() -> None:
-    rows = re.findall(r"^\| (\d) \| `(\w+)` \| `(\w+)` \| `(\w+)` \| `(\w+)` \|$", PAGE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \| `(\w+)` \| `(\w+)` \| `(\w+)` \|$", TEXT, flags=re.MULTILINE)
     written = {int(number): types for number, *types in rows}
     assert written == {
         number: [

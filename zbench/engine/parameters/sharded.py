@@ -66,8 +66,8 @@ class Member:
 
 
 class GroupState(Enum):
-    """The life of a parameter group; ARCHITECTURE.md draws it. Its parameters are `Released` in the first two
-    states, and views of the group's memory in the others.
+    """The life of a parameter group; docs/engine-safety.md draws it. Its parameters are `Released` in the
+    first two states, and views of the group's memory in the others.
     """
 
     SHARDED = auto()
