@@ -15,7 +15,7 @@ workload: {model: mlp, options: {layers: 2, hidden: 32}, data: {synthetic: true}
 run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 4, yardstick: none}
 axes: {zero_stage: [2], gradient_accumulation_steps: [1, 2]}
 """
-HONEST, BUG = "or boundary.first, bool", "or True, bool"
+HONEST, BUG = "first = self._at_boundary or boundary.first\n", "first = True\n"
 BREAKS = f'''
 """Imported by every interpreter that finds it: one module's source is changed as it is imported."""
 import importlib.machinery, importlib.util, sys
