@@ -344,3 +344,19 @@ def test_where_repeats_ran_counts_more_than_where_they_were_started(
     else:
         with pytest.raises(IncomparableError, match=says):
             compare_runs(on(base, "base"), on(head, "head"), Settings())
+
+
+def test_equal_times_have_no_change_at_all() -> None:
+    runs = [
+        [
+            one
+            for stage in range(5)
+            for one in trial([step * (1.1 + stage / 10) for step in EVEN], axes={"zero_stage": stage})
+        ]
+        for _ in range(2)
+    ]
+    comparison = compared(*runs)
+    assert [decision.change for _, decision in comparison.timed] == [0.0] * 5
+    assert comparison.geometric_mean == 0.0
+    assert comparison.worst is comparison.best is comparison.rows[0]
+    assert "-" not in texts.interval(comparison.timed[0][1]).split("[")[0]

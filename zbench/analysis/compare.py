@@ -5,13 +5,12 @@ decides about step times, `exact` about figures without noise, `rows` gives each
 and `Comparison.exit_code` combines all answers.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zbench.analysis import decision, trials
-from zbench.analysis.decision import Decision, Family
+from zbench.analysis.decision import Decision, Family, change_of
 from zbench.analysis.evidence import Evidence, of_runs, over_part
 from zbench.analysis.paired import Blocks, block_differences
 from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
@@ -75,17 +74,17 @@ class Comparison:
     def geometric_mean(self) -> float | None:
         """Return the mean change of step time over all configurations as a fraction, by geometric mean."""
         logs = [decision.log_ratio for _, decision in self.timed]
-        return math.expm1(sum(logs) / len(logs)) if logs else None
+        return change_of(sum(logs) / len(logs)) if logs else None
 
     @property
     def worst(self) -> Row | None:
         """Return the configuration that slowed most."""
-        return max(self.timed, key=lambda pair: pair[1].log_ratio, default=(None,))[0]
+        return max(self.timed, key=lambda pair: pair[1].change, default=(None,))[0]
 
     @property
     def best(self) -> Row | None:
         """Return the configuration that gained most."""
-        return min(self.timed, key=lambda pair: pair[1].log_ratio, default=(None,))[0]
+        return min(self.timed, key=lambda pair: pair[1].change, default=(None,))[0]
 
     def count(self, answer: RowAnswer) -> int:
         """Return how many rows got this answer."""
