@@ -83,7 +83,7 @@ def record_file(data: bytes, home: Path) -> None:
     good = lines.encode(lines.decode(RECORD))
     (home / "trials.jsonl").write_bytes(good + data)
     with contextlib.suppress(ZbenchError):
-        found = lines.read(home / "trials.jsonl")
+        found = lines.read(home / "trials.jsonl").records
         assert found[0].trial_id == RECORD["trial_id"]
 
 

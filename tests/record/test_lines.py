@@ -73,7 +73,7 @@ def test_wrong_type_names_the_key(make_record, change, said):
 def test_empty_lines_are_no_records_and_damage_is_an_error_with_its_line(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
     file.write_bytes(b"\n" + lines.encode(make_record()) + b"  \n")
-    assert lines.read(file) == [make_record()]
+    assert lines.read(file).records == [make_record()]
     file.write_bytes(b"{torn\n" + lines.encode(make_record()))
     with pytest.raises(UsageError, match=r"trials\.jsonl:1: damaged line"):
         lines.read(file)
@@ -83,16 +83,16 @@ def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_re
     file = tmp_path / "trials.jsonl"
     first, second = lines.encode_all([make_record(), make_record(repeat=1)]).splitlines(keepends=True)
     file.write_bytes(first + second[: len(second) // 2])
-    assert [r.repeat for r in lines.read(file)] == [0]
+    assert [r.repeat for r in lines.read(file).records] == [0]
     file.write_bytes(first + second[:-1])  # only the newline is missing
-    assert [r.repeat for r in lines.read(file)] == [0, 1]
+    assert [r.repeat for r in lines.read(file).records] == [0, 1]
 
 
 def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
     records = [make_record(rate=1.0), make_record(repeat=1), make_record(rate=2.0)]
     file.write_bytes(lines.encode_all(records))
-    read = lines.read(file)
+    read = lines.read(file).records
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
 
 
@@ -117,9 +117,9 @@ def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_pat
     file.write_bytes(b"".join(whole[number] for number in order))
     with pytest.raises(DamagedError, match=r"trials\.jsonl:\d: the line before it is missing, or lines were"):
         lines.read(file)
-    assert lines.set_damage_aside(file)
-    assert [record.repeat for record in lines.read(file)] == list(dict.fromkeys(order))
-    assert lines.set_damage_aside(file) == []
+    assert lines.mended(file).damage
+    assert [record.repeat for record in lines.read(file).records] == list(dict.fromkeys(order))
+    assert lines.mended(file).damage == ()
 
 
 def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, make_record):
@@ -127,7 +127,7 @@ def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, ma
     file.write_bytes(whole[:-1] + b"\x0b")
     with pytest.raises(DamagedError, match="damaged line"):
         lines.read(file)
-    assert lines.set_damage_aside(file) == [f"{file}:2"]
+    assert lines.mended(file).damage == (f"{file}:2",)
 
 
 def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):
@@ -138,4 +138,4 @@ def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record)
         with pytest.raises(UsageError, match=rf"trials\.jsonl:{line}: a record of another run, (other|x);"):
             lines.read(file)
     file.write_bytes(lines.encode(other))
-    assert lines.read(file) == [other], "the directory was renamed"
+    assert lines.read(file).records == [other], "the directory was renamed"

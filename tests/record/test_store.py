@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from zbench.errors import UsageError
-from zbench.record import lines, store
-from zbench.record.documents import relinked, sealed
+from zbench.record import documents, lines, store
+from zbench.record.documents import checksum_of, relinked, sealed
 from zbench.record.store import (
     TRIALS,
     DirectoryLock,
@@ -95,7 +95,7 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
 def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, kept):
     run.append(make_record())
     written = (run.path / TRIALS).read_bytes()
-    torn = lines.encode(make_record(repeat=1), lines.checksum_of(written))[:kept]
+    torn = lines.encode(make_record(repeat=1), checksum_of(written))[:kept]
     run.close()
     with (run.path / "trials.jsonl").open("ab") as file:
         file.write(torn)
@@ -119,12 +119,12 @@ def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, ma
     with pytest.raises(UsageError, match=r"trials\.jsonl:2: damaged line"):
         load_records(run.path)
     with RunDirectory.open(run.path) as again:
-        assert again.damaged == [f"{file}:2"]
+        assert again.damaged == (f"{file}:2",)
         assert [again.holds("aaaaaaaaaaaa", repeat) for repeat in range(3)] == [True, False, True]
-    assert file.read_bytes() == first + relinked(third, lines.checksum_of(first))
+    assert file.read_bytes() == relinked([first, third])[0]
     assert (run.path / "trials.damaged").read_bytes() == damaged
     with RunDirectory.open(run.path) as again:
-        assert again.damaged == []
+        assert again.damaged == ()
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "replaced"])
@@ -398,3 +398,16 @@ def test_a_run_that_was_killed_has_no_end_and_can_be_read(run, make_record):
         assert not (run.path / "end.json").exists()
         again.append(make_record(repeat=1))
         assert len(load_records(run.path)) == 2
+
+
+def test_a_run_that_is_read_or_continued_is_checked_once(run, make_record, monkeypatch):
+    for repeat in range(5):
+        run.append(make_record(repeat=repeat))
+    run.close()
+    checked = Mock(wraps=documents.zlib)
+    monkeypatch.setattr(documents, "zlib", checked)
+    load_records(run.path)
+    assert checked.crc32.call_count == 5
+    with RunDirectory.open(run.path):
+        assert checked.crc32.call_count == 10
+    assert checked.crc32.call_count == 10

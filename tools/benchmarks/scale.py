@@ -71,7 +71,7 @@ def write_run(
 
     from zbench.record import lines
     from zbench.record.record import Correctness, MemoryPeaks, Record, Timing
-    from zbench.record.store import TRIALS, RunDirectory
+    from zbench.record.store import END, TRIALS, RunDirectory
     from zbench.spec.expand import expand
     from zbench.spec.load import load_sweep
     from zbench.spec.sweep import sweep_document
@@ -95,7 +95,8 @@ def write_run(
                 median = sorted(samples)[steps // 2]
                 timing = Timing(samples, median, 1000 / median, 10 / median)
                 records.append(replace(record, repeat=repeat, timing=timing))
-        (directory.path / TRIALS).write_bytes(lines.encode_all(records))
+    (directory.path / TRIALS).write_bytes(lines.encode_all(records))
+    (directory.path / END).unlink()  # it is of the lines that were appended one by one: none
     return directory.path
 
 

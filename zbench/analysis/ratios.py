@@ -116,9 +116,13 @@ class Fit:
         """The covariance of the estimates."""
         return np.asarray((self.projection * self.noise) @ self.projection.T)
 
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.rows)}
+
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        at = [self.rows.index(name) for name in weights]
+        at = [self._place[name] for name in weights]
         given = np.array(list(weights.values()))
         variance = float(given @ self.covariance[np.ix_(at, at)] @ given)
         is_linked = len({*self.component[at].tolist()}) == 1
@@ -198,8 +202,9 @@ class _Layout:
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.rows = tuple(dict.fromkeys(cell.row for cell in cells))
+        rows = {name: number for number, name in enumerate(self.rows)}
         blocks = {name: number for number, name in enumerate(dict.fromkeys(cell.block for cell in cells))}
-        self.row = np.array([self.rows.index(cell.row) for cell in cells])
+        self.row = np.array([rows[cell.row] for cell in cells])
         self.block = np.array([blocks[cell.block] for cell in cells])
         self.component = _components(self.row, self.block, len(self.rows))
         parts = len({*self.component.tolist()})

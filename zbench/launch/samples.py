@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from zbench.errors import UsageError, reason_of
 from zbench.record import lines
-from zbench.record.documents import FIRST, check_schema_version, linked, links_of, parsed
+from zbench.record.documents import FIRST, chain, check_schema_version, checksum_of, linked, parsed
 from zbench.record.record import Record
 from zbench.units import format_clock
 
@@ -67,12 +67,12 @@ class KeptSamples:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line
         self._file.truncate(len(whole))
-        for number, line in enumerate(whole.splitlines(), start=1):
-            links = links_of(line)
-            if links is None or links[1] != self._last:
-                raise UsageError(f"{path}:{number}: damaged line; measure again without --resume")
-            self._last = links[0]
-            self._kept.append(parsed(line, f"{path}:{number}"))
+        for link in chain(whole.splitlines(keepends=True)):
+            place = f"{path}:{link.number}"
+            if link.checksum is None or not link.follows:
+                raise UsageError(f"{place}: damaged line; measure again without --resume")
+            self._last = link.checksum
+            self._kept.append(parsed(link.line, place))
         first = self._kept.popleft() if self._kept else about
         check_schema_version(first, str(path))
         for key, value in about.items():
@@ -87,7 +87,7 @@ class KeptSamples:
             data = linked(json.dumps(line), self._last)
             self._file.write(data)
             os.fsync(self._file)
-            self._last = lines.checksum_of(data)
+            self._last = checksum_of(data)
 
     def close(self) -> None:
         """Let others write the file."""

@@ -11,9 +11,9 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -104,11 +104,15 @@ def linked(text: str, after: str) -> bytes:
     return _linked(text[1:].encode(), after)
 
 
-def relinked(line: bytes, after: str) -> bytes:
-    """Return an intact line as one after another line."""
-    match = _LINE.fullmatch(line.removesuffix(b"\n"))
-    assert match is not None
-    return _linked(match[4], after)
+def relinked(lines: Iterable[bytes]) -> tuple[bytes, str]:
+    """Return intact lines as one chain, and the checksum of its last line."""
+    chained, last = list[bytes](), FIRST
+    for line in lines:
+        match = _LINE.fullmatch(line.removesuffix(b"\n"))
+        assert match is not None
+        chained.append(_linked(match[4], last))
+        last = checksum_of(chained[-1])
+    return b"".join(chained), last
 
 
 def _linked(content: bytes, after: str) -> bytes:
@@ -116,12 +120,36 @@ def _linked(content: bytes, after: str) -> bytes:
     return b'{"checksum":"%08x",%s\n' % (zlib.crc32(rest), rest)
 
 
-def links_of(line: bytes) -> tuple[str, str] | None:
-    """Return a line's checksum, and that of the line before it; None for a line that was changed."""
-    match = _LINE.fullmatch(line.removesuffix(b"\n"))
-    if match is None or int(match[1], 16) != zlib.crc32(match[2]):
-        return None
-    return match[1].decode(), match[3].decode()
+def checksum_of(line: bytes) -> str:
+    """Return the checksum that an intact line begins with."""
+    return line[len(b'{"checksum":"') :][:8].decode()
+
+
+class Link(NamedTuple):
+    """A line of a chain. checksum: its own, None if it was changed. follows: whether it comes after the line
+    before it, as far as that one is intact.
+    """
+
+    number: int
+    line: bytes
+    checksum: str | None
+    follows: bool
+
+
+def chain(lines: Iterable[bytes]) -> Iterator[Link]:
+    """Yield the lines of a chain, numbered from 1, without empty ones; each is looked at once."""
+    last: str | None = FIRST
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        match = _LINE.fullmatch(line.removesuffix(b"\n"))
+        if match is None or int(match[1], 16) != zlib.crc32(match[2]):
+            last = None
+            yield Link(number, line, None, follows=False)
+        else:
+            follows = last in (None, match[3].decode())
+            last = match[1].decode()
+            yield Link(number, line, last, follows)
 
 
 def replace_durably(path: Path, data: bytes) -> None:

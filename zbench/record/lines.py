@@ -5,7 +5,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from zbench.errors import UsageError
 from zbench.record.documents import (
     FIRST,
     DamagedError,
+    Link,
+    chain,
     check_schema_version,
     linked,
-    links_of,
     relinked,
     replace_durably,
 )
@@ -33,25 +35,14 @@ def encode(record: Record, after: str = FIRST) -> bytes:
     """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`),
     secrets are masked.
 
-    after: the checksum of the line before (`documents.links_of`).
+    after: the checksum of the line before (`documents.checksum_of`).
     """
     return linked(json.dumps(jsonable(masked_record(record)), separators=(",", ":")), after)
 
 
 def encode_all(records: Iterable[Record]) -> bytes:
     """Return records as the lines of one file."""
-    lines, after = list[bytes](), FIRST
-    for record in records:
-        lines.append(encode(record, after))
-        after = checksum_of(lines[-1])
-    return b"".join(lines)
-
-
-def checksum_of(line: bytes) -> str:
-    """Return the checksum that an intact line begins with."""
-    links = links_of(line)
-    assert links is not None
-    return links[0]
+    return relinked(map(encode, records))[0]
 
 
 def jsonable(record: Record) -> dict[str, Any]:
@@ -89,10 +80,14 @@ def _problems(record: Record) -> Iterator[str]:
 
 def decode_line(line: bytes, place: str = "record") -> Record:
     """Return the Record of one line; UsageError naming `place`, DamagedError if its checksum is wrong."""
+    return _decoded(next(chain([line]), Link(1, line, None, follows=False)), place)
+
+
+def _decoded(link: Link, place: str) -> Record:
     value = None
-    if links_of(line) is not None:
+    if link.checksum is not None:
         with contextlib.suppress(ValueError, RecursionError):  # RecursionError: nested too deeply
-            value = json.loads(line)
+            value = json.loads(link.line)
     if value is None:
         raise DamagedError(
             f"{place}: damaged line, its checksum is wrong; resume the run, which sets the line aside and"
@@ -101,38 +96,52 @@ def decode_line(line: bytes, place: str = "record") -> Record:
     return decode(value, place)
 
 
-def read(path: Path) -> list[Record]:
-    """Return the records of a `trials.jsonl`; a torn last line is left out, other damage is an error.
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a `trials.jsonl` holds.
 
-    A later line for the same trial and repeat replaces the earlier one, in the earlier one's place. All lines
-    are of one run: the one that the directory is named after or, where it was renamed, that of the first.
+    records: the last one of each repeat, in the place of the first. count: of all lines. last: the checksum
+    of the last line. damage: where lines were changed, doubled or lost, if that was mended.
     """
-    numbered: list[tuple[int, Record]] = []
-    after = FIRST
+
+    records: list[Record]
+    count: int
+    last: str
+    damage: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Lines:
+    """Return the lines of a `trials.jsonl`; a torn last line is left out, other damage is an error.
+
+    All lines are of one run: the one that the directory is named after or, where it was renamed, that of
+    the first.
+    """
+    kept: list[tuple[str, Record]] = []
+    last = FIRST
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip() or is_torn_end(line):
+        for link in chain(file):
+            place = f"{path}:{link.number}"
+            if link.checksum is None and is_torn_end(link.line):
                 continue
-            numbered.append((number, decode_line(line, f"{path}:{number}")))
-            after = _checked_link(line, after, f"{path}:{number}")
-    runs, name = [record.run_id for _, record in numbered], path.resolve().parent.name
+            kept.append((place, _decoded(link, place)))
+            if not link.follows or link.checksum is None:
+                raise DamagedError(
+                    f"{place}: the line before it is missing, or lines were doubled or exchanged; resume the"
+                    " run, which measures what is missing"
+                )
+            last = link.checksum
+    return _of_one_run(path, kept, last)
+
+
+def _of_one_run(path: Path, kept: list[tuple[str, Record]], last: str, damage: Sequence[str] = ()) -> Lines:
+    """Return lines by their records, each with its place; UsageError for a record of another run."""
+    runs, name = [record.run_id for _, record in kept], path.resolve().parent.name
     run = name if name in runs else next(iter(runs), name)
-    for number, record in numbered:
+    for place, record in kept:
         if record.run_id != run:
-            raise UsageError(f"{path}:{number}: a record of another run, {record.run_id}; remove the line")
-    return list({(record.trial_id, record.repeat): record for _, record in numbered}.values())
-
-
-def _checked_link(line: bytes, after: str, place: str) -> str:
-    """Return a line's checksum; DamagedError if it does not come after the line with the checksum `after`."""
-    links = links_of(line)
-    assert links is not None
-    if links[1] != after:
-        raise DamagedError(
-            f"{place}: the line before it is missing, or lines were doubled or exchanged; resume the run,"
-            " which measures what is missing"
-        )
-    return links[0]
+            raise UsageError(f"{place}: a record of another run, {record.run_id}; remove the line")
+    latest = {(record.trial_id, record.repeat): record for _, record in kept}
+    return Lines(list(latest.values()), len(kept), last, tuple(damage))
 
 
 def is_torn_end(line: bytes) -> bool:
@@ -140,37 +149,32 @@ def is_torn_end(line: bytes) -> bool:
     return not line.endswith(b"\n") and not is_record(line) and not is_record(line[:-1])
 
 
-def set_damage_aside(path: Path) -> list[str]:
-    """Move damaged and doubled lines to a side file; return where they, and gaps, were.
+def mended(path: Path) -> Lines:
+    """Return the lines of a `trials.jsonl`, after damaged and doubled ones were moved to a side file.
 
     The lines that stay are one chain then. An incomplete last line is left by a kill during a write, and is
     not reported as damage.
     """
-    kept, aside, damaged = list[bytes](), list[bytes](), list[str]()
-    known: set[bytes] = set()
-    after: str | None = FIRST  # None: the line before was damaged
-    written = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(written, start=1):
-        place, links = f"{path}:{number}", links_of(line)
-        if not line.strip():
+    kept, aside, damage = list[tuple[str, Record]](), list[bytes](), list[str]()
+    known: dict[bytes, None] = {}
+    last, written = FIRST, path.read_bytes()
+    for link in chain(written.splitlines(keepends=True)):
+        place = f"{path}:{link.number}"
+        if link.checksum is None or link.line in known:
+            aside.append(link.line.removesuffix(b"\n") + b"\n")
+            damage += [] if is_torn_end(link.line) else [place]
             continue
-        if links is None or line in known:
-            aside.append(line.removesuffix(b"\n") + b"\n")
-            damaged += [] if is_torn_end(line) else [place]
-            after = None if links is None else after
-            continue
-        decode_line(line, place)
-        damaged += [] if after in (None, links[1]) else [place]
-        after = links[0]
-        known.add(line)
-        kept.append(relinked(line, checksum_of(kept[-1]) if kept else FIRST))
-    if kept != written:
+        kept.append((place, _decoded(link, place)))
+        damage += [] if link.follows else [place]
+        known[link.line], last = None, link.checksum
+    if aside or damage or (written and not written.endswith(b"\n")):
         with path.with_suffix(".damaged").open("ab") as side:
             side.writelines(aside)
             side.flush()
             os.fsync(side.fileno())
-        replace_durably(path, b"".join(kept))
-    return damaged
+        chained, last = relinked(known)
+        replace_durably(path, chained)
+    return _of_one_run(path, kept, last, damage)
 
 
 def is_record(line: bytes) -> bool:

@@ -28,8 +28,7 @@ from pydantic import TypeAdapter
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.record import lines
 from zbench.record.documents import (
-    FIRST,
-    links_of,
+    checksum_of,
     read_json,
     replace_durably,
     sealed,
@@ -116,10 +115,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """
         self.path = path
         self._lock = DirectoryLock(path)
-        self.damaged = lines.set_damage_aside(path / TRIALS)
+        self._lines: lines.Lines = lines.mended(path / TRIALS)
+        self.damaged = self._lines.damage
+        self._note(self._lines)
         (path / END).unlink(missing_ok=True)
-        self._last = FIRST
-        self._read()
         self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 
@@ -178,9 +177,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def records(self) -> list[Record]:
         """Return every record, in the order they were written; UsageError where the file is gone."""
-        if self._is_writing:
-            self._read()
-            self._is_writing = False
+        self._settle()
         self._require_unchanged()
         return list(self._records.values())
 
@@ -199,7 +196,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             with path.open("ab", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 try:
-                    data = lines.encode(record, self._last)
+                    data = lines.encode(record, self._lines.last)
                     if file.write(data) != len(data):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(file.fileno())
@@ -211,15 +208,21 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
         self._records[record.trial_id, record.repeat] = record
         self._shared.note(record)
-        self._file, self._last = _identity(path), lines.checksum_of(data)
+        self._lines = lines.Lines([], self._lines.count + 1, checksum_of(data))
+        self._file = _identity(path)
         self._is_writing = False
 
-    def _read(self) -> None:
-        records = lines.read(self.path / TRIALS)
-        finished = [one for one in records if one.error is None or one.error.kind != "killed"]
+    def _note(self, known: lines.Lines) -> None:
+        finished = [one for one in known.records if one.error is None or one.error.kind != "killed"]
         self._records = {(one.trial_id, one.repeat): one for one in finished}
-        self._last = _lines_of(self.path / TRIALS)[1]
+        self._lines = known
         self._file = _identity(self.path / TRIALS)
+
+    def _settle(self) -> None:
+        """Read the file, if a write to it was interrupted."""
+        if self._is_writing:
+            self._note(lines.read(self.path / TRIALS))
+            self._is_writing = False
 
     def _require_unchanged(self) -> None:
         """Raise UsageError if another process replaced or changed the file."""
@@ -244,8 +247,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def close(self) -> None:
         """Write how many lines the run has, and release the lock."""
         with contextlib.suppress(OSError):  # on a full disk the run looks like one that was killed
-            count, last = _lines_of(self.path / TRIALS)
-            end = asdict(_End(SCHEMA_VERSION, count, last))
+            self._settle()
+            end = asdict(_End(SCHEMA_VERSION, self._lines.count, self._lines.last))
             replace_durably(self.path / END, sealed(end))
         self._lock.release()
 
@@ -259,35 +262,28 @@ def load_records(path: Path) -> list[Record]:
     if path.is_dir():
         require_run(path)
     try:
-        records = lines.read(file)
-        if path.is_dir():
-            _check_end(path)
-        return records
+        known, end = lines.read(file), _end_of(path)
+        if not _is_whole(known, end):  # between the two files another process may have continued the run
+            known, end = lines.read(file), _end_of(path)
+        if end is not None and not _is_whole(known, end):
+            raise UsageError(
+                f"{file}: expected {end.lines} lines, as when the run ended, found {known.count};"
+                " resume the run, which measures what is missing"
+            )
+        return known.records
     except OSError as error:
         raise UsageError(f"cannot read {file}: {reason_of(error)}") from None
 
 
-def _check_end(path: Path) -> None:
-    """Raise UsageError if a run that was ended has other lines now than it had then."""
-    for try_again in (True, False):  # between two reads another process may have continued the run
-        if not (path / END).is_file():
-            return
-        end = read_json(path / END, _END, "resume the run, which writes it anew")
-        count, last = _lines_of(path / TRIALS)
-        if (end.lines, end.last) == (count, last):
-            return
-        if not try_again:
-            raise UsageError(
-                f"{path / TRIALS}: expected {end.lines} lines, as when the run ended, found {count};"
-                " resume the run, which measures what is missing"
-            )
+def _is_whole(known: lines.Lines, end: _End | None) -> bool:
+    return end is None or (end.lines, end.last) == (known.count, known.last)
 
 
-def _lines_of(file: Path) -> tuple[int, str]:
-    """Return how many intact lines are in a `trials.jsonl`, and the checksum of the last one."""
-    with file.open("rb") as written:
-        links = [found for line in written if (found := links_of(line)) is not None]
-    return len(links), links[-1][0] if links else FIRST
+def _end_of(path: Path) -> _End | None:
+    """Return what a run's lines were when it was ended; None if it was not, or was killed."""
+    if not (path / END).is_file():
+        return None
+    return read_json(path / END, _END, "resume the run, which writes it anew")
 
 
 def load_environment(path: Path) -> dict[str, Any]:
