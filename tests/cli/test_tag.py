@@ -44,3 +44,20 @@ def test_each_branch_has_its_baseline(zbench, out):
     assert zbench("compare", "@feature/x", HEAD_ID)[0] == 0
     assert zbench("compare", "@main", HEAD_ID)[0] == 2
     assert branch_baseline("feature/x") != branch_baseline("feature-x")
+
+
+def test_check_verifies_a_run_a_baseline_and_a_whole_directory(zbench, out):
+    assert zbench("compare", BASE_ID, "--save-baseline", "main").code == 0
+    assert zbench("check", BASE_ID).out == "2 files checked, none damaged\n"
+    assert zbench("check", "main").out == "1 file checked, none damaged\n"
+    assert len(zbench("check", out, "--json").document["files"]) == 7
+    file = out / "example" / BASE_ID / "trials.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"repeat":3', b'"repeat":4'))
+    said = zbench("check", BASE_ID)
+    assert said.code == 2
+    assert "trials.jsonl:4: damaged line" in said.out
+    assert said.out.endswith("2 files checked, 1 damaged\n")
+    assert [row["problem"] is None for row in zbench("check", out, "--json").document["files"]].count(
+        False
+    ) == 1
+    assert zbench("check", out / "example" / BASE_ID / "nothing").code == 2

@@ -41,7 +41,7 @@ def test_every_bit_that_flips_is_noticed(tmp_path: Path, indent: int | None) -> 
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
         file.write_bytes(changed)
-        with pytest.raises(UsageError, match=r"document\.json.*; write it anew"):
+        with pytest.raises(UsageError, match=r"document\.json.*(;|, or) write it anew"):
             read_json(file, KIND, "write it anew")
 
 

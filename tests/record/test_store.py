@@ -1,10 +1,10 @@
 """What was finished stays finished: kills, full disks, second writers."""
 
 import errno
+import json
 import os
 import re
 import resource
-import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,10 +15,9 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record import documents, lines, store
-from zbench.record.documents import checksum_of, relinked, sealed
+from zbench.record.documents import FIRST, DamagedError, checksum_of, linked, relinked, sealed
 from zbench.record.store import (
     TRIALS,
-    DirectoryLock,
     RunDirectory,
     StorageError,
     find_runs,
@@ -43,7 +42,7 @@ def test_create_writes_what_was_asked_and_where(run, tmp_path):
     assert load_environment(run.path) == {"schema_version": 1, "a": 1}
     text = (run.path / "environment.json").read_text()
     assert re.sub('"[0-9a-f]{16}"', '"..."', text) == (
-        '{\n  "digest": "...",\n  "schema_version": 1,\n  "a": 1\n}\n'
+        '{\n  "digest": "...",\n  "schema_version": 1,\n  "a": 1,\n  "spec_digest": "..."\n}\n'
     )
     assert (run.path / "logs").is_dir()
     assert load_records(run.path) == []
@@ -208,10 +207,41 @@ def test_discard_removes_only_a_run_without_records(tmp_path, make_record):
         assert run.path.exists()
 
 
-def test_file_of_a_newer_zbench_is_refused(run):
-    (run.path / "environment.json").write_bytes(sealed({"schema_version": 99}))
-    with pytest.raises(UsageError, match="update zbench"):
-        load_environment(run.path)
+@pytest.mark.parametrize("data", [sealed({"schema_version": 99}), b'{"schema_version": 99, "seal": "?"}'])
+def test_a_run_of_a_newer_format_is_named_so_and_not_damaged(run, data):
+    (run.path / "environment.json").write_bytes(data)
+    (run.path / TRIALS).write_bytes(b"lines of another form\n")
+    for reading in (load_environment, load_records):
+        with pytest.raises(UsageError, match=r"written by a newer zbench .*update zbench"):
+            reading(run.path)
+
+
+def test_what_a_newer_zbench_adds_within_a_format_is_read_over(run, make_record):
+    run.append(make_record())
+    run.close()
+    environment = load_environment(run.path) | {"added": [1]}
+    (run.path / "environment.json").write_bytes(sealed(environment))
+    end = json.loads((run.path / "end.json").read_text()) | {"added": 2}
+    end.pop("digest")
+    values = lines.jsonable(make_record()) | {"added": {"by": "a newer one"}}
+    line = linked(json.dumps(values), FIRST)
+    (run.path / TRIALS).write_bytes(line)
+    (run.path / "end.json").write_bytes(sealed(end | {"last": checksum_of(line)}))
+    assert load_records(run.path) == [make_record()]
+
+
+def test_a_sweep_file_that_was_changed_is_no_longer_the_runs(run):
+    file = run.path / "spec.yaml"
+    whole = file.read_bytes()
+    for bit in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(changed)
+        for reading in (load_records, load_environment):
+            with pytest.raises(DamagedError, match=r"spec\.yaml was changed since the run began"):
+                reading(run.path)
+    file.write_bytes(whole)
+    assert load_records(run.path) == []
 
 
 def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
@@ -313,20 +343,6 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
         RunDirectory.open(run.path)
 
 
-def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text("an older and longer name\n" * 20)
-    first = DirectoryLock(tmp_path)
-    assert (tmp_path / ".lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
-    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "):
-        DirectoryLock(tmp_path)
-    (tmp_path / ".lock").write_bytes(b"")
-    with pytest.raises(UsageError, match="is being written by another process; wait"):
-        DirectoryLock(tmp_path)
-    first.release()
-    first.release()
-    DirectoryLock(tmp_path).release()
-
-
 def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     assert load_tags(tmp_path) == {}
     save_tag(tmp_path, "before", "quickstart/1")
@@ -337,7 +353,7 @@ def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     assert text.startswith('{\n  "digest": ')
     assert ',\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"' in text
     assert text.endswith("}\n")
-    assert [path.name for path in tmp_path.iterdir()] == [TAGS]
+    assert {path.name for path in tmp_path.iterdir()} == {TAGS, ".lock"}
     names = ["a", "_a", "v1.2-rc_3", "a" * 100]
     for name in names:
         save_tag(tmp_path, name, "run")

@@ -12,10 +12,16 @@ from typing import Any
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError, reason_of
 from zbench.record import lines, store
-from zbench.record.documents import check_schema_version, parsed, replace_durably, require_seal, sealed
+from zbench.record.documents import (
+    check_schema_version,
+    make_directory,
+    parsed,
+    replace_durably,
+    require_seal,
+    sealed,
+)
 from zbench.record.record import Record
 
-BASELINES = "baselines"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LONGEST_STEP_S = 1e6
 _ROUNDING = 1e-6
@@ -49,7 +55,7 @@ def baseline_path(name: str, output_dir: Path) -> Path:
     """Return where a named baseline is kept; UsageError for a name that could leave that directory."""
     if not _PLAIN_NAME.fullmatch(name):
         raise UsageError(f"a baseline's name holds letters, digits, '.', '-' and '_', got {name!r}")
-    return output_dir / BASELINES / f"{name}.json"
+    return output_dir / store.BASELINES / f"{name}.json"
 
 
 def branch_baseline(branch: str) -> str:
@@ -65,7 +71,7 @@ def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     document = {"schema_version": 1, "kind": "baseline", "name": name, **source}
     document["trials"] = [lines.jsonable(record) for trial in results.trials for record in trial.records]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         replace_durably(path, sealed(document))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason_of(error)}; choose a place with -o DIR") from None

@@ -69,6 +69,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench doctor --engine-python .venv-deepspeed", "which engines run in another environment"),
         ("zbench doctor --aa", "the smallest slowdown that this machine can detect"),
     ),
+    "check": (
+        ("zbench check last", "is every file of the newest run whole?"),
+        ("zbench check results", "every run, baseline and tag"),
+    ),
     "prune": (
         ("zbench prune --dry-run", "what would be removed, and how large it is"),
         ("zbench prune --older-than 30d", "only what has not changed for 30 days"),

@@ -41,6 +41,7 @@ COMMANDS = {
     "report": "Write a report of a run.",
     "publish": "Write a static site of all runs.",
     "export": "Write a trial's configuration for another training stack.",
+    "check": "Verify that the files of a run, a baseline or a site are whole.",
     "doctor": "Check what this machine can run, and say what is missing.",
     "prune": "Remove files that zbench can create again.",
     "schema": "Print the JSON Schema of the sweep file.",

@@ -14,7 +14,8 @@ from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
 from zbench.launch.revisions import ENVIRONMENTS
 from zbench.private import cache_directory
-from zbench.record.store import LOGS, REFERENCES, TRACES, DirectoryLock, find_runs, is_inside, load_records
+from zbench.record.locks import DirectoryLock
+from zbench.record.store import LOGS, REFERENCES, TRACES, find_runs, is_inside, load_records
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from zbench.errors import ZbenchError
 from zbench.launch.process.client import THREAD_VARIABLES
 from zbench.launch.process.local import LocalExecutor, call
 from zbench.launch.trial import TrialRunner
+from zbench.record.checking import checked
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
@@ -116,6 +117,12 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
         yield Check("results", "warn" if free < _LITTLE_DISK else "ok", text)
     else:
         yield Check("results", "fail", f"{text}, not writable; use -o DIR")
+    known = list(checked(output_dir)) if output_dir.is_dir() else []
+    damaged = [file.problem for file in known if file.problem]
+    for problem in damaged:
+        yield Check("files", "warn", problem)
+    if known and not damaged:
+        yield Check("files", "ok", f"{len(known)} of runs, baselines and tags are as they were written")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
 

@@ -16,7 +16,15 @@ from typing import Any, BinaryIO, Literal, Protocol
 
 from zbench.errors import UsageError, reason_of
 from zbench.record import lines
-from zbench.record.documents import FIRST, chain, check_schema_version, checksum_of, linked, parsed
+from zbench.record.documents import (
+    FIRST,
+    chain,
+    check_schema_version,
+    checksum_of,
+    linked,
+    make_directory,
+    parsed,
+)
 from zbench.record.record import Record
 from zbench.units import format_clock
 
@@ -62,7 +70,7 @@ class KeptSamples:
                 raise UsageError(f"cannot keep samples in {path}: {reason_of(error)}") from None
 
     def _open(self, path: Path, about: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         self._file = path.open("ab+", buffering=0)
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line

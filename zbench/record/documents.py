@@ -5,6 +5,7 @@ A line's first key, `checksum`, is the CRC-32 of the bytes that follow it. Its s
 checksum of the line before, so that lost, doubled and exchanged lines are noticed, too.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ FIRST = "00000000"
 
 _DOCUMENT = re.compile(rb'\{(?:\n  )?"digest": ?"([0-9a-f]{16})",(.*)', re.DOTALL)
 _LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",("after":"([0-9a-f]{8})",(.*))', re.DOTALL)
+_PAGE = re.compile(rb"(.*<!-- ([0-9a-f]*) )([0-9a-f]{16}) -->\n", re.DOTALL)
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
@@ -69,10 +71,34 @@ def read_json(path: Path, kind: TypeAdapter[T], remedy: str) -> T:
 
 
 def require_seal(data: bytes, place: str, remedy: str) -> None:
-    """Raise DamagedError, which ends with the remedy, unless these bytes are those that were sealed."""
+    """Raise DamagedError, which ends with the remedy, unless these bytes are those that were sealed.
+
+    A newer zbench may seal in another way: its documents are said to be newer, not damaged.
+    """
     match = _DOCUMENT.fullmatch(data)
-    if match is None or digest_of(match[2]) != match[1].decode():
-        raise DamagedError(f"{place} is damaged: it is not what zbench wrote; {remedy}")
+    if match is not None and digest_of(match[2]) == match[1].decode():
+        return
+    version = None
+    with contextlib.suppress(UsageError):
+        version = parsed(data, place).get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise DamagedError(
+            f"{place} was written by a newer zbench (schema_version {version}; this one reads up to "
+            f"{SCHEMA_VERSION}), or is damaged; update zbench, or {remedy}"
+        )
+    raise DamagedError(f"{place} is damaged: it is not what zbench wrote; {remedy}")
+
+
+def sealed_page(page: bytes, source: str) -> bytes:
+    """Return an HTML page with a last line: the digest of what it was made from, and its own."""
+    page += b"<!-- %s " % source.encode()
+    return page + digest_of(page).encode() + b" -->\n"
+
+
+def page_source(page: bytes) -> str | None:
+    """Return the digest of what a sealed page was made from; None for a page that was changed."""
+    match = _PAGE.fullmatch(page)
+    return match[2].decode() if match and digest_of(match[1]) == match[3].decode() else None
 
 
 def parsed(data: str | bytes, place: str) -> dict[str, Any]:
@@ -156,24 +182,22 @@ def replace_durably(path: Path, data: bytes) -> None:
     """Replace a file atomically, also if others write it at the same time; the new name is on disk, too."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        _write(draft, data)
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         draft.replace(path)
         sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file so that it survives a crash of the machine."""
-    _write(path, data)
-    sync_directory(path.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing; their names are on disk, too."""
+    for place in reversed((path, *path.parents)):
+        if not place.exists():
+            place.mkdir(exist_ok=True)
+            sync_directory(place.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 results/<sweep>/<run-id>/
     spec.yaml         the resolved sweep, readable as a sweep file
-    environment.json  machine, software, invocation
+    environment.json  machine, software, invocation; the digest of spec.yaml
     trials.jsonl      one Record a line, flushed to disk as each repeat ends
     end.json          how many lines that are, if the run was ended and not killed
     logs/             stdout and stderr of every rank
@@ -10,12 +10,10 @@ results/<sweep>/<run-id>/
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -28,21 +26,24 @@ from pydantic import TypeAdapter
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.record import lines
 from zbench.record.documents import (
+    DamagedError,
     checksum_of,
+    digest_of,
+    make_directory,
     read_json,
     replace_durably,
     sealed,
     sync_directory,
-    write_durably,
 )
 from zbench.record.inputs import Shared
+from zbench.record.locks import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
 from zbench.record.secrets import masked
 from zbench.record.tags import RUN_ID, load_tags
 from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, END, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "end.json", "logs"
-TRACES, REFERENCES = "traces", "references"
+TRACES, REFERENCES, BASELINES = "traces", "references", "baselines"
 _STAMP = len("20260131-235959-042")
 
 
@@ -76,35 +77,6 @@ def storage_errors() -> Iterator[None]:
         raise StorageError(f"cannot continue: {error}; fix that and use --resume") from None
 
 
-class DirectoryLock:
-    """An exclusive lock on `<directory>/.lock`, held until `release` or the end of the process.
-
-    Not `filelock`: where flock(2) is not supported it falls back to a lock that outlives a killed holder, and
-    it does not tell which process holds a lock.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Take the lock, or raise UsageError that names the process holding it."""
-        self._fd: int | None = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with os.fdopen(self._fd, errors="replace") as file:
-                holder = file.read().strip() or "another process"
-            raise UsageError(
-                f"{directory} is being written by {holder}; wait for it or end it first"
-            ) from None
-        with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
-            name = f"process {os.getpid()} on {socket.gethostname()}\n"
-            os.ftruncate(self._fd, os.pwrite(self._fd, name.encode(), 0))
-
-    def release(self) -> None:
-        """Release the lock; may be called twice."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
 class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
 
@@ -136,20 +108,22 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         mode, version = _mode(), {"schema_version": SCHEMA_VERSION}
         path = output_dir / _file_name(sweep) / (run_id or new_run_id(output_dir))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             path.mkdir(mode)
             try:
                 (path / LOGS).mkdir(mode)
-                write_durably(path / SPEC, dump_yaml(version | masked(spec)).encode())
-                write_durably(path / ENVIRONMENT, sealed(version | masked(environment), indent=2))
-                write_durably(path / TRIALS, b"")
-                for directory in (path.parent, path.parent.parent, path.parent.parent.parent):
-                    sync_directory(directory)  # the run's own name, and those that were made for it
+                asked = dump_yaml(version | masked(spec)).encode()
+                replace_durably(path / SPEC, asked)
+                about = version | masked(environment) | {"spec_digest": digest_of(asked)}
+                replace_durably(path / ENVIRONMENT, sealed(about, indent=2))
+                replace_durably(path / TRIALS, b"")
+                sync_directory(path.parent)
                 return cls(path)
-            except OSError:
+            except (OSError, UsageError):
                 _remove(path)
                 raise
         except OSError as error:
+            _remove_empty(path.parent)
             reason = reason_of(error)
             raise UsageError(
                 f"cannot write results under {output_dir}: {reason}; choose with -o DIR"
@@ -159,6 +133,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def open(cls, path: Path) -> Self:
         """Continue a run. UsageError if this is not a run directory or another process is writing it."""
         require_run(path)
+        load_environment(path)
         for entry in path.iterdir():
             if entry.is_symlink() and ".journal.lock" not in entry.name:  # Optuna's locks, never written to
                 raise UsageError(
@@ -258,9 +233,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
 def load_records(path: Path) -> list[Record]:
     """Return the records of a run directory or a `trials.jsonl`, read-only; a torn last line is left out."""
-    file = path / TRIALS if path.is_dir() else path
     if path.is_dir():
         require_run(path)
+        load_environment(path)
+    return read_lines(path)
+
+
+def read_lines(path: Path) -> list[Record]:
+    """Return the records as `load_records` does; of a run directory no other file is checked."""
+    file = path / TRIALS if path.is_dir() else path
     try:
         known, end = lines.read(file), _end_of(path)
         if not _is_whole(known, end):  # between the two files another process may have continued the run
@@ -287,8 +268,18 @@ def _end_of(path: Path) -> _End | None:
 
 
 def load_environment(path: Path) -> dict[str, Any]:
-    """Return a run directory's environment.json."""
-    return read_json(path / ENVIRONMENT, _ENVIRONMENT, "copy the run again, or remove it")
+    """Return a run directory's environment.json; UsageError if it or the sweep file was changed.
+
+    It is the head of a run: what a newer zbench wrote in another format is refused here, and named as such.
+    """
+    environment = read_json(path / ENVIRONMENT, _ENVIRONMENT, "copy the run again, or remove it")
+    try:
+        digest = digest_of((path / SPEC).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path / SPEC}: {reason_of(error)}") from None
+    if digest != environment.pop("spec_digest", digest):
+        raise DamagedError(f"{path / SPEC} was changed since the run began; copy the run again, or remove it")
+    return environment
 
 
 def require_run(path: Path) -> None:
@@ -376,9 +367,13 @@ def _identity(file: Path) -> tuple[int, int, int] | None:
 def _remove(path: Path) -> None:
     """Delete a run directory, and the sweep's and the results' if nothing else is in them."""
     shutil.rmtree(path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        path.parent.rmdir()
-        path.parent.parent.rmdir()
+    _remove_empty(path.parent)
+
+
+def _remove_empty(sweep: Path) -> None:
+    for place in (sweep, sweep.parent):
+        with contextlib.suppress(OSError):
+            place.rmdir()
 
 
 def _file_name(name: str) -> str:

@@ -12,9 +12,17 @@ from pydantic import TypeAdapter
 from zbench.analysis.history import KeptTrial, machine_log
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError, reason_of
-from zbench.record.documents import read_json, replace_durably, sealed
+from zbench.record.documents import (
+    make_directory,
+    page_source,
+    read_json,
+    replace_durably,
+    sealed,
+    sealed_page,
+)
+from zbench.record.locks import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION
-from zbench.record.store import DirectoryLock, StorageError
+from zbench.record.store import StorageError
 from zbench.record.summary import ConfigSummary, has_failed, is_incorrect
 from zbench.report.html.content import Report
 from zbench.report.html.page import machine_text
@@ -93,14 +101,14 @@ class Site:
     """A site's directory, open for writing by one process until `close`.
 
     Each file is replaced as a whole, so that what was published stays until its successor is there. A page
-    ends in the digest of what it was made from, and is made again where that is another one.
+    ends in the digest of what it was made from, and its own: it is made again where one is not right.
     """
 
     def __init__(self, place: Path) -> None:
         """Lock a directory, made if missing. UsageError if it holds files and is no site."""
         self.place, self.written = place, 0
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            make_directory(place)
             foreign = sorted({file.name for file in place.iterdir() if file.name[0] != "."} - {"CNAME"})
             if foreign and not (place / _MARKER).is_file():
                 raise UsageError(
@@ -119,15 +127,17 @@ class Site:
     def is_current(self, name: str, digest: str) -> bool:
         """Whether a page is there that was made from what this digest stands for."""
         path = self.place / name
-        return path.is_file() and path.read_bytes().endswith(f"{digest} -->\n".encode())
+        return path.is_file() and page_source(path.read_bytes()) == digest
 
     def write(self, name: str, text: str, digest: str = "") -> None:
         """Put a file in its place; one that is the same stays untouched."""
-        path, text = self.place / name, f"{text}<!-- {digest} -->\n" if digest else text
+        path, data = self.place / name, text.encode()
+        if path.suffix == ".html":
+            data = sealed_page(data, digest)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.is_file() or path.read_bytes() != text.encode():
-                replace_durably(path, text.encode())
+            make_directory(path.parent)
+            if not path.is_file() or path.read_bytes() != data:
+                replace_durably(path, data)
                 self.written += 1
         except OSError as error:
             raise StorageError(

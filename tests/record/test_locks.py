@@ -1,0 +1,65 @@
+"""One process writes; who waits, and who cannot lock, is told by whom and why."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.record import locks, tags
+from zbench.record.locks import DirectoryLock
+from zbench.record.store import RunDirectory
+from zbench.record.tags import save_tag
+
+
+def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("an older and longer name\n" * 20)
+    first = DirectoryLock(tmp_path)
+    assert (tmp_path / ".lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "):
+        DirectoryLock(tmp_path)
+    (tmp_path / ".lock").write_bytes(b"")
+    with pytest.raises(UsageError, match="is being written by another process; wait"):
+        DirectoryLock(tmp_path)
+    first.release()
+    first.release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_lock_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        DirectoryLock(tmp_path).release()
+    finally:
+        os.umask(before)
+    assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_who_waits_too_long_for_the_tags_is_told_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tags, "_PATIENCE_S", 0.05)
+    other = DirectoryLock(tmp_path)
+    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "):
+        save_tag(tmp_path, "a", "run")
+    other.release()
+    save_tag(tmp_path, "a", "run")
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refused(fd: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refused)
+    for write in (
+        lambda: RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}),
+        lambda: save_tag(tmp_path, "a", "run"),
+    ):
+        with pytest.raises(UsageError, match=r"its file system, \w+ at /.*, has no locks \(flock: .*Lustre"):
+            write()
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"], "of the tags"

@@ -1,0 +1,68 @@
+"""Locks by flock(2), which end with their process: one at a time writes a run, a site or the tags.
+
+Not `filelock`: where flock(2) is not supported it falls back to a lock that outlives a killed holder, and it
+does not tell which process holds a lock.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+
+from zbench.errors import UsageError
+
+_POLL_SECONDS = 0.02
+_WITHOUT_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
+
+
+class DirectoryLock:
+    """An exclusive lock on `<directory>/.lock`, held until `release` or the end of the process."""
+
+    def __init__(self, directory: Path, *, patience_s: float = 0.0) -> None:
+        """Take the lock. UsageError that names the process which holds it for longer than `patience_s`, or
+        the file system that has no locks.
+        """
+        self._fd: int | None = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        end = time.monotonic() + patience_s
+        while not self._is_taken(self._fd, directory):
+            if time.monotonic() >= end:
+                with os.fdopen(self._fd, errors="replace") as file:
+                    name = file.read().strip() or "another process"
+                raise UsageError(f"{directory} is being written by {name}; wait for it or end it first")
+            time.sleep(_POLL_SECONDS)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
+            text = f"process {os.getpid()} on {socket.gethostname()}\n"
+            os.ftruncate(self._fd, os.pwrite(self._fd, text.encode(), 0))
+
+    @staticmethod
+    def _is_taken(fd: int, directory: Path) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
+            raise UsageError(
+                f"{directory}: its file system, {_file_system(directory)}, has no locks (flock: "
+                f"{error.strerror}); mount it with them (Lustre: -o flock), or choose another with -o DIR"
+            ) from None
+        return True
+
+    def release(self) -> None:
+        """Release the lock; may be called twice."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _file_system(place: Path) -> str:
+    """Return the type and the mount point of a place's file system, as Linux names them."""
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    here = place.resolve()
+    above = [(len(point), f"{kind} at {point}") for point, kind in mounts if here.is_relative_to(point)]
+    return max(above, default=(0, "of an unknown type"))[1]
