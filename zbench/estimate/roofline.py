@@ -19,7 +19,7 @@ LEAST_ATTAINED = 0.05
 _HALVINGS = 30
 ASSUMED = (
     "a step's time is shortest if collectives and host copies fully overlap with computation, and longest if"
-    f" they do not; a range below a factor of {WIDTH:g} is widened to it, because rates are uncertain"
+    f" none does. A range below a factor of {WIDTH:g} is widened, because rates are uncertain"
 )
 
 

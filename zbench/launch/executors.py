@@ -99,8 +99,8 @@ def check_world_size(world_size: int) -> None:
     most, limit = max_ranks()
     if world_size > most:
         raise UsageError(
-            f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
-            f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
+            f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}. "
+            f"Use a world size of at most {most} (this machine has {os.cpu_count()} cores), span nodes with "
             "--ray or --slurm, or use `zbench estimate`, which starts no ranks"
         )
 

@@ -94,8 +94,8 @@ class Shared:
         if None not in (self._machine, record.machine) and record.machine != self._machine:
             raise UsageError(
                 f"a repeat of {record.trial_id} ran on another kind of machine ({record.machine}) than those"
-                f" before it ({self._machine}), so it is not kept: constrain the jobs to one kind, such as"
-                " with --slurm constraint=NAME, or start a new run there and compare the two"
+                f" before it ({self._machine}), so it is not kept. Constrain the jobs to one kind, such as"
+                " with --slurm constraint=NAME, or start a new run there and compare the two runs"
             )
         names = changed(self._inputs, record.inputs)
         if names:

@@ -55,8 +55,8 @@ _UNJUDGED = (
     Rule("engine.dtype", lambda e: e.dtype == "float16",
      "zbench's reference has no DeepSpeed loss scale; set dtype: bfloat16 or float32, or engine: builtin"),
     Rule("engine.dtype", lambda e: e.dtype == "bfloat16" and e.zero_stage == 0,
-     "at stage 0 DeepSpeed gives no access to its float32 master weights, needed to verify bfloat16, and"
-     " from 0.18.9 on it has no float32 accumulation there; set zero_stage: 1, or dtype: float32"),
+     "at stage 0 DeepSpeed gives no access to its float32 master weights, which a verdict on bfloat16 needs;"
+     " set zero_stage: 1, or dtype: float32"),
     Rule("engine.grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
      "DeepSpeed accumulates a float32 model's gradients in float32; leave grad_accum_dtype out"),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """What is wrong, in words: findings about update, gradient and state, from what was replayed and regressed.
 
-Every limit is about twice the largest value of engines without known faults; `docs/verdicts.md` says of how
-many, and what they gave.
+Every limit is about twice the largest value of engines without known faults, which
+`results/benchmarks/verdicts.md` shows.
 """
 
 import math

@@ -127,7 +127,7 @@ def require_same(what: str, first: Tensor, second: Tensor, rounding: float) -> N
         values = f"{what} {first[other][0]:.6g} and {second[other][0]:.6g}"
         raise UsageError(
             f"workload: two runs of the first step from the same seed differ ({values}), so nothing can be"
-            " verified: let the model and its data draw from the global generators of torch, random and"
+            " verified. Let the model and its data draw from the global generators of torch, random and"
             " numpy.random, which are seeded, or set verify.mode: off"
         )
 

@@ -126,7 +126,7 @@ class Both(Pair):
             held.mul_(0.875)
         if left:
             self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
-            with pytest.raises(UsageError, match="take it anew after each step"):
+            with pytest.raises(UsageError, match="anew after each step"):
                 self.engine.step()
             self.engine.zero_grad()
         else:

@@ -79,7 +79,7 @@ def test_an_edit_of_memory_that_a_weight_has_left_is_refused(engine: Engine, pla
     same_steps(engine, plain, 0)
     held.mul_(0.5)
     engine.backward(by_forward(engine.model, batch(1)))
-    with pytest.raises(UsageError, match=r"zero_grad\(\), and take it anew after each step.*journal"):
+    with pytest.raises(UsageError, match=r"zero_grad\(\), and take p.data anew after each step.*journal"):
         engine.step()
     engine.zero_grad()
     same_steps(engine, plain, 1, 2)

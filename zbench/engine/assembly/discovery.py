@@ -87,8 +87,8 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
         if not is_part(p) and (isinstance(p, Released) or _distinct(p).numel() < p.numel()):
             raise UsageError(
                 f"expected memory for every element of {name!r}, got one place for several, as expand()"
-                " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
-                " build the engine on a new model"
+                " and close() of a stage-3 engine leave. Give the parameter values (p.data = values.clone()),"
+                " or build the engine on a new model"
             )
     named = [*parameters.items(), *buffers.items()]
     return [f"{name!r} {list(t.shape)} {t.dtype}{_entries(name, t)}" for name, t in named]
@@ -141,9 +141,9 @@ def check_memory(model: nn.Module) -> None:
             if known & {id(tensor), id(before)} and _overlap(tensor, before):
                 p, other = (name, earlier) if id(tensor) in known else (earlier, name)
                 raise UsageError(
-                    f"expected memory for {p!r} that nothing else sees, but {other!r} shares it, and would"
-                    " keep old values when the engine moves the parameter; make both one nn.Parameter (tied"
-                    f" weights), compute {other!r} from it in forward, or give it values of its own (clone())"
+                    f"expected memory for {p!r} alone, but {other!r} shares this memory, and would keep old"
+                    " values when the engine moves the parameter. Make both one nn.Parameter (tied weights),"
+                    f" compute {other!r} from {p!r} in forward, or give {other!r} its own values (clone())"
                 )
         begun.append((name, tensor))
 

@@ -144,8 +144,8 @@ def _alive(reference: "weakref.ref[_T]") -> _T:
     target = reference()
     if target is None:
         raise UsageError(
-            "the model was compiled for an engine that no longer exists, and its gradients would be lost:"
-            " keep the engine for as long as the model is trained, or call engine.close()"
+            "the model was compiled for an engine that no longer exists, so gradients would be lost; keep"
+            " the engine for as long as the model is trained, or call engine.close()"
         )
     return target
 

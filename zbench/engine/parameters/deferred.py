@@ -29,8 +29,8 @@ from zbench.engine.transport.choose import choose_collectives
 _PART = "_zbench_part"
 _PARTS = Tag("the parts of a parameter that was created sharded")
 _REFUSAL = (
-    "the values of this parameter are not on this rank now: sharded_init keeps a part of them on every rank;"
-    " read it as an attribute of its module (module.weight), or inside engine.gathered() after build_engine"
+    "the values of this parameter are not on this rank now: sharded_init keeps a part of them on every rank."
+    " Read the attribute of the module (module.weight), or read it in engine.gathered() after build_engine"
 )
 
 

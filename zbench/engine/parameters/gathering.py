@@ -45,7 +45,7 @@ def explain_torch_func(error: RuntimeError) -> None:
     if "support saved tensor hooks" in str(error):
         raise UsageError(
             "torch.func.grad, vjp, jacrev and hessian do not run inside a forward or engine.gathered at"
-            " zero_stage 3; call them outside, with engine.full_parameters() for torch.func.functional_call,"
+            " zero_stage 3. Call them outside, with engine.full_parameters() for torch.func.functional_call,"
             " or use torch.autograd.grad(create_graph=True), or zero_stage 2"
         ) from error
 
@@ -56,7 +56,7 @@ def check_not_traced() -> None:
     if mode is not None or torch._C._get_tracing_state() is not None:
         raise UsageError(
             "torch.export, make_fx and torch.jit.trace would keep a model's weights as they are now at"
-            " zero_stage 3; trace a model that no engine trains, with the values of engine.full_parameters(),"
+            " zero_stage 3. Trace a model that no engine trains, with the values of engine.full_parameters(),"
             " or use zero_stage 2"
         )
 

@@ -44,9 +44,9 @@ def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
         holder = next((name for name, parameter in named if gradient_of(parameter) is not None), None)
     if holder is not None:
         raise UsageError(
-            f"expected no gradient in {holder!r} before the engine's own, found one; call model.zero_grad()"
-            " (the engine keeps its gradients elsewhere: p.grad stays None; DistributedDataParallel and FSDP"
-            " leave some there, and are not used beside it)"
+            f"expected no gradient in {holder!r} before the engine's own, found one; call model.zero_grad()."
+            " The engine keeps its gradients elsewhere, and p.grad stays None. DistributedDataParallel and"
+            " FSDP leave gradients in p.grad, and cannot wrap the engine's model"
         )
 
 
@@ -65,8 +65,8 @@ class Members:
         if added := next((name for key, name in names.items() if key not in self._known), None):
             raise UsageError(
                 f"the parameter {added!r} was added to the model, or replaced, after build_engine; take it"
-                " out, keep engine.state_dict(), build another engine on a model that has it, and load that"
-                f" state there with its values as 'param.{added}'"
+                " out and keep engine.state_dict(). Then build another engine on a model with the parameter,"
+                f" and load the state with the parameter's values as 'param.{added}'"
             )
         renamed = [t for key, t in self._known.items() if names.get(key, t.name) != t.name]
         gone = {t.name for key, t in self._known.items() if key not in names} if renamed else set()
@@ -85,6 +85,6 @@ class Members:
         if unfrozen is not None:
             raise UsageError(
                 f"the parameter {unfrozen!r} was frozen when the engine was built, and requires a gradient"
-                " now; freeze it, or save a checkpoint, build an engine that trains it, and load that (what"
-                " was trained at the build may be frozen and thawed between steps)"
+                " now. Freeze it, or save a checkpoint, build an engine that trains it, and load the"
+                " checkpoint. Only parameters that were trained at the build may be frozen and thawed"
             )

@@ -92,8 +92,8 @@ def _check_not_held(parameter: nn.Parameter) -> None:
     if owner is not None and owner.holds_gradients:
         raise UsageError(
             "p.grad: the engine holds the gradients of the step that has begun; to clip them, set"
-            " gradient_clipping; to drop them, call engine.zero_grad(); to see them, register a hook, or read"
-            " the norm that engine.step(grad_norm=True) returns; to update, call engine.step()"
+            " gradient_clipping. To drop gradients, call engine.zero_grad(). To see gradients, register a"
+            " hook, or read the norm that engine.step(grad_norm=True) returns. To update, call engine.step()"
         )
 
 

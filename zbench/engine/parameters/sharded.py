@@ -41,7 +41,7 @@ WEIGHTS = "the weights "
 
 _REFUSAL = (
     "the values of {name!r} are not on this rank now: zero_stage 3 keeps them sharded while no module uses"
-    " them; read it inside `with engine.gathered(module_or_parameters):`, and change it with write=True"
+    " them. Read them inside `with engine.gathered(module_or_parameters):`, and change them with write=True"
 )
 _LEFT = (
     "the values of {name!r} are gone: its stage-3 engine was closed; take engine.full_parameters() before"

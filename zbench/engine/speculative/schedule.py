@@ -46,10 +46,10 @@ class StepAssumptions:
 
 
 _LEFT_EDITED = (
-    "expected weights to be changed by way of the model, got a change of memory that they have left:"
-    " speculative offload on a CPU exchanges it at every step, so p.data (or a numpy view) from before the"
-    " last step is not theirs any more; call engine.zero_grad(), and take it anew after each step, or set"
-    " rollback: journal"
+    "expected weights to be changed by way of the model, got a change of memory that they have left."
+    " Speculative offload on a CPU exchanges the memory of weights at every step, so p.data (or a numpy view)"
+    " from before the last step is out of date. Call engine.zero_grad(), and take p.data anew after each"
+    " step, or set rollback: journal"
 )
 
 

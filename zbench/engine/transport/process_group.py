@@ -159,6 +159,6 @@ def _check_names_agree(group: dist.ProcessGroup) -> None:
     counts = [int(store.get(f"{topic}/{other}")) for other in range(dist.get_world_size(group))]
     if len(set(counts)) > 1:
         raise UsageError(
-            f"the ranks of this process group belong to {counts} process groups, and torch can make another"
-            " only where all belong to as many; make the group of the engine first, or use the default one"
+            f"the ranks of this process group belong to {counts} process groups. torch can make another"
+            " only where all belong to as many; make the engine's group first, or use the default group"
         )

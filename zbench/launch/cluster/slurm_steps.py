@@ -47,7 +47,7 @@ def require_nodes(trials: Sequence[TrialSpec], options: SlurmOptions) -> None:
     """Raise UsageError where some trial does not fit into the allocation, or options are for jobs."""
     if options != SlurmOptions():
         raise UsageError(
-            "--slurm: within an allocation trials are its job steps, and settings of jobs do not apply; give"
+            "--slurm: within an allocation trials are job steps, and settings of jobs do not apply. Give"
             " them to salloc or sbatch, set run.nodes for trials of several nodes, and write --slurm nodes=1"
         )
     there = SlurmAllocation().nodes()
