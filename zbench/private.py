@@ -1,8 +1,8 @@
 """Folders of this user alone, for everything whose contents are run or loaded: compiled code, environments.
 
 Who can write to such a folder, or can put another one in its place, runs code as this user. So the folder
-must be this user's with no rights for others, and no folder above it may be in the hands of others: as sshd's
-StrictModes asks of a home directory.
+must be this user's with no rights for others, and no folder above it may be in the hands of others. sshd's
+StrictModes asks the same of a home directory.
 """
 
 import os

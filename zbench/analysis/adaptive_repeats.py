@@ -1,7 +1,8 @@
 """How often the configurations of a sweep are repeated. Pure.
 
-With `run.separate` a sweep repeats until its leaders differ, or are equal within that fraction: after every
-round those that cannot be the best any more drop out (a race), by the bounds that are printed at the end.
+With `run.separate` a sweep repeats until its leaders differ, or are equal within that fraction. After every
+round, configurations that cannot be the best any more drop out (a race), by the bounds that are printed at
+the end.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Find the first bad revision of a list by comparing revisions with the good one. Pure: a probe is given.
 
-What is sought is a step from good to bad, as `git bisect` seeks it; a probe may also answer that it cannot
-tell (skip: the revision does not build or run) or does not know yet (undecided: measure again, never guess).
+The search is for a step from good to bad, as with `git bisect`. A probe may also answer that it cannot tell
+(skip: the revision does not build or run) or does not know yet (undecided: measure again, never guess).
 
 A comparison asks whether a change is within a margin, and needs an interval narrower than that. A bisection
 knows both ends already: BAD was measured against GOOD, and one step lies between them. A revision is bad

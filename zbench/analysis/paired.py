@@ -1,8 +1,8 @@
 """The plan of a paired measurement, and the cells that its samples fill; pure functions.
 
 A block measures base and head twice each, as base-head-head-base or its mirror image. Within a block a linear
-drift of the machine cancels exactly, and a slower one nearly. Which of the two orders a block gets is drawn
-at random, so that under no difference its sign is a fair coin by design, whatever the machine does.
+drift of the machine cancels exactly, and a slower one nearly. The order of a block is drawn at random, so
+that without a difference its sign is a fair coin by design, whatever the machine does.
 
 The first two samples of a block are one pair, the last two the other. A pair is a block of the table of log
 times, because its samples share what the machine does: wholly where their steps alternate, and nearly where

@@ -2,9 +2,9 @@
 
 The convention for a command module: `zbench/cli/<name>.py` defines a function `command` with Typer
 annotations (its docstring is the help text, its option types come from `zbench.cli.options`). A command
-prints its result with `zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
-`zbench.errors.ZbenchError` for what the user can fix, and ends with another status than 0 by
-`raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
+prints its result with `zbench.cli.console` (stdout: the result only; stderr: progress and warnings). It
+raises `zbench.errors.ZbenchError` for a mistake that the user can mend, and ends with another status than 0
+by `raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
 document on stdout too.
 """
 

@@ -1,7 +1,7 @@
 """The output streams of a command: the one place where text is encoded and a failed write is noticed.
 
 `guarded` puts a `Stream` in the place of `sys.stdout` and `sys.stderr` while a command runs. Characters that
-the terminal's encoding lacks are written as a near ASCII spelling or as an escape (`\\u2605`), so no encoding
+the terminal's encoding lacks are written as a near ASCII spelling or as an escape (`\\u2605`). So no encoding
 and no name in a file can end a command.
 """
 

@@ -90,8 +90,8 @@ class Engine:
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
-        discards the gradients of this step (after earlier backwards, call `zero_grad` before it is repeated);
-        so does an interrupt, which is raised when the backward has ended (a second one at once).
+        discards the gradients of this step: after earlier backwards, call `zero_grad` before the step is
+        repeated. An interrupt does the same. It is raised when the backward has ended, a second one at once.
         """
         core, scale = self._core, self.policies.scaling.scale
         with self._reporting():

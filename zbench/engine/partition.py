@@ -3,8 +3,8 @@
 All trained parameters are laid end to end in one index space, the flat layout, in the order in which backward
 produces their gradients. Every parameter begins at a multiple of CHUNK elements; the gaps stay zero.
 
-The flat layout is cut into gather groups (parameters that are stored and gathered together), a group into
-*blocks*, and a block into as many equal parts as there are shards; part s belongs to the ranks that keep
+The flat layout is cut into gather groups: parameters that are stored and gathered together. A group is cut
+into *blocks*, and a block into as many equal parts as there are shards. Part s belongs to the ranks that keep
 shard s. So a block is gathered and reduced in place, and a rank's parts of consecutive blocks are adjacent in
 its *local* index space. A *bucket* is one block that is reduced at once: a gradient is one run of it, however
 many shards there are.
@@ -154,8 +154,8 @@ class Layout:
         return buckets_of
 
     def runs(self, span: Extent, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
-        """Yield what lies in `blocks` of a parameter, in its order: the block, the shard whose part it is,
-        its offset in that part and in the parameter, and its length.
+        """Yield the runs of a parameter that lie in `blocks`, in the parameter's order. A run has its block,
+        the shard whose part it is, its offset in that part and in the parameter, and its length.
         """
         for block in blocks:
             size = block.length // self.shards

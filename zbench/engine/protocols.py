@@ -141,8 +141,8 @@ class Collectives(Protocol):
     shards: int
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        """out[i] = sum over ranks r of rank r's send[shard * n + i]: in rank order and in out's dtype (within
-        shard groups, then over groups), or as a backend does it.
+        """out[i] = sum over ranks r of rank r's send[shard * n + i], in out's dtype. Ranks are added in rank
+        order, with shard groups first within each group; or as a backend adds them.
         """
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:

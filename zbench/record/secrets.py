@@ -1,7 +1,8 @@
 """Masks values that look like secrets in the files of a run: its specification, records, logs and pages.
 
-A secret is the value of a key, a variable or a flag whose name ends in a word such as `token` or `api_key`, a
-password in a URL, a key of a known form, or the value of such a variable of this process. Masking a text
+A secret is the value of a key, a variable or a flag whose name ends in a word such as `token` or `api_key`.
+Passwords in URLs and keys of known forms are secrets, too, and so are the values of such variables of this
+process. Masking a text
 takes time in proportion to its length: no pattern here reads a character again from a second starting point.
 """
 

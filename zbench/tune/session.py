@@ -1,5 +1,5 @@
-"""A search from start to finish in one process: ask for a point, take it, run it, tell what became of it,
-until there is reason to stop; then the final round.
+"""A search from start to finish in one process. It asks for a point, takes it, runs it and tells what became
+of it, until there is reason to stop; then comes the final round.
 """
 
 import math

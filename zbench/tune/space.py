@@ -1,6 +1,6 @@
 """The space of a search: axes of a sweep as Optuna's distributions, and points of it as trials.
 
-A point maps axis keys to values and holds only the axes that apply there: an offload ratio means nothing
+A point maps axis keys to values and holds only the axes that apply there. An offload ratio means nothing
 where nothing is offloaded, so points that differ in it alone are one point, measured once.
 """
 

@@ -1,7 +1,7 @@
 """The Adam contract: what one update reads and writes, and what it refuses before it writes anything.
 
-The update is a pure function of its arguments. There is no step counter and no other state: calling it in any
-partition, order or number of subgroups, from any thread, gives the same bits as one call, in every backend.
+The update is a pure function of its arguments. There is no step counter and no other state. Calls in any
+partition, order or number of subgroups, from any thread, give the same bits as one call, in every backend.
 """
 
 import math
@@ -62,7 +62,7 @@ class AdamTask:
     slot: read, and written in place unless `into` is given. grad [n]: float32, bfloat16 or float16.
     step: 1 for the first update. into: where the result goes instead (the other half of a double buffer).
     param_out [n]: receives the new parameter rounded to its dtype (bfloat16, float16 or float32).
-    rounding_seed: None rounds bfloat16 moments to nearest even; an integer (0 to 2^64 - 1) rounds them
+    rounding_seed: None rounds bfloat16 moments to nearest even. An integer (0 to 2^64 - 1) rounds them
     stochastically and reproducibly: the random bits are a hash of (seed, step, element index) and of
     nothing else.
     rounding_offset: the element index (in the rounding stream) of this task's first element, so that a
@@ -91,8 +91,8 @@ class AdamBackend(Protocol):
     ) -> None:
         """Apply Adam to every task; each gradient is multiplied once by float32(grad_scale).
 
-        nonfinite (int64, one element, on the tasks' device): the number of elements whose new parameter is
-        not finite in the dtype it is kept in (param_out's where there is one) is added to it. ValueError
+        nonfinite (int64, one element, on the tasks' device) receives the number of elements whose new
+        parameter is not finite, added. The dtype that counts is param_out's, if there is one. ValueError
         names the argument that is wrong (dtype, device, shape, layout, overlap, step or hyperparameter);
         then nothing has been written.
         """

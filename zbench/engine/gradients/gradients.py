@@ -1,8 +1,9 @@
 """Gradients between autograd and the optimizer.
 
 Gradients are a *sink*: an autograd hook, or an operator inside a compiled graph, calls `accept(index,
-gradient)` once per parameter and backward, between `begin` and `finish`, in an order that is the same on all
-ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
+gradient)` once per parameter and backward. The calls come between `begin` and `finish`, in an order that is
+the same on all ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been
+sent.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,8 +1,8 @@
 """Sharded parameters: each rank stores its part; whole values exist only while they are used.
 
-A parameter group (usually the parameters of one module) is unsharded at once: this rank's part is copied into
-a new buffer, which is all-gathered in place, and `p.data` of the group's parameters become views of it. When
-the group is resharded its parameters become `Released`. No memory is freed while a tensor refers to it.
+A parameter group (usually the parameters of one module) is unsharded at once. This rank's part is copied into
+a new buffer, the buffer is all-gathered in place, and `p.data` of the group's parameters become views of it.
+When the group is resharded its parameters become `Released`. No memory is freed while a tensor refers to it.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """The trial server: imports torch once, then forks the ranks of trials, of several trials at once if needed.
 
 `client.WarmServer` starts it as `python -m zbench.launch.process.server FD ...`, in a session of its own. The
-reaper only waits for its child, the server; the server forks a keeper for each group of ranks, and the keeper
+reaper only waits for its child, the server. The server forks a keeper for each group of ranks. The keeper
 forks the ranks and talks to the launcher about them. All three are subreapers: a process that a trial starts,
 in whatever session, becomes its keeper's child when its parent ends, and the reaper's if server and keeper
 are killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes),
