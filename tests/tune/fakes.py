@@ -188,15 +188,17 @@ def searched(
     machine: FakeMachine | World | None = None,
     *,
     kind: str = "kind",
+    is_new: bool = False,
     task: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> Searched:
-    """Search a small sweep with these changes in `home`, or go on with the search that is there.
+    """Search a small sweep with these changes in `home`, or go on with the first search that is there.
 
-    machine: what trials leave. kind: its fingerprint. task: what else a SearchTask has.
+    machine: what trials leave. kind: its fingerprint. is_new: begin another one. task: what else a
+    SearchTask has.
     """
     sweep, facts = small_sweep(**changes), {"fingerprint": kind, "schema_version": 1}
-    if runs := find_runs(home):
+    if not is_new and (runs := find_runs(home)):
         directory = RunDirectory.open(runs[0])
     else:
         document = sweep_document(sweep)

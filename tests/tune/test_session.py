@@ -20,7 +20,17 @@ from zbench.spec.trial import TrialSpec
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
 
-from .fakes import SECONDS, FakeMachine, Searched, estimated, paced, searched, simulating, small_sweep
+from .fakes import (
+    SECONDS,
+    SMALL_AXES,
+    FakeMachine,
+    Searched,
+    estimated,
+    paced,
+    searched,
+    simulating,
+    small_sweep,
+)
 
 STAGES = {"zero_stage": [0, 1, 2]}
 
@@ -289,3 +299,27 @@ def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) 
 def test_a_trial_lasts_for_its_own_time_twice_and_for_its_reference() -> None:
     run_of_three = make_trial(world_size=3, timeout=10).run
     assert longest_trial(run_of_three) == 2 * 10 + 4 * 3 * 10
+
+
+def test_a_search_begins_where_earlier_runs_of_its_sweep_ended(tmp_path: Path) -> None:
+    first = searched(tmp_path, search=budget(15))
+    best = first.outcome.final.best
+    assert best is not None
+    second = searched(tmp_path, is_new=True, search=budget(3))
+    assert first_ids(second)[0] == best.trial_id
+    assert [n.text for n in second.told(Notice)] == [
+        "15 trials of earlier runs of this sweep teach the search"
+    ]
+    assert len(second.firsts) == 3, "what taught is no result of this search"
+    narrowed = SMALL_AXES | {"zero_stage": [int(not best.axes["zero_stage"]), 2]}
+    third = searched(tmp_path, is_new=True, search=budget(3), axes=narrowed)
+    assert all(record.axes["zero_stage"] in narrowed["zero_stage"] for record in third.records)
+    assert "teach the search" in third.told(Notice)[0].text
+
+
+@pytest.mark.parametrize(("kind", "method"), [("other", "tpe"), ("kind", "random")])
+def test_runs_of_other_machines_and_methods_that_do_not_learn_are_taught_nothing(
+    tmp_path: Path, kind: str, method: str
+) -> None:
+    searched(tmp_path, search=budget(5))
+    assert not searched(tmp_path, kind=kind, is_new=True, search=budget(3, method)).told(Notice)

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -29,7 +30,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from zbench.errors import UsageError
 from zbench.record import lines
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory
+from zbench.record.store import RunDirectory, find_runs, load_environment, load_records
 from zbench.record.summary import summarize
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec, sweep_document
@@ -206,13 +207,35 @@ def gather(trials: Iterable[FrozenTrial], directory: RunDirectory) -> list[Recor
 def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> None:
     """Enter the records of a run directory into a study that has none yet."""
     for record in directory.records():
-        if record.repeat > 0 or record.outcome == "invalid":
-            continue
-        for point in [space.point_of(record.config), *space.included]:
-            trial = space.trial(point)
-            if isinstance(trial, TrialSpec) and trial.trial_id == record.trial_id:
-                ledger.enter(point, record)
-                break
+        point = _point_of(record, space) if record.repeat == 0 else None
+        if point is not None:
+            ledger.enter(point, record)
+
+
+def earlier_trials(run: Path, space: Space, kind: str) -> list[FrozenTrial]:
+    """Return what runs beside `run`, of its sweep and on this kind of machine, left in this space.
+
+    These trials teach a search where to look. They are no results of it: the machine may have changed since.
+    """
+    taught = []
+    for path in find_runs(run.parent):
+        with contextlib.suppress(UsageError):  # a run that is damaged, or of another version, teaches nothing
+            if path.name != run.name and load_environment(path).get("fingerprint") == kind:
+                for summary in summarize(load_records(path)):
+                    point = _point_of(summary.records[0], space)
+                    if point is not None:
+                        taught.append(trial_at(space, point, score(summary, space.sweep.objective), {}))
+    return [trial for trial in taught if trial.params]  # else the point is none of these axes
+
+
+def _point_of(record: Record, space: Space) -> Point | None:
+    """Return the point of a record's configuration; None where it is none of this space, or cannot exist."""
+    points = [space.point_of(record.config), *space.included] if record.outcome != "invalid" else []
+    for point in points:
+        trial = space.trial(point)
+        if isinstance(trial, TrialSpec) and trial.trial_id == record.trial_id:
+            return point
+    return None
 
 
 def open_study(storage: BaseStorage, name: str, sweep: SweepSpec) -> optuna.Study:

@@ -34,7 +34,7 @@ from zbench.tune.forecast import (
     too_large,
     work_per_step,
 )
-from zbench.tune.ledger import Ledger, adopt, gather, open_study, record_of
+from zbench.tune.ledger import Ledger, adopt, earlier_trials, gather, open_study, record_of
 from zbench.tune.objective import directions_of, is_feasible
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Point, Space, point_key
@@ -49,6 +49,7 @@ from zbench.tune.storage import (
     relational_storage,
 )
 
+_LEARNING = ("tpe", "nsga2")  # methods that look where earlier trials were good
 _PREDICTED_OOM_IN_A_ROW = 200
 _SLACK_SECONDS = 60.0
 _UNLIKE = "of the study's trials ran on other kinds of machines: their workers' run directories hold them"
@@ -103,6 +104,8 @@ class Session(Proposer):
         self._best_rate, self.nodes = 0.0, task.sweep.run.nodes
         self._learnt, self._refused = set[int](), set[str]()
         self._predicted_oom: dict[str, str] = {}
+        self._earlier: list[FrozenTrial] = []
+        self._listed = self._space.included
         self._held = ExitStack()
         self._under_way = dict[str, _Lease]()
         self._stopped = ""
@@ -150,10 +153,15 @@ class Session(Proposer):
         """Make what proposes the points, and tell that the search begins."""
         self._ask = ask
         self._next_point = make_proposer(self._space, self._spec, self._directions)
+        if self._task.storage is None and self._spec.method in _LEARNING:
+            self._earlier = earlier_trials(self._directory.path, self._space, self._ledger.kind)
         finished = self._directory.records()
         left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
         self._tell(SweepStarted(self._directory.path, self._spec.trials, left, finished, keys))
+        if self._earlier:
+            self._listed = [*self._best_earlier(), *self._space.included]
+            self._tell(Notice(f"{len(self._earlier)} trials of earlier runs of this sweep teach the search"))
         if self._limit is not None:
             self._tell(Notice("points are simulated first; one that cannot fit the memory does not run"))
 
@@ -211,11 +219,11 @@ class Session(Proposer):
     def _next(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
         """Return the next point that is not known to be too large, None where there is none."""
         taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
-        included = iter(self._space.included)
+        listed = iter(self._listed)
         for _ in range(_PREDICTED_OOM_IN_A_ROW):
             known = taken | self._predicted_oom.keys()
-            listed = next((point for point in included if point_key(point) not in known), None)
-            proposal = listed or self._next_point(history, known)
+            first = next((point for point in listed if point_key(point) not in known), None)
+            proposal = first or self._next_point([*self._earlier, *history], known)
             if proposal is None or self._limit is None:
                 return proposal
             trial = self._space.trial(proposal)
@@ -224,6 +232,13 @@ class Session(Proposer):
                 return proposal
             self._predicted_oom[point_key(proposal)] = reason
         return None
+
+    def _best_earlier(self) -> list[Point]:
+        """Return the point that led the earlier runs by the first objective; it runs first."""
+        sign = 1 if self._directions[0] == "maximize" else -1
+        able = [trial for trial in self._earlier if is_feasible(trial)]
+        best = max(able, key=lambda trial: sign * trial.values[0], default=None)
+        return [] if best is None else [best.user_attrs["point"]]
 
     def _exhausted(self) -> str:
         if count := len(self._predicted_oom):
