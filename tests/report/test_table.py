@@ -103,10 +103,10 @@ def test_leaders_that_are_far_apart_come_with_what_to_run_and_its_cost(tmp_path:
         summaries = summarize(records)
         return notes(summaries, FASTEST, rank(summaries, FASTEST), run)[-1].plain
 
-    line = r"to tell the leaders apart: zbench sweep --resume (\S+) --separate 5%: about (\d+) min"
+    line = r"to tell the 2 leaders apart, in about (\d+) min: zbench sweep --resume (\S+) --separate 5%"
     found = re.fullmatch(line, said(tmp_path))
     assert found is not None
-    assert found.groups() == (tmp_path.name, "12")  # 18 more repeats of two that take 20 s each
+    assert found.groups() == ("12", tmp_path.name)  # 18 more repeats of two that take 20 s each
     assert not re.fullmatch(line, said(None))
     (tmp_path / "search.json").write_text("{}")
     assert not re.fullmatch(line, said(tmp_path))

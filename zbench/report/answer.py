@@ -137,4 +137,4 @@ def _next_lines(summaries: Sequence[ConfigSummary], ranking: Ranking, run_dir: P
         return
     minutes = math.ceil(more * math.fsum(one or 0.0 for one in seconds) / 60)
     command = f"zbench sweep --resume {shlex.quote(run_dir.name)} --separate {CLOSE:.0%}"
-    yield Text(f"to tell the leaders apart: {command}: about {minutes} min")
+    yield Text(f"to tell the {len(leaders)} leaders apart, in about {minutes} min: {command}")
