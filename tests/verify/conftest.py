@@ -1,5 +1,8 @@
-"""One thread: the suite's processes share two cores, and waiting OpenMP threads cost more than they give."""
+"""One thread, of float64 runs too: the suite's processes share two cores, and waiting OpenMP threads cost
+more than they give.
+"""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,5 +13,7 @@ import torch
 def _one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})
+        yield
     torch.set_num_threads(before)

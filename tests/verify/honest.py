@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,6 +79,7 @@ class Run:
     def gradients(self) -> tuple[dict[str, Tensor], list[list[float]]]:
         """Return the averaged gradients in float32, as DDP adds them up, and the losses [rank][micro]."""
         work, backwards = self.of.workload, self.of.accumulation.backwards
+        scale = self.of.spec.initial_loss_scale if self.of.spec.dtype == "float16" else 1.0
         total: dict[str, Tensor] = {}
         losses = []
         for rank in reversed(range(work.world_size)):
@@ -85,14 +87,29 @@ class Run:
             for micro in range(backwards):
                 seed_all(work.micro_seed(self.step, micro, rank), self.of.device)
                 loss = work.loss(self.model, work.batch(self.step, micro, rank))
-                (loss / backwards).backward()
+                (loss * (self.weight(rank, micro) / backwards * scale)).backward()
                 losses[0].append(float(loss.detach()))
             for name, parameter in self.model.named_parameters():
                 assert parameter.grad is not None
-                own = parameter.grad.float() / work.world_size
+                own = parameter.grad.float() / scale / work.world_size
                 total[name] = total[name] + own if name in total else own
                 parameter.grad = None
         return total, losses
+
+    def weight(self, rank: int, micro: int) -> float:
+        """Return what a micro-batch's loss counts."""
+        return 1.0
+
+    def settings(self) -> dict[str, Any]:
+        """Return what Adam is given."""
+        settings = settings_of(self.of.spec.optimizer, None)
+        assert settings.pop("bias_correction")
+        return settings
+
+    @property
+    def count(self) -> int:
+        """How many updates Adam believes there were."""
+        return self.step
 
     def clip(self, gradients: dict[str, Tensor]) -> float:
         if not self.of.spec.gradient_clipping:
@@ -106,16 +123,14 @@ class Run:
 
     @torch.no_grad()
     def update(self, gradients: dict[str, Tensor]) -> None:
-        optimizer = self.of.spec.optimizer
-        settings = settings_of(optimizer, None)
-        assert settings.pop("bias_correction")
-        count = [torch.tensor(float(self.step)) for _ in self.masters]
+        count = [torch.tensor(float(self.count)) for _ in self.masters]
         states = list(self.state.values())
         with capturable_on_a_cpu():
             kernel(self.kernel)(
                 list(self.masters.values()), [gradients[n] for n in self.masters],
                 [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [], count,
-                decoupled_weight_decay=optimizer.name == "adamw", maximize=False, **settings,
+                decoupled_weight_decay=self.of.spec.optimizer.name == "adamw", maximize=False,
+                **self.settings(),
             )  # fmt: skip
 
     @torch.no_grad()

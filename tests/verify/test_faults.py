@@ -27,13 +27,11 @@ GPT = {
     ],
     ids=["short", "soak"],
 )
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", pytest.param("float32", marks=pytest.mark.soak)])
 def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, seed: int) -> None:
     print(f"seed {seed}")
-    lot, of = (
-        random.Random(seed),
-        task(GPT, steps=8 if draws == 1 else 20, dtype=dtype, gradient_clipping=0.5),
-    )
+    lot, steps = random.Random(seed), 8 if draws == 1 else 20
+    of = task(GPT, steps=steps, dtype=dtype, gradient_clipping=0.5, initial_loss_scale=1024.0)
     plain = reference(of)
     assert Run(of, "foreach").judged(plain).correctness.verdict == "equivalent"
     sizes = {name: value.numel() for name, value in plain.plain.parameters.items()}

@@ -78,11 +78,6 @@ class Errors:
     overall: float
     each: dict[str, float]
 
-    def over(self, growth: float) -> "Errors":
-        """Return the ratios to a yardstick `growth` times as large; those up to 1 stay."""
-        each = {name: max(min(1.0, one), one / growth) for name, one in self.each.items()}
-        return Errors(max(min(1.0, self.overall), self.overall / growth), each)
-
     @property
     def typical(self) -> float:
         """The median over tensors: rounding noise that has spread everywhere, or a fault that is
@@ -110,12 +105,16 @@ def errors_of(
     values: Mapping[str, Tensor],
     yardstick: Mapping[str, Tensor],
     truth: Mapping[str, Tensor],
+    gradient_sizes: Mapping[str, Tensor] | None = None,
     allowed: Mapping[str, float] | None = None,
     counts_from: Mapping[str, float] | None = None,
     roundings: int = 0,
 ) -> Errors:
     """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
 
+    gradient_sizes: an element's errors count as much as its gradient is large beside its tensor's. Adam moves
+    all elements alike, so rounding moves an element the further, the smaller its gradient is. One whose
+    gradient is rounding alone, as of a key's bias, moves anywhere. One without any gradient counts fully.
     allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own. counts_from:
     the absolute error of a tensor that counts, beside that of `roundings` roundings of all its elements
     alike; a smaller one has a ratio of 1 at most, however lucky the yardstick is.
@@ -132,10 +131,12 @@ def errors_of(
     totals, roots, single = [], dict[str, tuple[float, float, float]](), 0.0
     for name, size in sizes.items():
         least, sums = max(SMALLEST, (allowed or {}).get(name, 0.0)), torch.zeros(2, 3, dtype=torch.float64)
-        largest = 0.0
-        for value, other, exact in _pieces(values[name], yardstick[name], truth[name]):
+        largest, weights = 0.0, (gradient_sizes or {}).get(name, torch.zeros(()).expand(truth[name].shape))
+        scale = math.sqrt(int(weights.count_nonzero())) / max(float(weights.norm()), SMALLEST)
+        for value, other, exact, weight in _pieces(values[name], yardstick[name], truth[name], weights):
             floor = (exact * UNIT_ROUNDOFF).abs_().add_(least)
             errors = torch.stack([value.double() - exact, other.double() - exact, floor]).abs_()
+            errors *= (weight * scale).masked_fill_(weight == 0, 1.0)
             sums += torch.stack([errors.sum(dim=1), errors.sqrt().sum(dim=1)])
             largest = max(largest, float(errors[0].max()))
         totals.append(sums[0])

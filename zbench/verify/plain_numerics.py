@@ -192,6 +192,10 @@ class PlainAdam:
         """Return views of `exp_avg`, in the parameters' shapes."""
         return {name: self._cut(name, one.exp_avg) for name, one in self._state.items()}
 
+    def gradient_sizes(self) -> dict[str, Tensor]:
+        """Return the roots of `exp_avg_sq` in float32, in the parameters' shapes."""
+        return {name: self._cut(name, one.exp_avg_sq).sqrt().float() for name, one in self._state.items()}
+
     def first_gradients(self) -> dict[str, Tensor]:
         """Return what the first update took as each gradient (with the decay of `adam`), where it had one."""
         return {

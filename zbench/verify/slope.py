@@ -20,8 +20,8 @@ from zbench.verify.sketches import SKETCH, sketch
 
 ALONE_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Share by which one parameter's gradient may be larger than the others', by the model's dtype."""
-ALL_UP_TO = {"float32": 2e-4, "bfloat16": 2e-2, "float16": 5e-3}
-"""Share by which all may be larger than the reference's: a norm in bfloat16 clips all alike."""
+ALL_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+"""Share by which all may be larger than the reference's: a norm and a factor in bfloat16 clip all alike."""
 REST_UP_TO = 8.0
 """How much further from its slope it may be than the reference's own."""
 _SMALLEST = 2.0**-120
@@ -42,11 +42,6 @@ class Slope:
     true_factor: float
     own_rest: float
     elements: int
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether there is no gradient but rounding, as of a bias before a normalisation."""
-        return self.own_rest > NEAR
 
 
 def slopes(

@@ -1,12 +1,11 @@
 """Every step by its sketches: the update and the gradient of each, regressed on those of the float64 run.
 
-The first step that differs by more than rounding explains is named: after it the run is another one. Rounding
-errors of the 64 sums are incoherent, so what is off their slope says how far to trust it. What the reference
-itself is off in a step, or in one before, is no fault of an engine's.
+The first step that differs by more than rounding explains is named: after it the run is another one. What is
+too small to be seen in one step is looked for in all steps together, in the last half and the last quarter.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,175 +13,225 @@ import torch
 from torch import Tensor
 
 from zbench.verify.diagnosis import NEAR, WRONG_FROM, Finding, percent, where_of
-from zbench.verify.distance import LEAST_SHARE, UNIT_ROUNDOFF
+from zbench.verify.distance import LEAST_SHARE, TINY, UNIT_ROUNDOFF
 from zbench.verify.replay import Adam
-from zbench.verify.slope import ALL_UP_TO, ALONE_UP_TO, factor_in_words
+from zbench.verify.slope import ALONE_UP_TO, common_limit, factor_in_words
 from zbench.verify.trajectory import Reference, Trajectory
 
 ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
 """Standard errors of one step's factor of all parameters, and of one: of the latter a run has many."""
-OWN_ERRORS = 4.0
-"""How much larger than the reference's own errors those of an engine may be."""
-COHERENT_UP_TO = 0.25
-"""Which share of their distance from the reference all parameters may have in common: chaos grows."""
-ROUNDING_UP_TO = 4.0
-"""How many times the reference's errors of its first step, before weights differed, are rounding's own."""
+OWN_CERTAIN = 2.0
+"""Standard errors of the reference's own factor that its rounding explains."""
+DIVERGED = 5.0
+"""How many times the reference's own errors, at a trial's distance, its errors may be."""
 LOSSES_UP_TO = 16.0
-_SUMS = 63
+ROUNDING_UP_TO = 3.0
+"""Standard errors of the reference's own share that its rounding explains."""
+TELLS_UP_TO = 0.5
+"""A limit above half of a term says nothing."""
 _LEAST_SUMS = 16
+_LEAST_STEPS = 3
 _UNITS = {"float32": UNIT_ROUNDOFF, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """What one step of each of P parameters has more than the reference's, as a share of the true one.
+    """What a step has more than the reference's, as a share of the true one, of each of P parameters.
 
-    more [P]: along the true one. error [P]: its standard error. own, own_rest [P]: of the reference beside
-    the float64 run. rounding [P]: what rounding of all weights alike would add.
+    more [P]: along the true one; error [P]: the standard error of it. own, own_error [P]: of the reference
+    beside the float64 run. rounding [P]: what one rounding of all weights alike would add. usable [P] bool.
     """
 
     more: Tensor
     error: Tensor
     own: Tensor
-    own_rest: Tensor
+    own_error: Tensor
     rounding: Tensor
+    usable: Tensor
 
     @classmethod
-    def of(cls, runs: Sequence[Tensor], weights: Tensor | None = None) -> "_Shares":
-        """Of trial, plain and true run, each [P, 64]. weights: those before the step, if it rounds them."""
+    def of(cls, runs: Sequence[Tensor], active: Tensor, weights: Tensor | None = None) -> "_Shares":
+        """Of trial, plain and true run, each [P, 64]. active [P] bool: which have a gradient. weights: those
+        before the step, if it rounds them.
+        """
         trial, plain, true = runs
-        square = true.square().sum(dim=1)
-        sums = (true != 0).sum(dim=1)
+        square, sums = true.square().sum(dim=1), (true != 0).sum(dim=1)
 
         def shares(added: Tensor) -> tuple[Tensor, Tensor]:
             along = (added * true).sum(dim=1) / square
             rest = (added - along[:, None] * true).square().sum(dim=1) / square
             return along, rest.sqrt()
 
-        more, rest = shares(trial - plain)
-        own, own_rest = shares(plain - true)
-        unsure = (rest / (sums - 1).clamp(min=1).sqrt()).masked_fill(sums < _LEAST_SUMS, torch.inf)
-        rounding = torch.zeros(len(true)).double()
+        rounding = torch.zeros_like(square)
         if weights is not None:
             rounding = UNIT_ROUNDOFF * weights.norm(dim=1) / square.sqrt()
-        return cls(more, unsure, own, own_rest, rounding)
+        (more, rest), (own, own_rest) = shares(trial - plain), shares(plain - true)
+        usable = active & (sums >= _LEAST_SUMS) & more.isfinite() & (own_rest < NEAR)
+        freedom = (sums - 1).clamp(min=1).sqrt()
+        fields = (more, rest / freedom, own, own_rest / freedom, rounding)
+        return cls(*(field.masked_fill(~usable, 0.0) for field in fields), usable)  # type: ignore[call-arg]
 
-    def all(self) -> tuple[float, float, float]:
-        """Return the factor of all parameters together, its standard error, and the reference's own share."""
-        weight = 1 / (self.error.square() + self.own_rest.square() / _SUMS + LEAST_SHARE**2)
-        total = float(weight.sum())
-        if not total > 0:
-            return 0.0, torch.inf, 0.0
-        mean, own = (float((weight * x).sum()) / total for x in (self.more, self.own))
-        error = float((weight.square() * self.error.nan_to_num(posinf=0.0).square()).sum()) ** 0.5 / total
-        return mean, error, abs(own)
+    def pooled(self) -> "_Shares":
+        """Return the mean over the first dimension, where most are usable, of what is known best."""
+        weight = self.usable / (self.error.square() + self.own_error.square() + LEAST_SHARE**2)
+        weight = weight / weight.sum(dim=0).clamp(min=TINY)
+        means = {name: (weight * getattr(self, name)).sum(dim=0) for name in ("more", "own", "rounding")}
+        errors = {name: (weight * getattr(self, name)).norm(dim=0) for name in ("error", "own_error")}
+        return _Shares(**means, **errors, usable=self.usable.double().mean(dim=0) > 0.5)
 
 
+@dataclass(slots=True)
 class _Judge:
-    """Judges steps in order, with the largest errors that the reference had so far."""
+    """Judges steps in order, by one rule: a step is off by no more than the least size of a fault, what its
+    regression leaves open, and what the trajectory has made of rounding so far.
 
-    def __init__(self, names: Sequence[str], adams: Mapping[str, Adam], limits: tuple[float, float]) -> None:
-        """limits: of the factor of one parameter, and of all."""
-        self._names, self._adams, (self._alone, self._whole) = names, adams, limits
-        self._own, self._own_all = torch.zeros(len(names)).double(), 0.0
-        self._rounding: float | None = None
+    The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
+    together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
+    and an error along it hits any parameter. A trial may be as many times as far off as it is farther away.
 
-    def faulty(self, shares: _Shares, active: Tensor, growth: float) -> tuple[float, str] | None:
-        """Return by which share a step is off, and where; None for a right one.
+    alone, whole: the least size of a fault of one parameter, and of all.
+    """
 
-        growth: how much further from the reference's the weights were before the step than the reference's
-        from the float64 run's. What the same step makes of another distance grows with it.
+    names: Sequence[str]
+    adams: Mapping[str, Adam]
+    alone: float
+    whole: float
+    together: float = 0.0
+    apart: float = 0.0
+
+    def faulty(self, shares: _Shares, farther: float, count: int) -> tuple[float, str] | None:
+        """Return by which share a step is off, and where; None for a right one. farther: see `_farther`.
+
+        count: of steps that are judged together; what each made of rounding cancels over them.
         """
-        usable = active & shares.more.isfinite() & (shares.own_rest < NEAR)
-        usable &= shares.own.isfinite()
+        usable = shares.usable
         if not bool(usable.any()):
             return None
-        mean, error, own_all = _chosen(shares, usable).all()
-        self._own = torch.maximum(self._own, shares.own.abs().nan_to_num(0.0, 0.0, 0.0) * usable)
-        self._own_all = max(self._own_all, own_all)
-        own = torch.maximum(self._own, torch.full_like(self._own, self._diverged()))
-        rounding = statistics.median(shares.rounding[usable].tolist())
-        scattered = _SUMS**0.5 * statistics.median(
-            shares.error[usable & shares.error.isfinite()].tolist() or [0.0]
-        )
-        limit = self._whole + ALL_CERTAIN * error + OWN_ERRORS * growth * self._own_all + rounding
-        limit += COHERENT_UP_TO * scattered
-        common = min(max(mean, -limit), limit)
-        off = (shares.more - common).abs()
-        limits = (
-            self._alone + ALONE_CERTAIN * shares.error + OWN_ERRORS * growth * own + shares.rounding + limit
-        )
-        bad = usable & (off > limits)
+        common = shares.pooled()
+        off = (shares.own - common.own).abs() - OWN_CERTAIN * shares.own_error
+        apart = max(self.apart / count**0.5, float(off[usable].max()))
+        alike = max(float(common.own.abs()), apart / int(usable.sum()) ** 0.5)
+        together = max(self.together / count**0.5, alike)
+        if count == 1:
+            self.together, self.apart = together, apart
+        limit = self.whole + ALL_CERTAIN * float(common.error) + float(common.rounding)
+        limit += DIVERGED * farther * together
+        limits = self.alone + ALONE_CERTAIN * shares.error + shares.rounding + DIVERGED * farther * apart
+        mean = float(common.more)
+        usable = usable & (limits < TELLS_UP_TO)
+        bad = usable & ((shares.more - min(max(mean, -limit), limit)).abs() > limits)
         if not bool(bad.any()):
-            return (mean, "all parameters") if abs(mean) > limit else None
-        size = mean if abs(mean) > limit else statistics.median(shares.more[bad].tolist())
+            return (mean, "all parameters") if TELLS_UP_TO > limit < abs(mean) else None
+        size = statistics.median(shares.more[bad].tolist())
         other = (shares.more - size).abs() > limits + NEAR * abs(size)
-        faulty = {(self._names[at], 0) for at in bad.nonzero().flatten().tolist()}
-        sound = {(self._names[at], 0) for at in (usable & ~bad & other).nonzero().flatten().tolist()}
-        if sound:
-            size = statistics.median(shares.more[bad].tolist())
-        return size, where_of(faulty, sound, self._adams)
-
-    def _diverged(self) -> float:
-        """Return the reference's largest error of any parameter so far that its distance made, not rounding.
-
-        Where a trajectory is chaotic, a token or a saturated unit decides a whole gradient of low rank: the
-        error along it hits any parameter, so a parameter's own errors say little of its next.
-        """
-        largest = float(self._own.max())
-        if self._rounding is None:
-            self._rounding = largest
-        return max(0.0, largest - ROUNDING_UP_TO * self._rounding)
+        faulty = {(self.names[at], 0) for at in bad.nonzero().flatten().tolist()}
+        sound = {(self.names[at], 0) for at in (usable & ~bad & other).nonzero().flatten().tolist()}
+        return size, where_of(faulty, sound, self.adams)
 
 
-def _chosen(shares: _Shares, usable: Tensor) -> _Shares:
-    return _Shares(*(getattr(shares, name)[usable] for name in _Shares.__slots__))
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step, or `count` together. first: from 1. farther: see `_farther`."""
+
+    first: int
+    count: int
+    farther: float
+    update: _Shares
+    gradient: _Shares
+
+    @classmethod
+    def together(cls, steps: Sequence["_Step"]) -> "_Step":
+        """Return several steps as one."""
+
+        def pooled(shares: Sequence[_Shares]) -> _Shares:
+            of_steps = {
+                name: torch.stack([getattr(one, name) for one in shares]) for name in _Shares.__slots__
+            }
+            return _Shares(**of_steps).pooled()
+
+        farther = max(step.farther for step in steps)
+        both = (pooled([s.update for s in steps]), pooled([s.gradient for s in steps]))
+        return cls(steps[0].first, len(steps), farther, *both)
+
+    @property
+    def when(self) -> str:
+        """Which steps, in words."""
+        return f"in step {self.first}" if self.count == 1 else f"from step {self.first} on"
+
+
+class _Judges:
+    """Those of the update and of the gradient."""
+
+    def __init__(self, reference: Reference, adams: Mapping[str, Adam], dtype: str) -> None:
+        names, clipping = reference.plain.names, float(reference.clipping_error)
+        whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
+        self._update = _Judge(names, adams, LEAST_SHARE, LEAST_SHARE if dtype == "float32" else 1e-3)
+        self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole)
+        self._ranks_and_backwards = reference.plain.losses.shape[1:]
+
+    def finding(self, step: _Step) -> Finding | None:
+        """Return what is wrong with a step: a lost update, its gradient, or its update."""
+        update = self._update.faulty(step.update, step.farther, step.count)
+        gradient = self._gradient.faulty(step.gradient, step.farther, step.count)
+        if update is not None and abs(abs(update[0]) - 1) < NEAR:
+            what = "is lost" if update[0] < 0 else "is done twice"
+            where = "" if update[1] == "all parameters" else f" ({update[1]})"
+            return Finding(1.0, f"the update of step {step.first} {what}{where}")
+        if gradient is not None:
+            words = factor_in_words(1 + gradient[0], gradient[1], *self._ranks_and_backwards)
+            return Finding(abs(gradient[0]), f"{words} {step.when}")
+        if update is not None:
+            share, way = percent(update[0]), "long" if update[0] > 0 else "short"
+            return Finding(abs(update[0]), f"updates {share} too {way} ({update[1]}) {step.when}")
+        return None
 
 
 def judge_steps(
     observed: Trajectory, reference: Reference, adams: Mapping[str, Adam], dtype: str
 ) -> list[Finding]:
-    """Return the fault of the first step that has one; none where sketches are missing."""
+    """Return the fault of the first step that has one, or of several; none where sketches are missing."""
     plain, true = reference.plain.sketches, reference.true_sketches
     if plain.numel() == 0 or observed.sketches.shape != plain.shape or true.shape != plain.shape:
         return []
     if observed.skipped != reference.plain.skipped:
         return []
-    clipped = float(reference.clipping_error) > 0
-    whole = ALL_UP_TO[dtype] + 2 * float(reference.clipping_error) if clipped else ALONE_UP_TO[dtype]
-    names = reference.plain.names
-    of_update = _Judge(names, adams, (LEAST_SHARE, LEAST_SHARE if dtype == "float32" else 1e-3))
-    of_gradient = _Judge(names, adams, (ALONE_UP_TO[dtype], whole))
-    beta1 = torch.tensor([adams[name].beta1 for name in names], dtype=torch.float64)[:, None]
-    runs = (observed.sketches, plain, true)
-    shows_moments = bool((observed.sketches[:, :, 1] != 0).any())  # zeros: no rank could read any
-    for step in range(len(plain) - 1):
-        if step in observed.skipped:
-            continue
-        before, after = ([run[at] for run in runs] for at in (step, step + 1))
-        updates = [new[:, 0] - old[:, 0] for old, new in zip(before, after, strict=True)]
-        gradients = [
-            (new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) for old, new in zip(before, after, strict=True)
-        ]
-        active, growth = reference.active[step], _growth(before)
-        update = of_update.faulty(_Shares.of(updates, before[1][:, 0]), active, growth)
-        if update is not None and abs(abs(update[0]) - 1) < NEAR:
-            what = "is lost" if update[0] < 0 else "is done twice"
-            return [Finding(1.0, f"the update of step {step + 1} {what}{_of(update[1])}")]
-        gradient = of_gradient.faulty(_Shares.of(gradients), active, growth) if shows_moments else None
-        if gradient is not None:
-            words = factor_in_words(1 + gradient[0], gradient[1], *reference.plain.losses.shape[1:])
-            return [Finding(abs(gradient[0]), f"{words} in step {step + 1}")]
-        if update is not None:
-            way = "long" if update[0] > 0 else "short"
-            size = percent(update[0])
-            return [Finding(abs(update[0]), f"updates {size} too {way} ({update[1]}) in step {step + 1}")]
+    judges, steps = _Judges(reference, adams, dtype), list[_Step]()
+    for step in _steps(observed, reference, adams):
+        if finding := judges.finding(step):
+            return [finding]
+        steps.append(step)
+    for count in (len(steps), len(steps) // 2, len(steps) // 4):
+        if count >= _LEAST_STEPS:
+            together = _Step.together(steps[-count:])
+            if finding := judges.finding(together):
+                return [finding]
     return []
 
 
-def _growth(before: Sequence[Tensor]) -> float:
-    """Return the distance of the weights from the reference's over that of the reference's from the true
-    ones: of all, or of the median parameter, since a single one may have most of the distance.
+def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Iterator[_Step]:
+    """Yield the steps that were not skipped."""
+    runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
+    beta1 = torch.tensor([adams[name].beta1 for name in reference.plain.names], dtype=torch.float64)[:, None]
+    shows_moments = bool((observed.sketches[:, :, 1] != 0).any())  # zeros: no rank could read any
+    for step, active in enumerate(reference.active):
+        if step in observed.skipped:
+            continue
+        before, after = ([run[at] for run in runs] for at in (step, step + 1))
+        pairs = list(zip(before, after, strict=True))
+        moves = [new[:, 0] - old[:, 0] for old, new in pairs]
+        given = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) for old, new in pairs]
+        yield _Step(
+            step + 1,
+            1,
+            _farther(before),
+            _Shares.of(moves, active, before[1][:, 0]),
+            _Shares.of(given, active & shows_moments),
+        )
+
+
+def _farther(before: Sequence[Tensor]) -> float:
+    """Return how many times as far a trial is from the reference, as that from the float64 run: in all, or of
+    the median parameter, since a single one may have most of the distance; at least 1.
     """
     trial, plain, true = (sketches[:, 0] for sketches in before)
     apart, own = (trial - plain).norm(dim=1), (plain - true).norm(dim=1)
@@ -191,24 +240,19 @@ def _growth(before: Sequence[Tensor]) -> float:
     return max(1.0, overall, statistics.median(of_each or [1.0]))
 
 
-def harmless_growth(observed: Trajectory, reference: Reference) -> float:
-    """Return how many times the reference's errors a trial's were while they were too small for a fault.
+def growth(reference: Reference) -> float:
+    """Return how many times as large as after the first step the reference's errors have become.
 
-    What the trajectory makes of them later, it makes of the reference's, too.
+    They are those of the median parameter's first moments, as a share of these: rounding at first, and then
+    what the trajectory makes of it. It makes as much of what else is too small for a fault.
     """
-    runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
-    if runs[2].numel() == 0 or any(run.shape != runs[2].shape for run in runs):
+    runs = (reference.plain.sketches, reference.true_sketches)
+    if runs[0].numel() == 0 or runs[0].shape != runs[1].shape:
         return 1.0
-    trial, plain, true = (run[1:, :, 0] for run in runs)
-    errors, own = (trial - true).norm(dim=-1), (plain - true).norm(dim=-1)
-    travelled = (true - runs[2][0, :, 0]).norm(dim=-1)
-    small = (errors <= LEAST_SHARE * travelled) & (own > 0)
-    of_each = (errors / own).masked_fill(~small, 1.0)
-    return max(1.0, float(of_each.median(dim=1).values.max()))
-
-
-def _of(where: str) -> str:
-    return "" if where == "all parameters" else f" ({where})"
+    plain, true = (sketches[1:, :, 1] for sketches in runs)
+    shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0).median(dim=1).values
+    first = next((share for share in shares.tolist() if share > 0), 1.0)
+    return max(1.0, float(shares.max()) / first)
 
 
 def judge_losses(observed: Trajectory, reference: Reference, dtype: str) -> list[Finding]:
@@ -220,8 +264,8 @@ def judge_losses(observed: Trajectory, reference: Reference, dtype: str) -> list
     most = torch.from_numpy(np.maximum.accumulate(own.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
     looked = all(len(run) > len(apart) for run in runs)
-    growth = [_growth([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
-    bad = apart > LOSSES_UP_TO * most * torch.tensor(growth) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
+    farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
+    bad = apart > LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
     if not bool(bad.any()):
         return []
     step = int(bad.nonzero()[0])

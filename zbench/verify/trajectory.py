@@ -21,7 +21,7 @@ from zbench.errors import DamagedReferenceError, UsageError, undamaged
 
 _BLOCK = 1 << 16
 _BASE = 0x9E3779B97F4A7C15
-_FORMAT = "7"
+_FORMAT = "8"
 _TEXTS = ("names", "skipped", "inputs", "deterministic_steps", "warnings")  # no tensors, kept as JSON
 
 
@@ -60,6 +60,7 @@ class Reference:
     `RANK/NAME`. frozen: digests [2] int64 of what is not trained, in float32 and in the model's dtype.
     deterministic_steps: how many first steps decide `identical`; 0 for all. warnings: of operations that
     were not deterministic there. true_sketches, true_losses: as a Trajectory has them, of the float64 run.
+    gradient_sizes: by name, float32: the root of its final second moments, each element's size of gradient.
     """
 
     plain: Trajectory
@@ -79,6 +80,7 @@ class Reference:
     true_losses: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     deterministic_steps: int = 0
     warnings: Sequence[str] = ()
+    gradient_sizes: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def save_reference(reference: Reference, path: Path) -> None:

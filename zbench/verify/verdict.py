@@ -38,8 +38,7 @@ from torch import Tensor
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, compare, errors_of
 from zbench.verify.evidence import Witness, examine
-from zbench.verify.slope import slopes
-from zbench.verify.steps import harmless_growth
+from zbench.verify.steps import growth
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
@@ -136,22 +135,21 @@ def _weigh(
             return "drifted", None, difference.farthest, [warning]
         warning = "not the reference's bits; verify mode full tells whether it matters"
         return "unchecked", None, difference.farthest, [warning]
-    of_each = slopes(reference.gradients, reference.gradients, reference.true_gradients)
-    noise = {name for name, slope in of_each.items() if slope.is_noise}  # Adam makes whole steps of it
-
-    def felt(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {n: value for n, value in values.items() if n not in noise} or dict(values)
-
     clipping, exact, steps = float(reference.clipping_error), reference.true_moments, len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    truth = felt(reference.truth)
-    errors = [errors_of(observed.parameters, plain.parameters, truth, *_healthy(sizes, clipping), steps)]
+    least, counting = LEAST_SHARE * growth(reference), reference.gradient_sizes
+
+    def healthy(sizes: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+        return {n: clipping * size for n, size in sizes.items()}, {
+            n: least * size for n, size in sizes.items()
+        }
+
+    truth = reference.truth
+    errors = [errors_of(observed.parameters, plain.parameters, truth, counting, *healthy(sizes), steps)]
     if observed.moments and exact:
-        allowed, least = _healthy(_sizes_of_moments(reference), clipping)
-        errors.append(errors_of(observed.moments, plain.moments, felt(exact), allowed, least, steps))
-    growth = harmless_growth(observed, reference)
-    errors = [one.over(growth) for one in errors]
+        of_moments = healthy(_sizes_of_moments(reference))
+        errors.append(errors_of(observed.moments, plain.moments, exact, counting, *of_moments, steps))
     ratio = max(e.ratio for e in errors)
     verdict, worst = name_of(ratio), _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
@@ -182,14 +180,6 @@ def _sizes_of_moments(reference: Reference) -> dict[str, float]:
             if name in sizes:
                 sizes[name] = max(sizes[name], norm / math.sqrt(reference.true_moments[name].numel()))
     return sizes
-
-
-def _healthy(sizes: Mapping[str, float], clipping: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the absolute errors that are healthy, and those that have no size, by a tensor's size."""
-    return (
-        {name: clipping * size for name, size in sizes.items()},
-        {name: LEAST_SHARE * size for name, size in sizes.items()},
-    )
 
 
 def name_of(ratio: float) -> VerdictName:
