@@ -17,7 +17,7 @@ from zbench.analysis.rows import Pair, Row, RowAnswer, judged, match_trials
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import PLAIN, RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.summary import ConfigSummary, is_incorrect, known_rate
+from zbench.record.summary import ConfigSummary, has_failed, is_incorrect, known_rate
 
 _DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 """Answers that end with 3; naming `inconclusive` in `--fail-on` names them all."""
@@ -102,7 +102,8 @@ class Comparison:
         fail_on = self.settings.fail_on
         if "correctness" in fail_on and (self.count("incorrect") or any(map(is_incorrect, self.added))):
             return ExitCode.CORRECTNESS
-        if "missing" in fail_on and (self.missing or self.count("failed")):
+        has_failures = self.count("failed") or any(map(has_failed, self.added))
+        if "missing" in fail_on and (self.missing or has_failures):
             return ExitCode.TRIALS_FAILED
         slower = any(decision.answer == "regression" for _, decision in self.timed)
         if "regression" in fail_on and (slower or any(row.exact_with("regression") for row in self.rows)):

@@ -17,9 +17,18 @@ TRAFFIC = ("traffic_bytes", "traffic_calls")
 COUNTS = ("allocations", "operators", "kernel_launches", "flops", "instructions")
 """What a record counts of one step (`Record.counts`); absent in records of older versions."""
 
+NEVER_NONE = (*PEAKS, *TRAFFIC, "operators", "flops", "instructions")
+"""What no step does without, if it once did not: a figure that became 0 was not counted."""
+
 EXACT_METRICS = (*PEAKS, *TRAFFIC, *COUNTS)
 ESTIMATED_MARGIN = 0.5
 """The least threshold of bytes that a side could only estimate (in samples, or by the resident set)."""
+
+RESIDENT = "peak_rss_bytes"
+"""The resident set of a process, libraries and all: only what is above twice base's is looked at."""
+
+WORK = "work_of_a_step"
+"""Tokens (or samples) of one step: what a rate is the quotient of. One configuration does the same work."""
 
 _REMAINDER = "activations"  # what is left of the peak: the peak itself decides of it
 
@@ -60,7 +69,8 @@ def exact_details(
     """Return what changed behind the totals: `memory.<category>`, `traffic.<collective>.bytes` and `.calls`.
 
     A category of persistent bytes that grew is a regression of its own, though the peak did not move. Of
-    collectives the totals decide: one may well replace another.
+    collectives the totals decide: one may well replace another. The resident set is listed where it is far
+    larger, and the work of a step where it is not the same.
     """
     records = [*base.ok, *head.ok]
     categories = dict.fromkeys(key for r in records if r.memory is not None for key in r.memory.by_category)
@@ -70,6 +80,11 @@ def exact_details(
     changes = [_change(name, base, head, thresholds.get("peak_device_bytes", 0.0)) for name in names]
     names = [f"traffic.{kind}.{field}" for kind in kinds for field in ("bytes", "calls")]
     changes += [_change(name, base, head, math.inf) for name in names]
+    resident = _change(RESIDENT, base, head, max(1.0, thresholds.get("peak_host_bytes", 0.0)))
+    changes += [resident] if resident.answer in ("regression", "suspected") else []
+    before, after = (exact_values(trial, WORK) for trial in (base, head))
+    if before and after and (max(after) > 1.01 * max(before) or min(after) < 0.99 * min(before)):
+        changes.append(ExactChange(WORK, min(before), min(after), "unchecked"))
     return tuple(change for change in changes if change.answer not in ("same", "absent"))
 
 
@@ -81,7 +96,12 @@ def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
 def _value(record: Record, metric: str) -> int | None:
     """Return one figure; 0 for a category or a collective that is not among those of the repeat."""
     memory, total = record.memory, metric in TRAFFIC
-    if metric in PEAKS:
+    if metric == WORK:
+        timing = record.timing
+        rates = () if timing is None else (timing.tokens_per_s, timing.samples_per_s)
+        rate = next((one for one in rates if one is not None), None)
+        return None if rate is None or timing is None else round(rate * timing.mean_step_s)
+    if metric in (*PEAKS, RESIDENT):
         peak: int | None = None if memory is None else getattr(memory, metric)
         return peak
     if metric.startswith("memory."):
@@ -102,7 +122,9 @@ def _change(metric: str, base: ConfigSummary, head: ConfigSummary, threshold: fl
     if not before or not after:
         lost = (before or after) and base.ok and head.ok
         return ExactChange(metric, *largest, "unchecked" if lost else "absent")
-    is_memory = metric in PEAKS or metric.startswith("memory.")
+    if metric in NEVER_NONE and max(before) > 0 and min(after) == 0:
+        return ExactChange(metric, *largest, "unchecked")
+    is_memory = metric in (*PEAKS, RESIDENT) or metric.startswith("memory.")
     if not is_memory or (_counted(base) and _counted(head)):
         return ExactChange(metric, *largest, _answer(before, after, threshold))
     answer = _answer(before, after, max(threshold, ESTIMATED_MARGIN))

@@ -95,6 +95,13 @@ class Row:
     details: tuple[ExactChange, ...] = ()
 
     @property
+    def lost_repeats(self) -> int:
+        """Return how many repeats head lacks of those that it was to measure and base has."""
+        wanted = (self.head.config.get("run") or {}).get("repeats")
+        most = min(wanted if isinstance(wanted, int) else 0, len(self.base.records))
+        return max(most - len(self.head.records), 0)
+
+    @property
     def verdict_lowered(self) -> bool:
         """Say whether head is proved less than base was: a lower verdict, or none where base had one."""
         return VERDICTS.index(self.head.verdict) < VERDICTS.index(self.base.verdict)
@@ -126,6 +133,6 @@ def _answer(row: Row, alpha: float) -> RowAnswer:
         return "suspected"
     if row.head.is_unjudged or (row.verdict_lowered and row.head.verdict == "unchecked"):
         return "unchecked"
-    if row.exact_with("unchecked"):
+    if row.exact_with("unchecked") or row.lost_repeats:
         return "unchecked"
     return "inconclusive" if timed == "inconclusive" else "pass"

@@ -8,12 +8,13 @@ from statistics import fmean
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
-from zbench.analysis.exact import ExactChange
+from zbench.analysis.exact import RESIDENT, WORK, ExactChange
 from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.analysis.trials import step_logs
+from zbench.record.summary import has_failed
 from zbench.report.columns import CONFIGURATION, RESULT, Column, DataTable, metric
 from zbench.report.roles import ANSWERS
-from zbench.report.text import failure_message, label, plural
+from zbench.report.text import failure_message, label, outcome_text, plural
 from zbench.spec.metrics import METRICS
 from zbench.units import format_bytes
 
@@ -28,6 +29,8 @@ _EXACT_NAMES = {
     "kernel_launches": "kernel launches a step",
     "flops": "floating-point operations a step",
     "instructions": "instructions retired a step",
+    RESIDENT: "resident memory",
+    WORK: "tokens or samples a step",
 }
 _NOTED = ("suspected", "varies", "estimated", "unchecked")
 _IN_BYTES = ("_bytes", ".bytes")
@@ -134,6 +137,8 @@ def reasons(row: Row) -> list[str]:
         lines.append("verify.mode is full, and nothing could be verified")
     if row.verdict_lowered and row.answer != "incorrect":
         lines.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
+    if row.lost_repeats and row.answer == "unchecked":
+        lines.append(f"head lacks {row.lost_repeats} of {len(row.base.records)} repeats; resume its run")
     if row.step_time is not None and row.step_time.reason:
         lines.append(f"step time: {row.step_time.reason}")
     lines += [
@@ -176,7 +181,8 @@ def summary(comparison: Comparison) -> list[str]:
     if comparison.missing:
         lines.append(f"missing in head: {', '.join(label(trial) for trial in comparison.missing)}")
     if comparison.added:
-        lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
+        added = [label(trial) + f" ({outcome_text(trial)})" * has_failed(trial) for trial in comparison.added]
+        lines.append(f"only in head: {', '.join(added)}")
     if comparison.unlike:
         lines.append(f"UNLIKE MACHINES, compared because of --across: {'; '.join(comparison.unlike)}")
     if comparison.no_yardstick:
