@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -245,3 +246,43 @@ def test_a_mistake_is_told_of_the_file_that_has_it(
         extending(tmp_path, own, base)
     assert str(refused.value).startswith(f"{tmp_path / place}")
     assert says in str(refused.value)
+
+
+SECRET = "machine example.org login x password SECRETPASS"
+
+
+@pytest.mark.parametrize("text", ["extends: theirs\n", "machine: theirs\n", "workload: {model: theirs}\n"])
+def test_a_sweep_file_shows_nothing_of_a_file_that_it_names(tmp_path: Path, text: str) -> None:
+    (tmp_path / "theirs").write_text(SECRET)
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(SpecError) as refused:
+        load_sweep(tmp_path / "own.yaml", (), {})
+    assert not set(SECRET.split()) - {"machine", "x"} & set(str(refused.value).split())
+    assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["extends: pipe", "machine: pipe", "workload: {data: {text: pipe}}"])
+def test_a_pipe_that_a_sweep_file_names_is_not_waited_for(tmp_path: Path, key: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "own.yaml").write_text(f"{key}\n")
+    with pytest.raises(SpecError):
+        load_sweep(tmp_path / "own.yaml", (), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "name: 0x{}"),
+        ("a.yaml", "extends: 0x{}"),
+        ("a.yaml", "axes: {{zero_stage: [0x{}]}}"),
+        ("a.toml", "name = 0x{}"),
+        ("a.json", '{{"name": {}}}'),
+        ("a.toml", "name = {}"),
+    ],
+)
+def test_a_number_of_too_many_digits_is_refused_in_words(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text.format("1" * 5000))
+    with pytest.raises(SpecError, match="too many digits"):
+        load_sweep(tmp_path / name, (), {})
+    with pytest.raises(SpecError, match="too many digits"):
+        sweep_from_mapping({"axes": {"zero_stage": [0]}}, [f"name=0x{'f' * 5000}"], {})

@@ -46,16 +46,18 @@ def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     if document.data is None:
         raise SpecError("this file is empty; write `axes:` first, or use `zbench init`", file=document.file)
     if not isinstance(document.data, dict):
-        message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
+        message = "expected a mapping of keys such as `workload:` and `axes:`"
+        if not extending:  # another file's contents stay in it: somebody else may have named it
+            message += f", got {shown(document.data)}"
         file, line = document.place_of(())
         raise SpecError(f"{message}; `zbench init` writes one", file=file, line=line)
     if "extends" not in document.data:
         return document
     name, (_, line) = document.data.pop("extends"), document.place_of(("extends",))
-    chain, target = (*extending, path.resolve()), path.parent / str(name)
-    if not isinstance(name, str) or not target.is_file() or target.resolve() in chain:
-        message = f"expected the path of a sweep file that does not extend this one, got {name!r}; correct it"
-        raise SpecError(message, file=document.file, line=line, key="extends")
+    chain, target = (*extending, path.resolve()), path.parent / (name if isinstance(name, str) else "")
+    if not target.is_file() or target.resolve() in chain:
+        message = f"expected the path of a sweep file that does not extend this one, got {shown(name)}"
+        raise SpecError(f"{message}; correct it", file=document.file, line=line, key="extends")
     base = read_sweep_file(target, chain)
     base.data.pop("name", None)
     return Document(_merged(base.data, document.data), document.file, {**base.places, **document.places})
@@ -86,6 +88,10 @@ def read_document(path: Path) -> Document:
         return read(read_text(path), str(path))
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=str(path)) from None
+    except SpecError:
+        raise
+    except ValueError:  # of Python's integers, in JSON and TOML
+        raise SpecError("a number has too many digits; this is no sweep file", file=str(path)) from None
 
 
 def parse_scalar(text: str, place: str) -> Any:

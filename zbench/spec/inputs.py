@@ -126,6 +126,8 @@ def text_problem(path: Path, sequence_length: int) -> str | None:
     try:
         if path.is_dir():
             return f"{path} is a directory; name a file"
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            return f"{path} is no regular file; name one"
         with path.open("rb") as file:
             held = len(file.read(needed))
     except FileNotFoundError:

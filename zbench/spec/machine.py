@@ -101,7 +101,9 @@ def described(written: MachineSpec | str | None, place: Path | None) -> MachineS
         data: Any = read_document(file).data
     except SpecError as error:
         raise ProblemsError.at(_KEY, f"{written}: {error.message}") from None
-    rates = data.get("machine", data) if isinstance(data, Mapping) else data
+    if not isinstance(data, Mapping):
+        raise ProblemsError.at(_KEY, f"{written} holds no rates of a machine; name another file")
+    rates = data.get("machine", data)
     try:
         return MachineSpec.model_validate(rates)
     except ValidationError as error:

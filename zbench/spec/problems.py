@@ -162,8 +162,15 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
     return f"; for example `{name}: {str(plain).lower() if isinstance(plain, bool) else plain}`"
 
 
+def is_too_large(value: object) -> bool:
+    """Whether a value is an integer of more bits than any key needs: Python refuses to write long ones."""
+    return isinstance(value, int) and value.bit_length() > 4096
+
+
 def shown(value: object) -> str:
     """Return a value as text for an error message, of at most 60 characters."""
+    if is_too_large(value):
+        return "a number of too many digits"
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -174,7 +181,9 @@ def shown(value: object) -> str:
 
 def unwritable(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
     """Yield a Problem for each value that a record cannot store: a lone surrogate, infinity, NaN."""
-    if isinstance(value, str):
+    if is_too_large(value):
+        yield Problem(path, "a number of too many digits cannot be stored; correct it")
+    elif isinstance(value, str):
         if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
             yield Problem(path, f"{shown(value)} is not valid text; correct it")
     elif isinstance(value, float) and not math.isfinite(value):
