@@ -1,6 +1,7 @@
 """The life of a bucket, by its transitions: each test fails where one comes too early, too late or never."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +12,14 @@ from zbench.engine.gradients.gradients import Gradients
 from zbench.engine.gradients.storage import (
     BucketMemory,
     FromPool,
+    HostAccumulation,
     KeptBuffer,
     RankSums,
     SendingMemory,
     SumsMemory,
 )
 from zbench.engine.memory.buffers import MemoryLayout
-from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
 from zbench.engine.policies import AccumulationBoundary
 from zbench.engine.protocols import Tag, Work
@@ -62,17 +64,31 @@ class LateCollectives(SingleProcessCollectives):
 
 
 class Case:
-    """Gradients of three parameters of a bucket each, in memory that is kept."""
+    """Gradients of three parameters, in buckets of `block` elements, and in memory that is kept.
 
-    def __init__(self, *, in_flight: int = 10**6, boundary: bool = True, without_copy: bool = False) -> None:
-        layout = plan_layout(SIZES, [GatherGroup((2, 1, 0))], shards=1, block_size=512)
+    host: what several backwards leave is in host memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_flight: int = 10**6,
+        boundary: bool = True,
+        without_copy: bool = False,
+        block: int = 512,
+        host: bool = False,
+        polls: bool = False,
+    ) -> None:
+        layout = plan_layout(SIZES, [GatherGroup((2, 1, 0))], shards=1, block_size=block)
         shard, memory = ShardedLayout(layout, 0), DeviceMemory(CPU)
         self.comm, self.pool = LateCollectives(), ScratchPool(CPU)
         place = MemoryLayout.of([(memory, [Extent(0, layout.length)])])
         self.sums = RankSums(shard, place, CPU, self.comm, torch.float32, SumsMemory.ENGINE)
-        self.buckets = Buckets(self.comm, self.sums, in_flight=in_flight)
-        once = BucketMemory(FromPool(layout, self.pool, [torch.float32], without_copy))
-        several = BucketMemory(KeptBuffer(layout.length, memory, torch.float32))
+        self.buckets = Buckets(self.comm, self.sums, in_flight=in_flight, polls=polls)
+        lender = FromPool(layout, self.pool, [torch.float32], without_copy)
+        once = BucketMemory(lender)
+        kept = KeptBuffer(layout.length, PinnedHostMemory(CPU) if host else memory, torch.float32)
+        several = HostAccumulation(kept, lender, replace(lender), None) if host else BucketMemory(kept)
         chosen = several if boundary else None
         self.gradients = Gradients(self.buckets, (), SendingMemory(once, chosen, boundary, [self.pool]))
         self.reported: list[tuple[int, float]] = []
@@ -191,6 +207,61 @@ def test_backwards_before_the_boundary_stay_in_the_bucket_and_none_is_dropped() 
     assert not case.comm.works
     case.backward(LAST, {2: 10.0, 0: 30.0})
     assert case.values == [11.0, 2.0, 30.0]
+
+
+def test_full_buckets_go_to_host_memory_and_come_back() -> None:
+    """In the middle of a backward, so that few are on the device; one that is not full goes when it ends."""
+    case = Case(host=True, block=1024)
+    used = case.pool.lend(1024, torch.float32)
+    used.buffer.fill_(torch.nan)
+    used.give_back()
+    case.backward(FIRST, {2: 1.0})
+    assert case.buckets.all[0].loan is None
+    case.gradients.begin(AccumulationBoundary(first=False, last=False), LOSS)
+    for index, value in {2: 4.0, 1: 2.0, 0: 3.0}.items():
+        case.gradients.accept(index, torch.full((512,), value))
+        assert (case.buckets.all[index == 0].loan is None) == (index < 2)
+    case.gradients.finish()
+    assert not case.comm.works
+    case.backward(LAST, {1: 10.0})
+    assert case.values == [5.0, 12.0, 3.0]
+    case.gradients.close()
+
+
+def test_a_bucket_that_waits_only_for_absent_gradients_is_reduced() -> None:
+    case = Case()
+    case.gradients.begin(ONLY, LOSS)
+    for _ in range(2):
+        case.gradients.absent([2])
+    assert case.states == [IN_FLIGHT, EMPTY, EMPTY]
+    case.gradients.accept(0, torch.full((512,), 3.0))
+    case.gradients.absent([0, 1])
+    assert case.states == [IN_FLIGHT] * 3
+    case.gradients.finish()
+    assert case.values == [0.0, 0.0, 3.0]
+
+
+def test_after_a_discarded_backward_nothing_is_launched() -> None:
+    """A rank learns of absent gradients, too, while it unwinds."""
+    case = Case()
+    case.gradients.begin(ONLY, LOSS)
+    case.gradients.accept(1, torch.ones(512))
+    case.gradients.abandon()
+    case.gradients.absent([2, 1, 0])
+    assert not case.comm.works
+    assert case.states == [EMPTY] * 3
+
+
+def test_a_reduction_that_has_ended_is_reported_with_the_next_gradient() -> None:
+    case = Case(polls=True)
+    case.gradients.begin(ONLY, LOSS)
+    case.gradients.accept(2, torch.full((512,), 1.0))
+    case.comm.works[0].wait()
+    case.gradients.accept(1, torch.full((512,), 2.0))
+    assert case.reported == [(0, 1.0)]
+    assert case.states == [CONSUMED, IN_FLIGHT, EMPTY]
+    case.gradients.finish()
+    assert case.values == [1.0, 2.0, 0.0]
 
 
 @pytest.mark.parametrize("backwards", [1, 2])
