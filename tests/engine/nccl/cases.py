@@ -19,6 +19,7 @@ from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarMemory
 from tests.engine.nccl.group import FAULTS, StrictGroup, strict
 from tests.engine.plain import Trajectory
+from tests.engine.transport import conforming as suite
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.transport import agreement
@@ -155,6 +156,15 @@ class Script:
     def write(self) -> None:
         with self.engine.gathered(self.model.layers[0], write=True), torch.no_grad():
             self.model.layers[0].weight.mul_(1.0)
+
+
+def conforming(group: dist.ProcessGroup, kind: str, operation: str) -> list[Any]:
+    """Return where one operation of the conformance suite does not what the protocol says, and the rules that
+    it broke.
+    """
+    with strict(group) as mine:
+        wrong = suite.run(mine, kind, operation, (torch.float32, torch.bfloat16))
+        return [*wrong, *FAULTS]
 
 
 def trouble(

@@ -9,9 +9,10 @@ from tests.engine import lattice
 from tests.engine.far_memory.lattice import ROWS, drawn
 from tests.engine.nccl.cases import Case
 from tests.engine.ranks import RankError, RankPool
+from tests.engine.transport.conforming import OPERATIONS
 
 EAGER = [row for row in ROWS if "compile" not in row]
-WORLDS = (2, 3, 4)
+WORLDS = (2, 3, 4, pytest.param(8, marks=pytest.mark.soak))
 CASES = "tests.engine.nccl.cases:"
 
 
@@ -48,6 +49,35 @@ def test_shard_groups_keep_their_bits_and_the_rules(world: RankPool) -> None:
     sizes = [size for size in (1, 2) if world.size % size == 0]
     rows: list[dict[str, Any]] = [{"zero_stage": 3, "shard_group_size": size} for size in sizes]
     check(world, [Case(row | {"param_persistence_threshold": 0}) for row in rows])
+
+
+BACKEND: list[dict[str, Any]] = [
+    *({"zero_stage": stage, "reduction": "backend"} for stage in (0, 1, 2, 3)),
+    {"zero_stage": 2, "reduction": "backend", "offload_optimizer": "cpu", "gradient_accumulation_steps": 2},
+    {"zero_stage": 3, "reduction": "backend", "shard_group_size": 1, "overlap_comm": False},
+]
+A_ROUNDING = 1e-7
+"""Mean distance of parameters; a gradient that is lost moves them by a thousand times as much."""
+
+
+def test_the_backends_own_sums_break_no_rule_and_lose_nothing(world: RankPool) -> None:
+    """They are added in another order, which of two ranks' is the same one."""
+    rows = BACKEND[world.size % 2 :: 2]
+    cases = [Case(row, backwards=row.get("gradient_accumulation_steps", 1)) for row in rows]
+    for of_rank in world.run(world.size, CASES + "run", cases):
+        for case, (trajectory, faults) in zip(cases, of_rank, strict=True):
+            assert not faults, f"{faults[:3]} at {case}"
+            options = repr(lattice.reference_options(case.spec))
+            expected = lattice.reference(case.model, world.size, case.backwards, options, case.change, 3)
+            for name, value in expected.parameters.items():
+                distance = float((trajectory.parameters[name] - value).abs().mean())
+                assert distance <= (0.0 if world.size == 2 else A_ROUNDING), f"{name}: {distance} at {case}"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_collectives_do_what_the_protocol_says_by_these_rules(world: RankPool, operation: str) -> None:
+    for kind in ("process_group", *(["hybrid_process_group"] * (world.size % 2 == 0))):
+        assert world.run(world.size, CASES + "conforming", kind, operation) == [[]] * world.size
 
 
 DISTURBED = ("backward", "interrupt", "evaluate", "read", "write", "discard,backward")

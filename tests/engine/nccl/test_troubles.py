@@ -8,6 +8,7 @@ import pytest
 
 from tests.engine.nccl.cases import Script
 from tests.engine.ranks import RankPool
+from zbench.engine.transport import agreement
 
 SPECS: list[dict[str, Any]] = [
     {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1},
@@ -15,7 +16,8 @@ SPECS: list[dict[str, Any]] = [
     {"zero_stage": 2, "offload_optimizer": "cpu"},
 ]
 SOON = 10.0
-"""Seconds within which every rank must have raised; patience is shorter here."""
+"""Seconds within which every rank must have raised."""
+PATIENCES = (0.3, pytest.param(agreement.PATIENCE, marks=pytest.mark.soak))
 
 
 @contextmanager
@@ -46,10 +48,11 @@ def check(heard: list[tuple[str, float]], kind: str, world: int) -> None:
 @pytest.mark.parametrize(
     "world", [2, pytest.param(4, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.soak)]
 )
-def test_every_rank_raises_soon_and_names_the_cause(world: int, kind: str) -> None:
+@pytest.mark.parametrize("patience", PATIENCES)
+def test_every_rank_raises_soon_and_names_the_cause(world: int, kind: str, patience: float) -> None:
     with pool(world) as ranks:
         for place in Script.PLACES:
-            heard = ranks.run(world, "tests.engine.nccl.cases:trouble", kind, place, spec_at(place), 0.3)
+            heard = ranks.run(world, "tests.engine.nccl.cases:trouble", kind, place, spec_at(place), patience)
             check(heard, kind, world)
 
 
@@ -60,11 +63,14 @@ def test_every_rank_raises_soon_and_names_the_cause(world: int, kind: str) -> No
         *(pytest.param(world, Script.PLACES, marks=pytest.mark.soak) for world in (2, 4, 8)),
     ],
 )
-def test_the_end_of_a_rank_is_named_on_the_others(world: int, places: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("patience", PATIENCES)
+def test_the_end_of_a_rank_is_named_on_the_others(
+    world: int, places: tuple[str, ...], patience: float
+) -> None:
     """NCCL waits on for a rank that was killed."""
     for place in places:
         with pool(world) as ranks:
-            ranks.begin(world, "tests.engine.nccl.cases:trouble", "ends", place, spec_at(place), 0.3)
+            ranks.begin(world, "tests.engine.nccl.cases:trouble", "ends", place, spec_at(place), patience)
             for rank in range(world - 1):
                 returned, found = ranks.answer(rank, 60.0)
                 assert returned, found
