@@ -20,6 +20,7 @@ from tests.engine.far_memory.memory import FarMemory
 from tests.engine.nccl.group import FAULTS, StrictGroup, strict
 from tests.engine.plain import Trajectory
 from tests.engine.transport import conforming as suite
+from tools.benchmarks.gpu.rank_in_trouble import Net
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.transport import agreement
@@ -79,22 +80,6 @@ def built(
     )
     StrictGroup.sealed = True
     return engine
-
-
-class Net(nn.Module):
-    """Three layers; `fault` is called between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.fault: Callable[[], None] = lambda: None
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers[:2]:
-            x = layer(x)
-        self.fault()
-        return self.layers[2](x).square().sum()  # type: ignore[no-any-return]
 
 
 class Script:
@@ -179,7 +164,7 @@ def trouble(
         strict(group) as mine,
         beside_a_host(mine.rank()) as (instruments, _),
     ):
-        engine = built(Net(), {"gradient_accumulation_steps": 2, **spec}, mine, instruments)
+        engine = built(Net(WIDTH), {"gradient_accumulation_steps": 2, **spec}, mine, instruments)
         script, began = Script(engine), time.monotonic()
         script.step()
         try:

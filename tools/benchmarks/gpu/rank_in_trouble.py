@@ -25,10 +25,10 @@ SPEC = {"zero_stage": 3, "param_persistence_threshold": 0, "reduction": "rank_or
 class Net(nn.Module):
     """Three layers; `fault` is called between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         self.fault: Callable[[], None] = lambda: None
 
     def forward(self, x: Tensor) -> Tensor:
