@@ -13,6 +13,7 @@ from zbench.engine import build_engine
 from zbench.engine.gradients.bucket import Buckets
 from zbench.engine.memory import buffers
 from zbench.engine.memory.kinds import DeviceMemory, Filled, GradientStream
+from zbench.engine.parameters import sharded
 from zbench.engine.partition import Extent
 from zbench.spec.engine import EngineSpec
 
@@ -70,6 +71,16 @@ def test_weights_are_read_behind_their_gather_at_every_use(monkeypatch: pytest.M
     monkeypatch.setattr(Filled, "read_here", lambda self: read.append(self))
     take_a_step_of_two_backwards(zero_stage=3, param_persistence_threshold=0, gradient_accumulation_steps=2)
     assert len(read) >= 2 * 2, "each forward reads the weight twice"
+
+
+def test_whole_weights_are_freed_behind_the_stream_that_used_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(
+        sharded, "used_on_current_stream", lambda t: used.append(t.untyped_storage().nbytes())
+    )
+    take_a_step_of_two_backwards(zero_stage=3, param_persistence_threshold=0, gradient_accumulation_steps=2)
+    assert len(used) >= 2 * 2, "each of two groups, in each backward"
+    assert all(used), "before the memory is gone"
 
 
 def test_gradient_memory_is_freed_behind_the_stream_that_used_it(monkeypatch: pytest.MonkeyPatch) -> None:

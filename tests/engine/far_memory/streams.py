@@ -120,6 +120,8 @@ class Device:
         Threads.choose(before)
 
     def current_stream(self, device: object = None) -> Stream:
+        if device is None:
+            Threads.check()
         return self._current
 
     @contextmanager
@@ -159,6 +161,12 @@ class Values:
 def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
     """Yield a modelled device, and page-locked memory beside it."""
     device = Device()
-    module: Any = SimpleNamespace(cuda=device, device=torch.device, empty=lambda *_, **__: Values(device))
+
+    def empty(*_: object, pin_memory: bool = False, **__: object) -> Values:
+        if pin_memory:
+            Threads.check()
+        return Values(device)
+
+    module: Any = SimpleNamespace(cuda=device, device=torch.device, empty=empty)
     with mock.patch.object(kinds, "torch", module), mock.patch.object(buffers, "torch", module):
         yield device, kinds.PinnedHostMemory(torch.device("cuda", CARD))

@@ -186,6 +186,22 @@ def test_a_copy_is_waited_for_on_its_own_card_by_any_thread(way: str) -> None:
         in_a_thread(copy.release)
 
 
+def test_any_thread_orders_the_streams_of_the_models_card() -> None:
+    """Also one that has chosen no device, such as a user's that calls `engine.backward`."""
+    with modelled() as (device, _):
+        card, values, taken = torch.device("cuda", CARD), Values(device, 3.0), Values(device)
+        streams, stream, filled = streams_of(card), GradientStream(card), Filled(values)  # type: ignore[arg-type]
+        assert streams is not None
+        in_a_thread(stream.begin)
+        for call in (
+            lambda: stream.behind(taken),  # type: ignore[arg-type]
+            filled.read_here,
+            lambda: used_on_current_stream(values),  # type: ignore[arg-type]
+            streams.stream,
+        ):
+            in_a_thread(call)
+
+
 def test_the_thread_that_watches_chooses_the_card_of_its_rank() -> None:
     with modelled() as (device, _):
         streams = streams_of(torch.device("cuda", CARD))

@@ -182,6 +182,17 @@ def test_a_gradient_that_fills_its_bucket_is_sent_from_its_own_memory_until_it_w
     assert case.buckets.all[0].loan is None, "autograd's memory is free again"
 
 
+def test_a_gradient_of_any_shape_and_strides_is_written_in_its_own_order() -> None:
+    case = Case(without_copy=True)
+    values = torch.arange(512.0).view(16, 32)
+    case.gradients.begin(ONLY, LOSS)
+    case.gradients.accept(2, values)
+    case.gradients.accept(1, values.t().contiguous().t())
+    assert [work._send.shape for work in case.comm.works] == [(512,)] * 2
+    case.gradients.finish()
+    assert all(torch.equal(case.sums.sums.run(k * 512, 512), values.flatten()) for k in (0, 1))
+
+
 def test_each_backward_that_reduces_adds_to_the_sums_and_only_the_last_reports() -> None:
     case = Case(boundary=False)
     case.backward(FIRST, {2: 1.0, 1: 2.0, 0: 3.0})
@@ -303,6 +314,14 @@ def test_a_discarded_step_leaves_nothing_and_nothing_in_flight(came: Sequence[in
     assert case.pool.bytes == sum(t.nbytes for t in case.pool.free)
     case.backward(ONLY, {2: 1.0, 0: 3.0})
     assert case.values == [1.0, 0.0, 3.0]
+
+
+def test_a_step_may_be_discarded_between_backwards_that_reduce() -> None:
+    case = Case(boundary=False)
+    case.backward(FIRST, {2: 1.0, 1: 2.0, 0: 3.0})
+    assert case.states == [REDUCED] * 3
+    case.gradients.abandon()
+    assert case.states == [EMPTY] * 3
 
 
 def test_a_reduction_that_fails_leaves_a_bucket_that_a_discarded_step_empties() -> None:

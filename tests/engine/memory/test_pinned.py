@@ -3,7 +3,7 @@
 import gc
 import mmap
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,18 +18,29 @@ CPU = torch.device("cpu")
 
 
 class Driver:
-    """Stands for CUDA's runtime; `locked`: address -> bytes. `under_way`: copies of these pages."""
+    """Stands for CUDA's runtime; `locked`: address -> bytes. `under_way`: copies of these pages. `current`:
+    the device that the thread has chosen, if any.
+    """
 
     def __init__(self) -> None:
         self.locked: dict[int, int] = {}
         self.under_way: set[int] = set()
+        self.current: torch.device | None = None
+
+    @contextmanager
+    def chosen(self, device: torch.device) -> Iterator[None]:
+        self.current = device
+        yield
+        self.current = None
 
     def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802 - CUDA's name
+        assert self.current == CPU, "a context on the first card"
         assert address % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == flags == 0
         self.locked[address] = nbytes
         return 0
 
     def cudaHostUnregister(self, address: int) -> None:  # noqa: N802 - CUDA's name
+        assert self.current == CPU, "a context on the first card"
         assert not self.under_way, "pages were unlocked under a copy"
         del self.locked[address]
 
@@ -39,7 +50,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     driver = Driver()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
     monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "device", driver.chosen)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: driver.under_way.clear())
     yield driver
     gc.collect()

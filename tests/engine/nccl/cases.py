@@ -17,7 +17,7 @@ from tests.engine import models
 from tests.engine.cases import train
 from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarMemory
-from tests.engine.nccl.group import FAULTS, StrictGroup, strict
+from tests.engine.nccl.group import FAULTS, NO_DEVICE, StrictGroup, strict
 from tests.engine.plain import Trajectory
 from tests.engine.transport import conforming as suite
 from tools.benchmarks.gpu.rank_in_trouble import Net
@@ -181,6 +181,7 @@ def trouble(
         else:
             heard = "nothing"
         seconds = time.monotonic() - began
+        assert NO_DEVICE not in FAULTS
         with suppress(Exception):
             engine.close()
         return heard, seconds

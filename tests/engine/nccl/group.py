@@ -28,6 +28,7 @@ from zbench.engine.transport import buffers
 
 FAULTS: list[str] = []
 """Rules that were broken in this process."""
+NO_DEVICE = "a thread that has not chosen its device asks for a place in a stream"
 
 
 @dataclass(eq=False)
@@ -54,6 +55,7 @@ class Device:
     def __init__(self) -> None:
         self.works: list[StrictWork] = []
         self._lock = threading.RLock()
+        self._entered = {threading.main_thread().ident}
 
     def begin(self, work: StrictWork) -> None:
         with self._lock:
@@ -76,12 +78,14 @@ class Device:
                     work.out.copy_(work.values.view_as(work.out))
 
     def enter(self) -> None:
-        """Nothing: a CPU has no current device."""
+        self._entered.add(threading.get_ident())
 
     def stream(self) -> None:
         return None
 
     def place(self, stream: None) -> "Place":
+        if threading.get_ident() not in self._entered:
+            FAULTS.append(NO_DEVICE)
         return Place([work for work in list(self.works) if work.ordered])
 
 

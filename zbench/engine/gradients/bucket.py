@@ -140,10 +140,9 @@ class Buckets:
         self._complete_down_to(0)
 
     def abandon(self) -> None:
-        """Wait for what is in flight and discard the step; all ranks must have launched the same buckets."""
+        """Launch nothing more, and wait for what is in flight: all ranks must have launched the same."""
         self._to_launch.clear()
         self._complete_down_to(0)
-        self.clear()
 
     def clear(self) -> None:
         """Let every bucket be empty: the optimizer has read the sums, or the step is discarded."""
