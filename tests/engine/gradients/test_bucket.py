@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -66,25 +67,24 @@ class LateCollectives(SingleProcessCollectives):
 class Case:
     """Gradients of three parameters, in buckets of `block` elements, and in memory that is kept.
 
-    host: what several backwards leave is in host memory.
+    host: what several backwards leave is in host memory. how: options of `Buckets`.
     """
 
     def __init__(
         self,
         *,
-        in_flight: int = 10**6,
         boundary: bool = True,
         without_copy: bool = False,
         block: int = 512,
         host: bool = False,
-        polls: bool = False,
+        **how: Any,
     ) -> None:
         layout = plan_layout(SIZES, [GatherGroup((2, 1, 0))], shards=1, block_size=block)
         shard, memory = ShardedLayout(layout, 0), DeviceMemory(CPU)
         self.comm, self.pool = LateCollectives(), ScratchPool(CPU)
         place = MemoryLayout.of([(memory, [Extent(0, layout.length)])])
         self.sums = RankSums(shard, place, CPU, self.comm, torch.float32, SumsMemory.ENGINE)
-        self.buckets = Buckets(self.comm, self.sums, in_flight=in_flight, polls=polls)
+        self.buckets = Buckets(self.comm, self.sums, **{"in_flight": 10**6} | how)
         lender = FromPool(layout, self.pool, [torch.float32], without_copy)
         once = BucketMemory(lender)
         kept = KeptBuffer(layout.length, PinnedHostMemory(CPU) if host else memory, torch.float32)

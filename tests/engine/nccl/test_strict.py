@@ -24,14 +24,20 @@ def world(request: pytest.FixtureRequest) -> Iterator[RankPool]:
     ranks.close()
 
 
-def check(ranks: RankPool, cases: Sequence[Case]) -> None:
+def check(ranks: RankPool, cases: Sequence[Case], most: float | None = None) -> None:
+    """most: the mean distance that a parameter may have; None: all bits are those of plain PyTorch."""
     for of_rank in ranks.run(ranks.size, CASES + "run", cases):
         for case, (trajectory, faults) in zip(cases, of_rank, strict=True):
             assert not faults, f"{faults[:3]} at {case}"
             options = repr(lattice.reference_options(case.spec))
             how = (options, case.change, case.steps)
             expected = lattice.reference(case.model, ranks.size, case.backwards, *how)
-            lattice.compare(case.spec, trajectory, expected, f"{case}")
+            if most is None:
+                lattice.compare(case.spec, trajectory, expected, f"{case}")
+                continue
+            for name, value in expected.parameters.items():
+                distance = float((trajectory.parameters[name] - value).abs().mean())
+                assert distance <= most, f"{name}: {distance} at {case}"
 
 
 def case_of(seed: int) -> Case:
@@ -64,14 +70,7 @@ def test_the_backends_own_sums_break_no_rule_and_lose_nothing(world: RankPool) -
     """They are added in another order, which of two ranks' is the same one."""
     rows = BACKEND[world.size % 2 :: 2]
     cases = [Case(row, backwards=row.get("gradient_accumulation_steps", 1)) for row in rows]
-    for of_rank in world.run(world.size, CASES + "run", cases):
-        for case, (trajectory, faults) in zip(cases, of_rank, strict=True):
-            assert not faults, f"{faults[:3]} at {case}"
-            options = repr(lattice.reference_options(case.spec))
-            expected = lattice.reference(case.model, world.size, case.backwards, options, case.change, 3)
-            for name, value in expected.parameters.items():
-                distance = float((trajectory.parameters[name] - value).abs().mean())
-                assert distance <= (0.0 if world.size == 2 else A_ROUNDING), f"{name}: {distance} at {case}"
+    check(world, cases, most=0.0 if world.size == 2 else A_ROUNDING)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

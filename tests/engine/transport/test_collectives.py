@@ -1,4 +1,4 @@
-"""What every kind of collectives promises."""
+"""What every kind of collectives promises; those of NCCL by its rules in `tests/engine/nccl`."""
 
 import pytest
 import torch
@@ -35,12 +35,6 @@ class TestCrossMemory(CollectivesSuite):
     kind = "cross_memory"
 
 
-class TestProcessGroup(CollectivesSuite):
-    """Over gloo, of which it uses the operations that NCCL has too; two ranks have one order of sums."""
-
-    kind, worlds = "process_group", (2,)
-
-
 class TestStaged(CollectivesSuite):
     kind, dtypes = "staged", DTYPES[:2]
 
@@ -53,10 +47,6 @@ class TestHybridGloo(CollectivesSuite):
 
 class TestHybridCrossMemory(CollectivesSuite):
     kind, worlds, dtypes = "hybrid_cross_memory", (2, 4), DTYPES[:2]
-
-
-class TestHybridProcessGroup(CollectivesSuite):
-    kind, worlds, dtypes = "hybrid_process_group", (2,), DTYPES[:1]
 
 
 class TestHybridStaged(CollectivesSuite):
