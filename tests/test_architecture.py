@@ -45,7 +45,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "tune": {"spec", "record", "job", "launch", "analysis", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
     "app": {"spec", "record", "launch", "analysis", "tune", "report", "estimate"},
-    "results": {"spec", "record", "analysis", "report", "app"},  # the Python face
+    "results": {"spec", "record", "analysis", "report", "estimate", "app"},  # the Python face
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "estimate", "app"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
@@ -246,16 +246,16 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4270,
+    "spec": 4300,
     "launch": 3700,
-    "app": 860,
+    "app": 920,
     "cli": 1990,
     "report": 2723,
     "analysis": 2210,
     "job": 320,
     "worker": 1470,
     "tune": 1161,
-    "estimate": 1440,
+    "estimate": 1500,
     "verify": 1830,
     "workloads": 830,
     "record": 1236,
@@ -269,7 +269,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 32_900), ("tests", 35_450)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 33_300), ("tests", 35_500)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

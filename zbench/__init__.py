@@ -1,17 +1,27 @@
 """zbench: benchmark and tune ZeRO training configurations, each with a correctness verdict.
 
-From Python: `load`, `sweep` and `compare` (see `zbench.results`), `build_engine` and `EngineSpec`. Each is
-imported when it is first used, so `import zbench` loads nothing.
+From Python: `load`, `sweep`, `compare` and `estimate` (`zbench.results`), `build_engine` and `EngineSpec`.
+Each is imported when it is first used, so `import zbench` loads nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zbench.engine import build_engine
-    from zbench.results import Compared, Results, compare, load, sweep
+    from zbench.results import Compared, Estimates, Results, compare, estimate, load, sweep
     from zbench.spec.engine import EngineSpec
 
-__all__ = ["Compared", "EngineSpec", "Results", "build_engine", "compare", "load", "sweep"]
+__all__ = [
+    "Compared",
+    "EngineSpec",
+    "Estimates",
+    "Results",
+    "build_engine",
+    "compare",
+    "estimate",
+    "load",
+    "sweep",
+]
 __version__ = "0.1.0"
 _HOMES = {"build_engine": "zbench.engine", "EngineSpec": "zbench.spec.engine"}
 
@@ -22,6 +32,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'zbench' has no attribute {name!r}")
     import importlib
 
+    if name == "estimate":  # a package that can be called
+        return importlib.import_module("zbench.estimate")
     return getattr(importlib.import_module(_HOMES.get(name, "zbench.results")), name)
 
 

@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
 EXIT_CODES: dict[int, str] = {
     ExitCode.PASS: "pass",
-    ExitCode.REGRESSION: "regression: slower or larger than the threshold allows",
+    ExitCode.REGRESSION: "regression: slower or larger than the threshold allows; or nothing fits",
     ExitCode.USAGE: "bad input (a wrong flag, a missing or damaged file), or no disk space or memory left",
     ExitCode.INCONCLUSIVE: "inconclusive: more measurements are needed to decide",
     ExitCode.CORRECTNESS: "incorrect: a trial drifted or is wrong",

@@ -4,6 +4,7 @@ run = zbench.sweep("quickstart", set={"world_size": 2})
 run.best, run.recommended, run.trials[0].number("tokens_per_s")
 run.to_pandas()
 zbench.compare("last~1", run).answers
+zbench.estimate("hf:Llama-3-8B", set={"world_size": 64}, device_memory="80Gi").fitting
 """
 
 import io
@@ -21,19 +22,23 @@ from zbench.analysis.ranking import Ranking, rank_run
 from zbench.analysis.rows import Row
 from zbench.app import DEFAULT_OUTPUT_DIR
 from zbench.app.compare import compare_stored
+from zbench.app.estimate import Forecast, forecast
 from zbench.app.request import Request, from_file
 from zbench.app.sweep import measured
 from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError
+from zbench.estimate.result import Capacity
+from zbench.estimate.row import EstimateRow
 from zbench.record.record import Record
 from zbench.record.store import SPEC, load_records, resolve_run
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.report.columns import page_table
 from zbench.report.exports import csv, frame, texts
 from zbench.report.html.page import table_html
-from zbench.report.screen import Screen
+from zbench.report.screen import Screen, print_table
 from zbench.report.table import in_order, print_results
 from zbench.spec.load import recorded_objective, sweep_from_mapping
+from zbench.units import parse_bytes
 
 if TYPE_CHECKING:
     import pandas
@@ -121,6 +126,41 @@ class Compared:
         return table_html(texts.table(self.comparison))
 
 
+@dataclass(frozen=True, repr=False)
+class Estimates:
+    """What every configuration of a sweep needs."""
+
+    forecast: Forecast
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Return the exit code of `zbench estimate`: REGRESSION if nothing fits."""
+        return self.forecast.exit_code
+
+    @property
+    def trials(self) -> Sequence[EstimateRow]:
+        """Return a row for each configuration: `trial`, `estimate` (None if not simulated), `fits`."""
+        return self.forecast.rows
+
+    @property
+    def fitting(self) -> Sequence[EstimateRow]:
+        """Return the rows that fit the memory that was given."""
+        return [row for row in self.trials if row.fits]
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """Return a data frame with bytes: one row for each configuration, one column for each figure."""
+        return frame.frame([row.flat() for row in self.trials])
+
+    def __repr__(self) -> str:
+        """Return the table of `zbench estimate`."""
+        out = io.StringIO()
+        print_table(Screen(file=out, width=_WIDTH, no_color=True), self.forecast.table)
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def _repr_html_(self) -> str:
+        return table_html(self.forecast.table)
+
+
 def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
     """Return a run by its path, its ID, a tag, a sweep's name, `last` or `last~1`."""
     return Results.at(resolve_run(str(run), Path(output_dir)))
@@ -150,6 +190,29 @@ def sweep(
     if failure is not None:
         raise failure
     return Results.at(path)
+
+
+def estimate(
+    source: str | Path | Mapping[str, Any],
+    *,
+    set: Mapping[str, Any] | None = None,
+    device_memory: int | str | None = None,
+    host_memory: int | str | None = None,
+    limits: bool = False,
+    jobs: int | None = None,
+) -> Estimates:
+    """Simulate every configuration of a sweep on tensors without data, as `zbench estimate` does.
+
+    source: a sweep file, the name of a shipped one, a model such as `hf:Llama-3-8B`, or the content of a
+    sweep file as a mapping. set: key -> value. device_memory, host_memory: of one device and of one node's
+    host, in bytes or as a text such as `80Gi`. limits: also find the limits within which each one fits.
+    """
+    room = Capacity(
+        *(parse_bytes(size) if isinstance(size, str) else size for size in (device_memory, host_memory))
+    )
+    settings_of_set = [f"{key}={json.dumps(value)}" for key, value in (set or {}).items()]
+    named = source if isinstance(source, Mapping) else Path(source)
+    return Estimates(forecast(named, settings_of_set, room=room, find_limits=limits, jobs=jobs))
 
 
 def compare(

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import zbench
+
 SMALL = "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
 
 
@@ -133,3 +135,49 @@ def test_verbose_shows_the_counts_of_each_configuration(estimate):
     for words in ("zero_stage 2:", "zero_stage 3:", "reduce_scatter", "gradient copies", "of them exposed"):
         assert words in out
     assert "gradient copies" not in estimate(axes).out
+
+
+def test_nothing_that_fits_is_a_failure(estimate):
+    axes = "axes: {zero_stage: [0, 3]}\n"
+    assert estimate(axes, "--device-memory", "1Ki", "--json").document["exit_code"] == 1
+    offloaded = "engine: {zero_stage: 1, offload_optimizer: cpu}\nrun: {world_size: 8}\n"
+    document = estimate(offloaded, "--host-memory", "1Ki", "--json").document
+    (row,) = document["trials"]
+    assert row["host_bytes_of_a_node"] == 8 * row["estimate"]["peak_host_bytes"]
+    assert row["spare_host_bytes"] == 1024 - row["host_bytes_of_a_node"]
+    assert estimate(offloaded, "--host-memory", "1Gi").code == 0
+
+
+def test_the_header_says_what_is_simulated_and_marks_defaults(estimate):
+    out = estimate("engine: {engine: fsdp2, zero_stage: 3}\nrun: {world_size: 8}\n").out
+    first = out.splitlines()[0]
+    for words in ("ranks 8;", "sequence 16;", "micro-batch 2 (default);", "engine fsdp2;", "a CPU (default)"):
+        assert words in first
+    card = estimate("axes: {dtype: [float32, bfloat16]}\n", "--machine", "RTX-4090", "--json").document
+    assert card["simulated"]["device"] == "RTX-4090"
+    assert card["simulated"]["dtype"] == "float32, bfloat16"
+    (number,) = {row["estimate"]["parameters"] for row in card["trials"]}
+    assert card["simulated"]["parameters"] == f"{number:,}"
+
+
+def test_a_model_is_simulated_by_its_name(zbench):
+    out = zbench("estimate", "hf:gpt2", "--set", "workload.options={n_layer: 1}", "--json").document
+    assert out["simulated"]["model"] == "hf:gpt2 with n_layer 1"
+
+
+def test_a_row_that_only_costs_says_so(estimate):
+    out = estimate("engine: {zero_stage: 3, offload_param: cpu}\n").out
+    assert "saves nothing" in out
+
+
+def test_python_gets_the_rows_of_the_command():
+    mapping = {"workload": {"options": {"layers": 1, "width": 32, "heads": 2}, "sequence_length": 16}}
+    mapping |= {"axes": {"zero_stage": [0, 3]}}
+    peaks = [row.estimate.peak_device_bytes for row in zbench.estimate(mapping, set={"world_size": 8}).trials]
+    found = zbench.estimate(mapping, set={"world_size": 8}, device_memory=min(peaks), jobs=1)
+    (fits,) = found.fitting
+    assert fits.trial.engine.zero_stage == 3
+    assert found.exit_code == 0
+    assert list(found.to_pandas()["fits"]) == [False, True]
+    assert "zero_stage" in repr(found)
+    assert "<table>" in found._repr_html_()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import zbench.estimate.simulate as simulation
 from zbench.engine.parameters.sharded import WEIGHTS
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.works import Done
@@ -133,3 +134,23 @@ def test_a_card_has_its_own_default_sizes_and_holds_what_it_receives() -> None:
     assert small.counts.collectives["all_to_all"]["calls"] > 1
     cpu = simulate(TrialSpec.model_validate({**trial, "run": {"world_size": 8}}), Path.cwd())
     assert default.ledger.peak[False] > cpu.ledger.peak[False]
+
+
+@pytest.mark.parametrize(
+    "engine", [{"zero_stage": 1}, {"zero_stage": 3}, {"engine": "fsdp2", "zero_stage": 3}, {"engine": "ddp"}]
+)
+def test_three_of_eight_micro_batches_count_for_all(
+    engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = {"options": {"layers": 2, "width": 32, "heads": 2}, "sequence_length": 16}
+    document = {"workload": workload, "run": {"world_size": 8, "device": "cuda"}}
+    trial = TrialSpec.model_validate({**document, "engine": {**engine, "gradient_accumulation_steps": 8}})
+    three = simulate(trial, Path.cwd())
+    monkeypatch.setattr(simulation, "MICRO_BATCHES", 8)
+    eight = simulate(trial, Path.cwd())
+    assert 0 <= eight.ledger.peak_of_both - three.ledger.peak_of_both <= 5 * 4, "losses"
+    assert (three.work.products, three.flops) == (eight.work.products, eight.flops)
+    assert (three.traffic, three.counts.collectives) == (eight.traffic, eight.counts.collectives)
+    assert three.work.streamed_bytes == pytest.approx(eight.work.streamed_bytes, rel=0.01)
+    assert three.counts.launches == pytest.approx(eight.counts.launches, rel=0.01)
+    assert three.counts.gradient_copies == eight.counts.gradient_copies

@@ -1,11 +1,12 @@
 """The range of a step's time: what its ends are, and what is said where a rate is missing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.making import make_trial
-from zbench.estimate.result import Estimate, Product, StepWork
+from zbench.estimate.result import Capacity, Estimate, Product, StepWork
 from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
@@ -107,11 +108,17 @@ def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> Non
         (1000, "fits with 0 B to spare", True),
         (999, "does not fit: 1 B too much", False),
     ):
-        row = EstimateRow(trial, estimate, memory=memory)
+        row = EstimateRow(trial, estimate, Capacity(memory))
         assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
         assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 999, memory - 1000)
         verdict, _, remark = row.cells()["verdict"].partition(" (but building the model whole takes 1.17 KiB")
         assert (verdict, bool(remark)) == (spare, is_whole_too_large)
+    offloaded = replace(estimate, peak_host_bytes=100)
+    row = EstimateRow(trial, offloaded, Capacity(1000, 199))
+    assert row.cells()["verdict"] == "does not fit: 1 B of a node's host memory too much"
+    assert (row.fits, row.spare, row.host_bytes_of_a_node) == (False, {"device": 0, "host": -1}, 200)
+    text = "fits with 0 B and 5 B of a node's host memory to spare"
+    assert EstimateRow(trial, offloaded, Capacity(1000, 205)).cells()["verdict"].startswith(text)
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.making import make_trial
-from zbench.estimate.result import Estimate, NotSimulated
-from zbench.estimate.search import limits
+from zbench.estimate.result import Capacity, Estimate, NotSimulated
+from zbench.estimate.search import TOKENS, limits
 from zbench.spec.trial import TrialSpec
 
 
 @dataclass
 class Formula:
-    """A simulator whose peak is 960 bytes of state over the ranks and 10 for each sample."""
+    """Its peak is 960 bytes of state over the ranks, 10 a sample, and 1 for TOKENS beyond the first."""
 
     refused: set[int] = field(default_factory=set)
 
@@ -20,8 +20,8 @@ class Formula:
         ranks, batch = trial.run.world_size, trial.workload.micro_batch_size
         if ranks in self.refused:
             return NotSimulated("its shapes depend on data")
-        peak = 960 // ranks + 10 * batch
-        return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None)
+        peak = 960 // ranks + 10 * batch + (trial.workload.sequence_length - 1) // TOKENS
+        return Estimate(peak, 4, peak, {}, {}, "backward", [], {}, None)
 
 
 TRIAL = make_trial({"zero_stage": 3})
@@ -30,37 +30,47 @@ BATCH = TRIAL.workload.micro_batch_size
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 30])
 def test_the_smallest_world_that_fits(ranks):
-    found = limits(Formula(), TRIAL, 960 // ranks + 10 * BATCH)
+    found = limits(Formula(), TRIAL, Capacity(960 // ranks + 10 * BATCH))
     assert found.smallest_world_size == ranks
     assert found.undecided == {}
 
 
 def test_a_world_is_whole_shard_groups():
     trial = make_trial({"zero_stage": 3, "shard_group_size": 2})
-    assert limits(Formula(), trial, 960 // 7 + 10 * BATCH).smallest_world_size == 8
+    assert limits(Formula(), trial, Capacity(960 // 7 + 10 * BATCH)).smallest_world_size == 8
 
 
 def test_the_largest_micro_batch_that_fits():
     state = 960 // TRIAL.run.world_size
-    assert limits(Formula(), TRIAL, state + 10 * 37).largest_micro_batch == 37
-    assert limits(Formula(), TRIAL, 10**9).largest_micro_batch == 4096
+    assert limits(Formula(), TRIAL, Capacity(state + 10 * 37)).largest_micro_batch == 37
+    assert limits(Formula(), TRIAL, Capacity(10**9)).largest_micro_batch == 4096
 
 
 def test_worlds_are_searched_up_to_4096_ranks():
-    assert limits(Formula(), TRIAL, 10 * BATCH).smallest_world_size == 961
+    assert limits(Formula(), TRIAL, Capacity(10 * BATCH)).smallest_world_size == 961
     formula = Formula()
     formula.of = lambda trial: replace(Formula.of(formula, trial), peak_device_bytes=-trial.run.world_size)
-    assert limits(formula, TRIAL, -4096).smallest_world_size == 4096
-    assert limits(formula, TRIAL, -4097).smallest_world_size is None
+    assert limits(formula, TRIAL, Capacity(-4096)).smallest_world_size == 4096
+    assert limits(formula, TRIAL, Capacity(-4097)).smallest_world_size is None
 
 
 def test_none_fits_only_where_every_point_was_simulated():
-    found = limits(Formula(), TRIAL, 5)
+    found = limits(Formula(), TRIAL, Capacity(5))
     assert (found.smallest_world_size, found.largest_micro_batch) == (None, None)
     assert found.undecided == {}
 
 
 def test_a_point_that_cannot_be_simulated_is_named_and_never_called_too_large():
-    found = limits(Formula(refused={8}), TRIAL, 960 // 7 + 10 * BATCH)
+    found = limits(Formula(refused={8}), TRIAL, Capacity(960 // 7 + 10 * BATCH))
     assert found.smallest_world_size is None
     assert found.undecided == {"smallest_world_size": "world_size=8: its shapes depend on data"}
+
+
+def test_the_longest_sequence_that_fits():
+    state = 960 // TRIAL.run.world_size + 10 * BATCH
+    assert limits(Formula(), TRIAL, Capacity(state + 7)).longest_sequence == 8 * TOKENS
+
+
+def test_a_world_fits_its_nodes_host():
+    assert limits(Formula(), make_trial({}, world_size=1), Capacity(host=4 * 5)).largest_micro_batch == 4096
+    assert limits(Formula(), make_trial({}, world_size=6), Capacity(host=4 * 5)).largest_micro_batch is None

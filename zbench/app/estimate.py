@@ -1,41 +1,105 @@
 """Simulates every configuration of a sweep: memory, traffic and, on a known machine, the time of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from zbench.errors import UsageError
+from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
+from zbench.estimate.result import Capacity
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits
+from zbench.report.columns import Column, DataTable
 from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
-from zbench.spec.machine import described, is_card
+from zbench.spec.machine import card_name, described
+from zbench.spec.peers import PEERS
+from zbench.spec.shapes import PREFIX
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec, samples_per_step
+from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
 _ON_A_HOST = (
     "all ranks are on one host and read one another's memory; over sockets each running collective also needs"
     " a receive buffer of up to one bucket; for a GPU's sizes and receive buffers set run.device=cuda"
 )
 _ON_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"
+_OF_TORCH = "what the backend of collectives allocates for itself is not counted"
+_SHOWN = (
+    ("model", "workload", "model"),
+    ("ranks", "run", "world_size"),
+    ("nodes", "run", "nodes"),
+    ("sequence", "workload", "sequence_length"),
+    ("micro-batch", "workload", "micro_batch_size"),
+    ("micro-batches a step", "engine", "gradient_accumulation_steps"),
+    ("dtype", "engine", "dtype"),
+    ("engine", "engine", "engine"),
+)
+"""What a header shows: its name, section and key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What every configuration of a sweep needs. memory: of the device, in bytes, that they are to fit."""
+    """What every configuration of a sweep needs, and the memory that they are to fit."""
 
     sweep: SweepSpec
     rows: Sequence[EstimateRow]
     invalid: Sequence[InvalidTrial]
-    memory: int | None
+    room: Capacity
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """USAGE if nothing could be simulated, REGRESSION if nothing fits a memory that has a limit."""
+        if all(row.estimate is None for row in self.rows):
+            return ExitCode.USAGE
+        limited = [row.fits for row in self.rows if row.fits is not None]
+        return ExitCode.PASS if any(limited) or not limited else ExitCode.REGRESSION
+
+    @property
+    def table(self) -> DataTable[dict[str, str]]:
+        """One row for each configuration."""
+        rows = [row.cells() for row in self.rows]
+        axes = [key for row in self.rows for key in row.trial.axes]
+        keys = dict.fromkeys([*axes, *(key for cells in rows for key in cells)])
+        if not any(row.host_bytes_of_a_node for row in self.rows):
+            keys.pop("host of a node", None)
+        columns = [Column(key, methodcaller("get", key), left=True, folds=True) for key in keys]
+        return DataTable(columns, rows, caption=self.sweep.name)
+
+    @property
+    def simulated(self) -> dict[str, str]:
+        """What is simulated, in words; a value that nobody asked for is marked as a default."""
+        shown = {}
+        for name, section, key in _SHOWN:
+            values = dict.fromkeys(str(getattr(getattr(row.trial, section), key)) for row in self.rows)
+            is_default = len(values) == 1 and key not in getattr(self.sweep, section).model_fields_set
+            shown[name] = ", ".join(values) + (" (default)" if is_default else "")
+        options = self.sweep.workload.options
+        if options:
+            shown["model"] += f" with {', '.join(f'{key} {value}' for key, value in options.items())}"
+        sizes = dict.fromkeys(f"{row.estimate.parameters:,}" for row in self.rows if row.estimate is not None)
+        card = card_name(described(self.sweep.machine, self.sweep.place))
+        return {
+            "model": shown.pop("model"),
+            "parameters": ", ".join(sizes),
+            **shown,
+            "device": self._device(card),
+        }
+
+    def _device(self, card: str | None) -> str:
+        kinds = {row.trial.run.device for row in self.rows}
+        if "cuda" in kinds:
+            return card or "a GPU"
+        return "a CPU" if "device" in self.sweep.run.model_fields_set else "a CPU (default)"
 
     @property
     def assumed(self) -> str:
         """What all of it rests on, in words."""
+        if all(row.trial.engine.engine in PEERS for row in self.rows):
+            return _OF_TORCH
         return _ON_CARDS if all(row.trial.run.device == "cuda" for row in self.rows) else _ON_A_HOST
 
     @property
@@ -52,7 +116,9 @@ class Forecast:
         """Return it as JSON values."""
         return {
             "name": self.sweep.name,
-            "device_memory": self.memory,
+            "device_memory": self.room.device,
+            "host_memory": self.room.host,
+            "simulated": self.simulated,
             "assumed": self.assumed,
             "time_assumed": self.time_assumed,
             "trials": [row.to_json() for row in self.rows],
@@ -61,42 +127,52 @@ class Forecast:
 
 
 def forecast(
-    file: Path | None,
+    source: Path | Mapping[str, Any] | None,
     settings: Sequence[str],
     *,
-    memory: int | None = None,
+    room: Capacity | None = None,
     find_limits: bool = False,
     tokens: int | None = None,
     jobs: int | None = None,
+    on_row: Callable[[EstimateRow, int, int], None] = lambda *_: None,
 ) -> Forecast:
-    """Simulate a sweep file, or the default configuration.
+    """Simulate a sweep file, a mapping like one, a model (`hf:Llama-3-8B`), or the default configuration.
 
-    find_limits: also the smallest world size and the largest micro-batch that fit `memory`. tokens: also the
-    time to train for so many. jobs: configurations at once.
+    find_limits: also the smallest world size, the largest micro-batch and the longest sequence that fit the
+    room. tokens: also the time to train for so many. jobs: configurations at once. on_row: called with each
+    row when it is known, its number and how many there are.
     """
-    if file is None:
-        sweep, base_dir = sweep_from_mapping({"name": "estimate"}, settings), Path.cwd()
-    else:
-        path = sweep_file(file)
-        sweep, base_dir = load_sweep(path, settings), path.absolute().parent
+    sweep, base_dir = _asked(source, settings)
+    room = room or Capacity()
     expansion = expand(sweep, simulated=True)
     if tokens is not None and sweep.machine is None:
         raise UsageError("--tokens needs the rates of a machine; add --machine, such as --machine H100")
     machine, trials = described(sweep.machine, sweep.place), expansion.trials
-    if is_card(machine):
+    if card_name(machine) is not None:
         trials = [_on_card(trial) for trial in trials]
     rows = []
     with Simulator(base_dir, jobs=jobs) as simulator:
-        for trial, outcome in zip(trials, list(simulator.each(trials)), strict=True):
-            row = EstimateRow(trial, outcome, memory)
-            if find_limits and memory is not None and row.estimate is not None:
-                row = replace(row, limits=limits(simulator, trial, memory))
+        for trial, outcome in zip(trials, simulator.each(trials), strict=True):
+            row = EstimateRow(trial, outcome, room)
+            if find_limits and row.fits is not None:
+                row = replace(row, limits=limits(simulator, trial, room))
             if machine and row.estimate is not None:
                 row = replace(row, time=step_time(row.estimate, trial, machine))
             if tokens is not None:
                 row = replace(row, training=(tokens, _training(row, tokens)))
             rows.append(row)
-    return Forecast(sweep, rows, expansion.invalid, memory)
+            on_row(row, len(rows), len(trials))
+    return Forecast(sweep, rows, expansion.invalid, room)
+
+
+def _asked(source: Path | Mapping[str, Any] | None, settings: Sequence[str]) -> tuple[SweepSpec, Path]:
+    """Return the sweep, and the directory that its relative paths start from."""
+    if isinstance(source, Path) and str(source).startswith(PREFIX) and not source.exists():
+        source, settings = None, [f"workload.model={source}", *settings]
+    if not isinstance(source, Path):
+        return sweep_from_mapping({"name": "estimate", **(source or {})}, settings), Path.cwd()
+    path = sweep_file(source)
+    return load_sweep(path, settings), path.absolute().parent
 
 
 def _on_card(trial: TrialSpec) -> TrialSpec:
@@ -108,10 +184,9 @@ def _on_card(trial: TrialSpec) -> TrialSpec:
 
 def _training(row: EstimateRow, tokens: int) -> tuple[float, float] | str:
     """Return the least and the most seconds for this number of tokens, or why they are not known."""
-    workload = row.trial.workload
-    if ":" in workload.model.removeprefix("hf:") or workload.data.dataset is not None:
+    if not has_tokens(row.trial):
         return "the workload does not say what a token is"
     if not isinstance(row.time, StepTime):
         return row.time or "not simulated"
-    steps = tokens / (samples_per_step(row.trial) * workload.sequence_length)
+    steps = tokens / (samples_per_step(row.trial) * row.trial.workload.sequence_length)
     return steps * row.time.low_s, steps * row.time.high_s

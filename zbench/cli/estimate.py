@@ -7,14 +7,17 @@ import typer
 
 from zbench.app.estimate import forecast
 from zbench.cli import console, options
-from zbench.cli.estimate_table import print_rows
-from zbench.errors import ExitCode, UsageError
+from zbench.cli.estimate_table import print_rows, print_simulated
+from zbench.errors import UsageError
+from zbench.estimate.result import Capacity
+from zbench.estimate.row import EstimateRow
 from zbench.units import parse_count
 
 
 def command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON; or a model: hf:Llama-3-8B."),
     ] = None,
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: the file's.")
@@ -22,10 +25,14 @@ def command(
     device_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Say what fits in this device memory, such as 80Gi.")
     ] = None,
+    host_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Say what fits in this memory of a node, such as 512Gi."),
+    ] = None,
     limits: Annotated[
         bool,
         typer.Option(
-            "--limits", help="Also find the smallest world size and the largest micro-batch that fit."
+            "--limits", help="Also find the least ranks, largest micro-batch and longest sequence that fit."
         ),
     ] = False,
     machine: Annotated[
@@ -49,8 +56,11 @@ def command(
     category, and the traffic and FLOPs of a step. With --machine it also
     estimates the time of a step, as a range.
     """
-    memory = None if device_memory is None else options.memory_size("--device-memory", device_memory)
-    if limits and memory is None:
+    sizes = {"--device-memory": device_memory, "--host-memory": host_memory}
+    room = Capacity(
+        *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
+    )
+    if limits and room == Capacity():
         raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     given = [] if world_size is None else [f"run.world_size={world_size}"]
     given += [] if machine is None else [f"machine={machine}"]
@@ -58,12 +68,21 @@ def command(
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:
         raise UsageError(f"--tokens: {error}") from None
-    found = forecast(file, [*overrides, *given], memory=memory, find_limits=limits, tokens=count, jobs=jobs)
-    code = ExitCode.PASS if any(row.estimate is not None for row in found.rows) else ExitCode.USAGE
+    found = forecast(
+        file,
+        [*overrides, *given],
+        room=room,
+        find_limits=limits,
+        tokens=count,
+        jobs=jobs,
+        on_row=_say,
+    )
+    code = found.exit_code
     if console.state.json:
         console.document(found.document(), code)
     else:
-        print_rows(found.rows, found.invalid)
+        print_simulated(found.simulated)
+        print_rows(found)
         for text in found.advice:
             console.note(f"note: {text}")
         if any(row.trial.run.world_size > 1 for row in found.rows):
@@ -71,3 +90,11 @@ def command(
         if found.time_assumed is not None:
             console.note(f"assumed: {found.time_assumed}")
     raise typer.Exit(code)
+
+
+def _say(row: EstimateRow, number: int, of: int) -> None:
+    """Say on stderr what one of several configurations needs, as soon as it is known."""
+    if of > 1:
+        cells = row.cells()
+        told = " ".join(f"{key} {cells[key]}" for key in ("device", "host", "verdict") if key in cells)
+        console.note(f"{number} of {of}: {row.label}: {told}")

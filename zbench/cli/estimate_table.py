@@ -1,37 +1,38 @@
 """What `zbench estimate` prints: a table or lines, and one configuration in full."""
 
-from collections.abc import Sequence
-from operator import methodcaller
+from collections.abc import Mapping
 
+from zbench.app.estimate import Forecast
 from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
-from zbench.estimate.row import EstimateRow
-from zbench.report.columns import Column, DataTable
 from zbench.report.screen import print_table
-from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 _LONGEST = 8  # allocations that are named
 _DROPPED_FIRST = ("other", "activations", "state", "received", "sent")
 
 
-def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:
+def print_simulated(simulated: Mapping[str, str]) -> None:
+    """Print what all configurations have in common, and which of it nobody asked for."""
+    console.result("simulated: " + "; ".join(f"{name} {text}" for name, text in simulated.items()))
+    console.result("device and host are of one rank\n")
+
+
+def print_rows(found: Forecast) -> None:
     """Print every configuration, and the invalid ones with the reason."""
-    table = [row.cells() for row in rows]
-    axes = [key for row in rows for key in row.trial.axes]
-    keys = list(dict.fromkeys([*axes, *(key for cells in table for key in cells)]))
-    columns = [Column(key, methodcaller("get", key), left=True, folds=True) for key in keys]
+    rows, axes = found.rows, [key for row in found.rows for key in row.trial.axes]
     print_table(
         console.rich_console(),
-        DataTable(columns, table),
+        found.table,
         dropped_first=_DROPPED_FIRST,
         kept=["trial", *axes, "device", "verdict"],
     )
     for row in rows:
         if isinstance(row.outcome, NotSimulated):
             console.result(f"{row.trial.trial_id}  not simulated: {row.outcome.reason}")
-    for bad in invalid:
+    for bad in found.invalid:
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:
         _print_peak(rows[0].trial, rows[0].estimate)

@@ -1,7 +1,8 @@
 """Counts the operators of a step, their FLOPs and bytes, from their arguments and results."""
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -83,6 +84,38 @@ class WorkCounter:
         """Return the counts."""
         products = [Product(flops, size, n) for (flops, size), n in sorted(self._products.items())]
         return StepWork(self._operators, products, self._streamed, self._host, self._copied)
+
+
+class Repetition:
+    """Counts what happens between two marks more often. counters: the objects that hold the counts.
+
+    again: how many more times. besides: names of attributes that are no counts.
+    """
+
+    def __init__(self, counters: Iterable[object], again: int, besides: Collection[str] = ()) -> None:
+        self._counters, self._again, self._besides = list(counters), again, besides
+        self._before: list[dict[str, Any]] | None = None
+        self.is_over = not again
+
+    def mark(self) -> None:
+        """Begin, and the next time end."""
+        if self.is_over:
+            return
+        now = [self._counts(counter) for counter in self._counters]
+        if self._before is None:
+            self._before = copy.deepcopy(now)
+            return
+        for counter, before, counts in zip(self._counters, self._before, now, strict=True):
+            for name, value in counts.items():
+                if isinstance(value, Counter):
+                    value.update({key: (n - before[name][key]) * self._again for key, n in value.items()})
+                else:
+                    setattr(counter, name, value + (value - before[name]) * self._again)
+        self.is_over = True
+
+    def _counts(self, counter: object) -> dict[str, Any]:
+        counts = {name: value for name, value in vars(counter).items() if name not in self._besides}
+        return {name: value for name, value in counts.items() if isinstance(value, int | float | Counter)}
 
 
 @cache

@@ -48,6 +48,7 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         flops=step.flops,
         work=step.work,
         counts=step.counts,
+        parameters=step.parameters,
     )
 
 

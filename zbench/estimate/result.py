@@ -71,7 +71,8 @@ class Estimate:
     built, including the whole model. device, host: category -> bytes at the step's peaks. phase: the phase of
     the step with the device's peak. alive: the largest allocations at that peak. traffic: collective -> calls
     and payload bytes of one step; of torch's engines the collectives of `counts`. flops: model FLOPs of one
-    step. work: the work of its operators. counts: what it launches and waits for.
+    step. work: the work of its operators. counts: what it launches and waits for. parameters: elements of the
+    whole model.
     """
 
     peak_device_bytes: int
@@ -85,10 +86,32 @@ class Estimate:
     flops: float | None
     work: StepWork = field(default_factory=StepWork)
     counts: StepLaunches = field(default_factory=StepLaunches)
+    parameters: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Bytes that a step may take: of one device, and of one node's host; None: any number."""
+
+    device: int | None = None
+    host: int | None = None
+
+    def spare(self, estimate: Estimate, ranks: int) -> dict[str, int]:
+        """Return `device` and `host`, if limited -> bytes that are left. ranks: of one node."""
+        left = {}
+        if self.device is not None:
+            left["device"] = self.device - estimate.peak_device_bytes
+        if self.host is not None:
+            left["host"] = self.host - ranks * estimate.peak_host_bytes
+        return left
+
+    def fits(self, estimate: Estimate, ranks: int) -> bool:
+        """Return whether a step fits."""
+        return all(spare >= 0 for spare in self.spare(estimate, ranks).values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """The estimates of one configuration as JSON and as a row of a table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.estimate.result import Capacity, Estimate, SimulationOutcome
 from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
-from zbench.spec.trial import TrialSpec
+from zbench.spec.combinations import advice
+from zbench.spec.trial import TrialSpec, ranks_of_a_node
 from zbench.units import format_bytes, format_seconds
 
 _DAY = 86_400.0  # seconds
@@ -15,14 +16,14 @@ _STATE = ("parameters", "gradients", "master", "moments")
 
 @dataclass(frozen=True, slots=True)
 class EstimateRow:
-    """The estimates of one configuration. memory: bytes of one device, if given. limits, time: if requested.
+    """The estimates of one configuration, and the memory that there is. limits, time: if requested.
 
     training: (tokens, range of seconds to train them, or why that is unknown).
     """
 
     trial: TrialSpec
     outcome: SimulationOutcome
-    memory: int | None = None
+    room: Capacity = field(default_factory=Capacity)
     limits: Limits | None = None
     time: StepTime | str | None = None
     training: tuple[int, tuple[float, float] | str] | None = None
@@ -31,6 +32,21 @@ class EstimateRow:
     def estimate(self) -> Estimate | None:
         """Return the estimate; None if the configuration could not be simulated."""
         return self.outcome if isinstance(self.outcome, Estimate) else None
+
+    @property
+    def spare(self) -> dict[str, int]:
+        """Return place -> bytes that are left, of each place with a limit."""
+        return {} if self.estimate is None else self.room.spare(self.estimate, ranks_of_a_node(self.trial))
+
+    @property
+    def fits(self) -> bool | None:
+        """Return whether it fits; None without a limit or a simulation."""
+        return all(left >= 0 for left in self.spare.values()) if self.spare else None
+
+    @property
+    def host_bytes_of_a_node(self) -> int:
+        """Return the peak of offloaded memory of one node; 0 if it could not be simulated."""
+        return self.estimate.peak_host_bytes * ranks_of_a_node(self.trial) if self.estimate else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the configuration's entry in the JSON document."""
@@ -43,12 +59,13 @@ class EstimateRow:
         estimate = self.estimate
         if estimate is None:
             return {**row, "not_simulated": getattr(self.outcome, "reason", "")}
+        names = {"device": "spare_bytes", "host": "spare_host_bytes"}
         row["estimate"] = estimate.to_json()
         row |= row["estimate"].pop("counts")
         row["sent_bytes"], row["received_bytes"] = moved(estimate.traffic, self.trial)
-        if self.memory is not None:
-            spare = self.memory - estimate.peak_device_bytes
-            row |= {"fits": spare >= 0, "spare_bytes": spare}
+        row["host_bytes_of_a_node"] = self.host_bytes_of_a_node
+        if self.spare:
+            row |= {"fits": self.fits, **{names[place]: left for place, left in self.spare.items()}}
         if self.time is not None:
             row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
         if self.training is not None:
@@ -56,8 +73,18 @@ class EstimateRow:
         if self.limits is not None:
             row["smallest_world_size"] = self.limits.smallest_world_size
             row["largest_micro_batch"] = self.limits.largest_micro_batch
+            row["longest_sequence"] = self.limits.longest_sequence
             row["undecided"] = self.limits.undecided
         return row
+
+    def flat(self) -> dict[str, Any]:
+        """Return the configuration's figures as column -> value, in bytes."""
+        row = {"trial_id": self.trial.trial_id, **self.trial.axes}
+        if self.estimate is None:
+            return row
+        row |= {"device_bytes": self.estimate.peak_device_bytes, "host_bytes": self.estimate.peak_host_bytes}
+        row |= {"host_bytes_of_a_node": self.host_bytes_of_a_node, **self.estimate.device}
+        return row | {"fits": self.fits}
 
     @property
     def label(self) -> str:
@@ -77,6 +104,7 @@ class EstimateRow:
         cells |= {
             "device": format_bytes(estimate.peak_device_bytes),
             "host": format_bytes(estimate.peak_host_bytes),
+            "host of a node": format_bytes(self.host_bytes_of_a_node),
             "state": format_bytes(state),
             "activations": format_bytes(activations),
             "other": format_bytes(estimate.peak_device_bytes - state - activations),
@@ -88,8 +116,11 @@ class EstimateRow:
             cells["step"] = _span(time if isinstance(time, str) else (time.low_s, time.high_s))
         if self.training is not None:
             cells[f"{self.training[0]:.3g} tokens"] = _span(self.training[1])
-        if self.memory is not None:
-            cells["verdict"] = _verdict(estimate, self.memory)
+        remarks = [_verdict(self.spare, estimate.build_device_bytes, self.room)] if self.spare else []
+        if advice(self.trial.engine) is not None:
+            remarks.append("offload_param without offload_optimizer saves nothing")
+        if remarks:
+            cells["verdict"] = "; ".join(remarks)
         return cells | _limit_cells(self.limits)
 
 
@@ -99,13 +130,15 @@ def _span(seconds: tuple[float, float] | str) -> str:
     return " to ".join(f"{s / _DAY:,.3g} days" if s > _DAY else format_seconds(s) for s in seconds)
 
 
-def _verdict(outcome: Estimate, memory: int) -> str:
-    spare = memory - outcome.peak_device_bytes
-    if spare < 0:
-        return f"does not fit: {format_bytes(-spare)} too much"
-    text = f"fits with {format_bytes(spare)} to spare"
-    if outcome.build_device_bytes > memory:
-        whole = format_bytes(outcome.build_device_bytes)
+def _verdict(spare: dict[str, int], build_device_bytes: int, room: Capacity) -> str:
+    names = {"device": "", "host": " of a node's host memory"}
+    lacking = [f"{format_bytes(-left)}{names[place]} too much" for place, left in spare.items() if left < 0]
+    if lacking:
+        return f"does not fit: {', '.join(lacking)}"
+    text = "fits with " + " and ".join(f"{format_bytes(n)}{names[place]}" for place, n in spare.items())
+    text += " to spare"
+    if room.device is not None and build_device_bytes > room.device:
+        whole = format_bytes(build_device_bytes)
         text += f" (but building the model whole takes {whole}: use sharded_init)"
     return text
 
@@ -114,8 +147,9 @@ def _limit_cells(limits: Limits | None) -> dict[str, str]:
     if limits is None:
         return {}
     unknown = {name: f"undecided ({why})" for name, why in limits.undecided.items()}
-    world, batch = limits.smallest_world_size, limits.largest_micro_batch
+    world, batch, tokens = limits.smallest_world_size, limits.largest_micro_batch, limits.longest_sequence
     return {
         "ranks": f">= {world}" if world else unknown.get("smallest_world_size", "none fits"),
         "micro-batch": f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits"),
+        "sequence": f"<= {tokens}" if tokens else unknown.get("longest_sequence", "-"),
     }

@@ -1,14 +1,16 @@
-"""Finds the smallest world size and the largest micro-batch that fit, by bisection."""
+"""Finds the smallest world size, the largest micro-batch and the longest sequence that fit, by bisection."""
 
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zbench.estimate.client import Simulator
-from zbench.estimate.result import NotSimulated
-from zbench.spec.trial import TrialSpec
+from zbench.estimate.result import Capacity, NotSimulated
+from zbench.spec.trial import TrialSpec, has_tokens, ranks_of_a_node
 
 LARGEST_WORLD, LARGEST_MICRO_BATCH = 4096, 4096
+TOKENS, LONGEST = 128, 1 << 20
+"""Lengths of a sequence are searched in steps of TOKENS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,7 @@ class Limits:
 
     smallest_world_size: int | None
     largest_micro_batch: int | None
+    longest_sequence: int | None = None
     undecided: dict[str, str] = field(default_factory=dict)
 
 
@@ -27,20 +30,21 @@ class _UndecidedError(Exception):
     """The bisection needs a value that is invalid or cannot be simulated."""
 
 
-def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
-    """Return both limits of one configuration on devices of `memory` bytes.
+def limits(simulator: Simulator, trial: TrialSpec, room: Capacity) -> Limits:
+    """Return the limits of one configuration in the memory that there is.
 
     If a value cannot be simulated, the limit is undecided: such a value never counts as "does not fit".
     """
 
     def fits(section: str, key: str, value: int) -> bool:
         try:
-            found = simulator.of(_with(trial, section, key, value))
+            changed = _with(trial, section, key, value)
+            found = simulator.of(changed)
         except ValueError as error:
             raise _UndecidedError(f"{key}={value}: {error}") from None
         if isinstance(found, NotSimulated):
             raise _UndecidedError(f"{key}={value}: {found.reason}")
-        return found.peak_device_bytes <= memory
+        return room.fits(found, ranks_of_a_node(changed))
 
     undecided: dict[str, str] = {}
 
@@ -60,7 +64,11 @@ def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
         "largest_micro_batch",
         lambda: largest(lambda n: fits("workload", "micro_batch_size", n), LARGEST_MICRO_BATCH),
     )
-    return Limits(groups and groups * group, batch, undecided)
+    tokens = has_tokens(trial) and decided(
+        "longest_sequence",
+        lambda: largest(lambda n: fits("workload", "sequence_length", n * TOKENS), LONGEST // TOKENS),
+    )
+    return Limits(groups and groups * group, batch, (tokens or 0) * TOKENS or None, undecided)
 
 
 def smallest(holds: Callable[[int], bool], most: int) -> int | None:

@@ -31,7 +31,7 @@ from zbench.estimate.card import (
     on_card,
     transport_of,
 )
-from zbench.estimate.counting import WorkCounter
+from zbench.estimate.counting import Repetition, WorkCounter
 from zbench.estimate.launches import StepCounter, WatchedCollectives
 from zbench.estimate.ledger import GRADIENTS, AllocationLedger
 from zbench.estimate.reducer import in_python
@@ -40,9 +40,9 @@ from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import TrafficMeter
 from zbench.peers.stepping import TorchEngine
 from zbench.record.record import Traffic
-from zbench.spec.trial import TrialSpec
-from zbench.worker.loop import Trainer
-from zbench.workloads import build_workload
+from zbench.spec.trial import TrialSpec, accumulation
+from zbench.worker.loop import MicroBatch, Trainer
+from zbench.workloads import Batch, Workload, build_workload
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -50,6 +50,8 @@ _LARGEST = 1 << 22  # elements
 _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _ATTRIBUTE = "_zbench_value"
 WARMUP = 1
+MICRO_BATCHES = 3
+"""Of a step, at most."""
 _FACTORIES = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, aten.scalar_tensor})
 
 
@@ -102,13 +104,15 @@ def _zero(dtype: torch.dtype) -> Any:
 class LedgerClock(PhaseClock):
     """A clock that sets the ledger's phase.
 
-    gradients: returns the tensors that autograd itself keeps as gradients after a backward.
+    gradients: returns the tensors that autograd itself keeps as gradients after a backward. after_backward:
+    called after each backward.
     """
 
     def __init__(self, ledger: AllocationLedger) -> None:
         super().__init__()
         self._ledger = ledger
         self.gradients: Callable[[], Iterable[Tensor]] = tuple
+        self.after_backward: Callable[[], None] = lambda: None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -116,6 +120,7 @@ class LedgerClock(PhaseClock):
             yield
         if name == "backward":
             self._ledger.call(self.gradients(), GRADIENTS)
+            self.after_backward()
 
 
 @dataclass(slots=True)
@@ -131,14 +136,17 @@ class Step:
     flops: float | None
     work: StepWork
     counts: StepLaunches
+    parameters: int
 
 
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     """Build one rank of `trial` on fake tensors, train WARMUP steps and one more; return the last step.
 
-    With `run.device: cuda` the engine takes its way on a card.
+    With `run.device: cuda` the engine takes its way on a card. Of more than three micro-batches of a step,
+    the first, one from between and the last are run; the one from between is counted for all of them.
     """
-    run = trial.run
+    run, backwards = trial.run, accumulation(trial.engine, trial.workload).backwards
+    trial = _shortened(trial)
     if trial.engine.compile != "off":
         torch._dynamo.reset()  # Dynamo stops compiling after a few models of one class
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
@@ -148,34 +156,24 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     counter = StepCounter(ledger, run.world_size // run.nodes, is_card=is_card)
     instruments = _instruments(ledger, traffic, counter, is_card=is_card)
     cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
-    way = on_card(counter) if is_card else nullcontext()
-    parts = nullcontext() if run.device == "cpu" else fsdp_offload(ledger)  # there all memory is one
-    with (
-        world(rank, run.world_size),
-        as_real_to_transformers(),
-        in_python(),
-        way,
-        parts,
-        fake,
-        ledger.watching(),
-    ):
+    with world(rank, run.world_size), _ways(run.device, ledger, counter), fake, ledger.watching():
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         if isinstance(trainer.engine, TorchEngine):
             clock.gradients = trainer.engine.gradients
         build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
         for step in range(WARMUP + 1):
-            with _disable_current_modes():
-                real = trainer.batches(step)
-            batches = [(seed, weight, tuple(map(_fake, batch))) for seed, weight, batch in real]
+            batches, waiting = _batches(trainer, workload, step, range(trainer.backwards, backwards))
             traffic.take()
             counter.restart()
             ledger.restart_peak()
             if step == WARMUP:
                 ledger.work, ledger.counter = work, counter
+                again = Repetition((traffic, work, counter), len(waiting), ["computed"])
+                clock.after_backward = again.mark
             begin = ledger.moment
             trainer.step(batches)
-            del batches
+            del batches, waiting
         ledger.work = ledger.counter = None
         sent = traffic.take()
         with _disable_current_modes():
@@ -187,12 +185,43 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
             build_device_bytes,
             trainer.engine.memory_by_category(),
             sent,
-            None if flops is None else flops * trainer.backwards,
+            None if flops is None else flops * backwards,
             work.take(),
             counter.take(sent),
+            sum(parameter.numel() for parameter in trainer.model.parameters()),
         )
         trainer.engine.close()
         return watched
+
+
+@contextmanager
+def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterator[None]:
+    """Run the body with doubles of what tensors without data cannot do, and on the way of the device."""
+    way = on_card(counter) if device == "cuda" else nullcontext()
+    offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
+    with as_real_to_transformers(), in_python(), way, offload:
+        yield
+
+
+def _batches(
+    trainer: Trainer, workload: Workload, step: int, unused: range
+) -> tuple[list[MicroBatch], list[Batch]]:
+    """Return the micro-batches that are run, and those that only take their memory."""
+    with _disable_current_modes():
+        real = trainer.batches(step)
+        idle = [workload.batch(step, micro, dist.get_rank()) for micro in unused]
+    run = [(seed, weight, tuple(map(_fake, batch))) for seed, weight, batch in real]
+    return run, [tuple(map(_fake, batch)) for batch in idle]
+
+
+def _shortened(trial: TrialSpec) -> TrialSpec:
+    """Return the trial with at most MICRO_BATCHES in a step."""
+    section, key = ("engine", "gradient_accumulation_steps")
+    if trial.engine.accumulation_mode != "micro_steps":
+        section, key = ("workload", "backwards_per_step")
+    changed = getattr(trial, section)
+    most = min(getattr(changed, key), MICRO_BATCHES)
+    return trial.model_copy(update={section: changed.model_copy(update={key: most})})
 
 
 def _instruments(

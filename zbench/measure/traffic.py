@@ -1,5 +1,6 @@
 """Counts collectives: calls, payload bytes, and the time that their caller spends in them."""
 
+from collections import Counter
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,8 @@ class TrafficMeter:
 
     def __init__(self, clock: PhaseClock) -> None:
         self.clock = clock
-        self._counts: dict[str, tuple[int, int]] = {}
+        self._calls: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     def count(self, inner: Collectives) -> Collectives:
         """Return collectives that count into this meter and call `inner`."""
@@ -22,13 +24,14 @@ class TrafficMeter:
 
     def note(self, kind: str, size: int) -> None:
         """Count one call of `size` bytes."""
-        calls, total = self._counts.get(kind, (0, 0))
-        self._counts[kind] = (calls + 1, total + size)
+        self._calls[kind] += 1
+        self._bytes[kind] += size
 
     def take(self) -> dict[str, Traffic]:
         """Return kind -> traffic since the last call, and reset it to zero."""
-        taken = {kind: Traffic(calls, size) for kind, (calls, size) in self._counts.items()}
-        self._counts.clear()
+        taken = {kind: Traffic(calls, self._bytes[kind]) for kind, calls in self._calls.items()}
+        self._calls.clear()
+        self._bytes.clear()
         return taken
 
 

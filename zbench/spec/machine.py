@@ -19,14 +19,24 @@ _KEY = ("machine",)
 
 
 def _card(
-    half: float, single: float, memory: float, link: float, host: float, *, bfloat16: bool = True
+    half: float,
+    single: float,
+    memory: float,
+    link: float,
+    host: float,
+    *,
+    bfloat16: bool = True,
+    host_memory: float | None = None,
 ) -> dict[str, Any]:
     flops = {"float16": half, "float32": single} | ({"bfloat16": half} if bfloat16 else {})
     rates = {"flops": flops, "memory_bandwidth": memory, "link_bandwidth": link, "host_link": host}
+    rates |= {"host_memory_bandwidth": host_memory} if host_memory else {}
     return rates | {"attained": 0.55}  # share of the data sheet's peak; tuned training reaches 0.4 to 0.8
 
 
 CARDS: dict[str, dict[str, Any]] = {
+    "B200": _card(2250e12, 75e12, 7.7e12, 900e9, 64e9),
+    "GH200": _card(989e12, 67e12, 4.0e12, 450e9, 450e9, host_memory=384e9),
     "H200": _card(989e12, 67e12, 4.8e12, 450e9, 64e9),
     "H100": _card(989e12, 67e12, 3.35e12, 450e9, 64e9),
     "H100-PCIe": _card(756e12, 51e12, 2.0e12, 300e9, 64e9),
@@ -36,6 +46,9 @@ CARDS: dict[str, dict[str, Any]] = {
     "L4": _card(121e12, 30.3e12, 300e9, 32e9, 32e9),
     "A10": _card(125e12, 31.2e12, 600e9, 32e9, 32e9),
     "V100-32GB": _card(125e12, 15.7e12, 900e9, 150e9, 16e9, bfloat16=False),
+    "RTX-5090": _card(209.5e12, 104.8e12, 1.792e12, 64e9, 64e9),
+    "RTX-4090": _card(165.2e12, 82.6e12, 1.008e12, 32e9, 32e9),
+    "RTX-3090": _card(71e12, 35.6e12, 936e9, 32e9, 32e9),
     "T4": _card(65e12, 8.1e12, 300e9, 16e9, 16e9, bfloat16=False),
 }
 
@@ -77,9 +90,10 @@ Machine = Annotated[
 """The type of `machine:` in a sweep file."""
 
 
-def is_card(machine: MachineSpec | None) -> bool:
-    """Return whether these are the rates of a known GPU."""
-    return any(machine == MachineSpec.model_validate(rates) for rates in CARDS.values())
+def card_name(machine: MachineSpec | None) -> str | None:
+    """Return the name of the known GPU that has these rates."""
+    cards = {name: MachineSpec.model_validate(rates) for name, rates in CARDS.items()}
+    return next((name for name, card in cards.items() if card == machine), None)
 
 
 def described(written: MachineSpec | str | None, place: Path | None) -> MachineSpec | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,6 +119,17 @@ def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
     backwards = engine.gradient_accumulation_steps if counted else workload.backwards_per_step
     each = engine.zero_stage >= 2 if engine.reduce_at == "auto" else engine.reduce_at == "each_backward"
     return Accumulation(backwards, backwards if counted else 1, each and backwards > 1)
+
+
+def has_tokens(trial: TrialSpec) -> bool:
+    """Return whether the sequence length is one of tokens: not with a model or data of one's own."""
+    workload = trial.workload
+    return ":" not in workload.model.removeprefix("hf:") and workload.data.dataset is None
+
+
+def ranks_of_a_node(trial: TrialSpec) -> int:
+    """Return the most ranks that share a node's host."""
+    return math.ceil(trial.run.world_size / trial.run.nodes)
 
 
 def samples_per_step(trial: TrialSpec) -> int:
