@@ -162,7 +162,7 @@ class Both(Pair):
     def share_memory(self) -> None:
         net = Net(self.dtype)
         net.last.turned = net.second.weight.t()
-        with pytest.raises(UsageError, match=r"'last\.turned' shares it"):
+        with pytest.raises(UsageError, match=r"'last\.turned' shares this memory"):
             build_engine(net, EngineSpec.model_validate(self.row), self.group)
 
     def load_into_the_model(self) -> None:

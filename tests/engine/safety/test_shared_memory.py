@@ -71,7 +71,7 @@ def test_a_tensor_that_shares_a_parameters_memory_is_refused_by_name(
     net = Net()
     share(net)
     before = {n: (p.data_ptr(), p.detach().clone()) for n, p in net.named_parameters()}
-    with pytest.raises(UsageError, match=rf"'(left|{name})'.*'(left|{name})' shares it.*clone\(\)"):
+    with pytest.raises(UsageError, match=rf"'(left|{name})'.*'(left|{name})' shares this memory.*clone\(\)"):
         build(net, row)
     for n, p in net.named_parameters():
         assert p.data_ptr() == before[n][0]
