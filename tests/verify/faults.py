@@ -3,22 +3,19 @@
 import random
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from tests.verify.honest import Run
+from tests.verify.wrong import Wrong, late_coefficient, moves, times
 
 KINDS = ("lost", "twice", "longer", "gradients", "one gradient", "one step's gradients", "clip")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Of these steps, [first, last], and of these parameters; size: a share of the term."""
+    """Of these steps, [first, last], and of the parameters of a pattern; size: a share of the term."""
 
     kind: str
     first: int
     last: int
-    names: frozenset[str]
+    pattern: str
     size: float
 
     @classmethod
@@ -33,38 +30,14 @@ class Fault:
             else first
         )
         large = [name for name, size in sizes.items() if size >= 256]
-        names = {lot.choice(large)} if kind == "one gradient" else set(sizes)
-        return cls(kind, first, last, frozenset(names), lot.choice([-1, 1]) * lot.uniform(0.01, 0.5))
-
-
-@dataclass
-class Faulty(Run):
-    """A run with a fault."""
-
-    fault: Fault | None = None
-    factor: float = 1.0
+        pattern = lot.choice(large) if kind == "one gradient" else "*"
+        return cls(kind, first, last, pattern, lot.choice([-1, 1]) * lot.uniform(0.01, 0.5))
 
     @property
-    def is_here(self) -> bool:
-        return self.fault is not None and self.fault.first <= self.step <= self.fault.last
-
-    def clip(self, gradients: dict[str, Tensor]) -> float:
-        assert self.fault is not None
-        kept = {name: value.clone() for name, value in gradients.items()}
-        norm = super().clip(gradients)
-        before, self.factor = self.factor, min(1.0, self.of.spec.gradient_clipping / max(norm, 1e-30))
-        for name in self.fault.names if self.is_here else ():
-            if "gradient" in self.fault.kind:
-                gradients[name] = gradients[name] * (1 + self.fault.size)
-            if self.fault.kind == "clip":
-                gradients[name] = kept[name] * before
-        return norm
-
-    @torch.no_grad()
-    def update(self, gradients: dict[str, Tensor]) -> None:
-        assert self.fault is not None
-        old = {name: value.clone() for name, value in self.masters.items()}
-        super().update(gradients)
-        more = {"lost": -1.0, "twice": 1.0, "longer": self.fault.size}.get(self.fault.kind)
-        for name in self.fault.names if self.is_here and more is not None else ():
-            self.masters[name] += more * (self.masters[name] - old[name])
+    def wrong(self) -> Wrong:
+        """Return what it does to a step."""
+        if self.kind in ("lost", "twice", "longer"):
+            return Wrong(after=moves({"lost": 0.0, "twice": 2.0}.get(self.kind, 1 + self.size), self.pattern))
+        return Wrong(
+            gradients=late_coefficient if self.kind == "clip" else times(1 + self.size, self.pattern)
+        )
