@@ -22,7 +22,8 @@ FAKES_AT = Path(__file__).parents[1] / "launch"
 
 STAND_IN = """#!{python} -IS
 import random
-print({document!r}.replace("0.125", str(0.125 * {factor} * random.uniform(0.99, 1.01))))
+seconds = 0.125 * {factor} * random.uniform(0.99, 1.01)
+print({document!r}.replace("0.125", str(seconds)).replace("8000.0", str(1000 / seconds)))
 """
 
 
