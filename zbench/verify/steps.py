@@ -25,8 +25,6 @@ OWN_CERTAIN = 2.0
 DIVERGED = 5.0
 """How many times the reference's own errors, at a trial's distance, its errors may be."""
 LOSSES_UP_TO = 16.0
-ROUNDING_UP_TO = 3.0
-"""Standard errors of the reference's own share that its rounding explains."""
 TELLS_UP_TO = 0.5
 """A limit above half of a term says nothing."""
 _LEAST_SUMS = 16
