@@ -10,7 +10,7 @@ zbench.estimate("hf:Llama-3-8B", set={"world_size": 64}, device_memory="80Gi").f
 import io
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -83,11 +83,11 @@ class Results:
 
     def __repr__(self) -> str:
         """Return the table of `zbench show`."""
-        out = io.StringIO()
-        width = shutil.get_terminal_size((_WIDTH, 0)).columns
-        screen = Screen(file=out, width=max(width, _WIDTH), no_color=True)
-        print_results(screen, self.records, recorded_objective(self.path / SPEC), self.path, self.ranking)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        objective = recorded_objective(self.path / SPEC)
+        width = max(shutil.get_terminal_size((_WIDTH, 0)).columns, _WIDTH)
+        return _printed(
+            lambda screen: print_results(screen, self.records, objective, self.path, self.ranking), width
+        )
 
     def _repr_html_(self) -> str:
         return table_html(replace(page_table(self.trials, self.ranking), caption=str(self.path)))
@@ -153,9 +153,7 @@ class Estimates:
 
     def __repr__(self) -> str:
         """Return the table of `zbench estimate`."""
-        out = io.StringIO()
-        print_table(Screen(file=out, width=_WIDTH, no_color=True), self.forecast.table)
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        return _printed(lambda screen: print_table(screen, self.forecast.table))
 
     def _repr_html_(self) -> str:
         return table_html(self.forecast.table)
@@ -178,7 +176,7 @@ def sweep(
     source: a sweep file, the name of a shipped one, or the content of one as a mapping; paths in a mapping
     are relative to the working directory. set: key -> value. quiet: show no progress on stderr.
     """
-    texts_of_set = [f"{key}={json.dumps(value)}" for key, value in (set or {}).items()]
+    texts_of_set = _settings(set)
     if isinstance(source, Mapping):
         asked = sweep_from_mapping(source, texts_of_set, inputs=True)
         request = Request(asked, Path.cwd(), Path(output_dir), settings=tuple(texts_of_set))
@@ -210,9 +208,8 @@ def estimate(
     room = Capacity(
         *(parse_bytes(size) if isinstance(size, str) else size for size in (device_memory, host_memory))
     )
-    settings_of_set = [f"{key}={json.dumps(value)}" for key, value in (set or {}).items()]
     named = source if isinstance(source, Mapping) else Path(source)
-    return Estimates(forecast(named, settings_of_set, room=room, find_limits=limits, jobs=jobs))
+    return Estimates(forecast(named, _settings(set), room=room, find_limits=limits, jobs=jobs))
 
 
 def compare(
@@ -232,3 +229,15 @@ def compare(
     comparison = compare_stored(first, second, asked, Path(output_dir), Voice())
     assert comparison is not None, "there are two sides"
     return Compared(comparison)
+
+
+def _settings(values: Mapping[str, Any] | None) -> list[str]:
+    """Return what `--set` would be given."""
+    return [f"{key}={json.dumps(value)}" for key, value in (values or {}).items()]
+
+
+def _printed(show: Callable[[Screen], None], width: int = _WIDTH) -> str:
+    """Return what `show` prints, without colours."""
+    out = io.StringIO()
+    show(Screen(file=out, width=width, no_color=True))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
