@@ -5,10 +5,8 @@ import json
 import os
 import re
 import resource
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +23,6 @@ from zbench.record.store import (
     load_records,
     resolve_run,
 )
-from zbench.record.tags import TAGS, load_tags, save_tag
 
 
 @pytest.fixture
@@ -341,54 +338,6 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     (run.path / "logs").symlink_to(tmp_path)
     with pytest.raises(UsageError, match=r"/logs is a symbolic link"):
         RunDirectory.open(run.path)
-
-
-def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
-    assert load_tags(tmp_path) == {}
-    save_tag(tmp_path, "before", "quickstart/1")
-    save_tag(tmp_path, "after", "quickstart/2")
-    save_tag(tmp_path, "before", "quickstart/3")
-    assert load_tags(tmp_path) == {"before": "quickstart/3", "after": "quickstart/2"}
-    text = (tmp_path / TAGS).read_text()
-    assert text.startswith('{\n  "digest": ')
-    assert ',\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"' in text
-    assert text.endswith("}\n")
-    assert {path.name for path in tmp_path.iterdir()} == {TAGS, ".lock"}
-    names = ["a", "_a", "v1.2-rc_3", "a" * 100]
-    for name in names:
-        save_tag(tmp_path, name, "run")
-    assert {*names} < load_tags(tmp_path).keys()
-    with pytest.raises(UsageError, match="No such file"):
-        save_tag(tmp_path / "nowhere", "a", "run")
-
-
-@pytest.mark.parametrize("name", ["20260102-000000-000aa", "quickstart"])
-def test_a_tag_is_no_other_name_of_a_run(tmp_path: Path, name: str) -> None:
-    (tmp_path / "quickstart").mkdir()
-    with pytest.raises(UsageError, match="names a run or a sweep already"):
-        save_tag(tmp_path, name, "quickstart/1")
-    assert load_tags(tmp_path) == {}
-
-
-def test_tags_that_are_given_at_once_are_all_kept(tmp_path: Path) -> None:
-    names = [f"tag{number}" for number in range(60)]
-    with ThreadPoolExecutor(6) as pool:  # a lock of flock(2) is of an open file, so of a thread's own, too
-        list(pool.map(lambda name: save_tag(tmp_path, name, "run"), names))
-    assert load_tags(tmp_path).keys() == set(names)
-
-
-@pytest.mark.parametrize("name", ["", "last", "a/b", "-a", ".a", "a b", "a" * 101])
-def test_names_that_may_not_be(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="a tag holds letters"):
-        save_tag(tmp_path, name, "run")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tags": []}'])
-def test_a_file_that_is_none_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
-    (tmp_path / TAGS).write_text(text)
-    with pytest.raises(UsageError, match="remove it to continue without tags"):
-        load_tags(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
