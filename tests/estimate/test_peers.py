@@ -9,9 +9,9 @@ from tests.engine.covering import covering
 from tests.engine.ranks import RankPool
 from tests.estimate.real import Simulate
 from tests.estimate.test_reality import check
+from tests.estimate.test_sites import check_categories
 from tests.peers.test_fsdp2 import AXES as FSDP2
 from tests.peers.test_fsdp2 import row_of
-from zbench.estimate import ledger
 from zbench.estimate.reading import estimate
 from zbench.estimate.simulate import simulate as simulated_step
 from zbench.spec.trial import TrialSpec
@@ -97,14 +97,6 @@ def test_every_pair_of_fsdp2s_choices_is_the_allocators(ranks: RankPool, simulat
     check(ranks, simulate, OF_FSDP2[k], apart=ASIDE)
 
 
-@pytest.mark.parametrize("place", ledger._TORCHS_TABLE)
-def test_the_places_of_torch_that_have_categories_exist(place: str) -> None:
-    path, _, function = place.partition(":")
-    file = Path(ledger._TORCH) / path
-    assert file.exists()
-    assert not function or f"def {function}(" in file.read_text()
-
-
 @pytest.mark.parametrize(
     "engine",
     [
@@ -114,12 +106,7 @@ def test_the_places_of_torch_that_have_categories_exist(place: str) -> None:
     ],
 )
 def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]) -> None:
-    step = simulated_step(trial(engine, device="cuda"), Path.cwd())
-    for host, prefix in ((False, ""), (True, "host_")):
-        held = step.ledger.by_category(step.end, host=host)
-        for name in ("parameters", "moments"):
-            own = step.engine_bytes.get(f"{prefix}{name}", 0)
-            assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"
+    check_categories(simulated_step(trial(engine, device="cuda"), Path.cwd()), ["parameters", "moments"])
 
 
 def test_gradients_of_an_offloaded_rank_are_on_its_host() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from zbench.estimate import ledger
 from zbench.estimate.ledger import ACTIVATIONS, PARAMETERS, TEMPORARIES, AllocationLedger
-from zbench.estimate.simulate import simulate
+from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
 
 MODELS: list[dict[str, Any]] = [
@@ -29,6 +29,15 @@ def activations(model: dict[str, Any], **engine: Any) -> int:
     )
 
 
+def check_categories(step: Step, names: list[str]) -> None:
+    """Check that what the ledger finds after the step is what the engine says that it holds, by category."""
+    for host, prefix in ((False, ""), (True, "host_")):
+        held = step.ledger.by_category(step.end, host=host)
+        for name in names:
+            own = step.engine_bytes.get(f"{prefix}{name}", 0)
+            assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["model"])
 def test_every_stage_has_the_same_activations(model: dict[str, Any]) -> None:
     plain = activations(model)
@@ -41,10 +50,16 @@ def test_every_stage_has_the_same_activations(model: dict[str, Any]) -> None:
         assert activations(model, **engine) == plain, engine
 
 
-@pytest.mark.parametrize("place", [*ledger._TABLE, *ledger._ON_BEHALF])
-def test_the_places_that_have_categories_exist(place: str) -> None:
+@pytest.mark.parametrize(
+    ("root", "place"),
+    [
+        *((ledger._ENGINE, place) for place in (*ledger._TABLE, *ledger._ON_BEHALF)),
+        *((ledger._TORCH, place) for place in ledger._TORCHS_TABLE),
+    ],
+)
+def test_the_places_that_have_categories_exist(root: str, place: str) -> None:
     path, _, function = place.partition(":")
-    file = Path(ledger._ENGINE) / path
+    file = Path(root) / path
     assert file.exists()
     assert not function or f"def {function}(" in file.read_text()
 
@@ -64,11 +79,7 @@ def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]
         "engine": engine,
     }
     step = simulate(TrialSpec.model_validate(trial), Path.cwd())
-    for host, prefix in ((False, ""), (True, "host_")):
-        held = step.ledger.by_category(step.end, host=host)
-        for name in ("parameters", "master", "moments", "gradients"):
-            own = step.engine_bytes.get(f"{prefix}{name}", 0)
-            assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"
+    check_categories(step, ["parameters", "master", "moments", "gradients"])
 
 
 def test_memory_counts_from_its_allocation_to_its_end_by_what_it_is_for() -> None:
