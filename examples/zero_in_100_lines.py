@@ -16,6 +16,7 @@ What the engine has and this has not: buckets, prefetching, offload, mixed preci
 """
 
 import os
+from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
 import torch
@@ -125,24 +126,30 @@ def train(stage: int, steps: int = 20) -> float:
     return loss.item()
 
 
-def run_rank(rank: int, store: str) -> None:
-    """Be one of two ranks, which find one another through the file `store`."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    train_all()
-
-
 def train_all() -> None:
     for stage in (1, 2, 3):
         loss = train(stage)
         if dist.get_rank() == 0:
             print(f"ZeRO-{stage}: loss {loss:.6f}")
+
+
+def run_rank(rank: int, store: str, work: Callable[[], None]) -> None:
+    """Do `work` as one of two ranks, which find one another through the file `store`."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    work()
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    if "RANK" in os.environ:  # torchrun has started this rank
+def run(work: Callable[[], None]) -> None:
+    """Do `work` on every rank: on those that torchrun has started, or on two of this machine."""
+    if "RANK" in os.environ:
         dist.init_process_group("gloo")
-        train_all()
+        work()
+        dist.destroy_process_group()
     else:
         with TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(run_rank, args=(f"{folder}/store",), nprocs=2)
+            torch.multiprocessing.spawn(run_rank, args=(f"{folder}/store", work), nprocs=2)
+
+
+if __name__ == "__main__":
+    run(train_all)

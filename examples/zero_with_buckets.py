@@ -12,22 +12,16 @@ A comment in brackets names the file of `zbench/engine` that does the same in ea
 and this has not: parameters without a gradient, other dtypes, edited weights, clipping, ranks that disagree.
 """
 
-import os
 from collections import deque
 from functools import partial
 from itertools import accumulate
-from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from zero_in_100_lines import ALIGNMENT, round_up, run
 
-ALIGNMENT = 64  # elements
 IN_FLIGHT = 2  # buckets that are reduced at once: each holds memory until its sums are stored
-
-
-def round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
 
 
 class Bucket:
@@ -148,19 +142,7 @@ def train_all() -> None:
         loss = train(bucket_size)
         if dist.get_rank() == 0:
             print(f"buckets of {bucket_size} elements: loss {loss:.6f}")
-    dist.destroy_process_group()
-
-
-def run_rank(rank: int, store: str) -> None:
-    """Be one of two ranks, which find one another through the file `store`."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    train_all()
 
 
 if __name__ == "__main__":
-    if "RANK" in os.environ:  # torchrun has started this rank
-        dist.init_process_group("gloo")
-        train_all()
-    else:
-        with TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(run_rank, args=(f"{folder}/store",), nprocs=2)
+    run(train_all)

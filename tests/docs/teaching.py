@@ -1,12 +1,13 @@
 """What ranks do for `test_learn`: train with the examples and the engine, and record the calls of a step."""
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -21,12 +22,8 @@ ENGINE = "zbench/engine/"
 
 def example(name: str) -> ModuleType:
     """Import a file of `examples/`."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with mock.patch.object(sys, "path", [str(EXAMPLES), *sys.path]):
+        return importlib.import_module(name)
 
 
 def model() -> nn.Module:
