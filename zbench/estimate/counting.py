@@ -141,16 +141,22 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     return (each for each in tree_iter(value) if isinstance(each, Tensor))
 
 
+_ATTENTION: dict[Any, tuple[Callable[..., Any], int, int]] = {
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3, 4),
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4, 7),
+    _ATEN._scaled_dot_product_flash_attention: (sdpa_flop_count, 3, 4),
+    _ATEN._scaled_dot_product_flash_attention_backward: (sdpa_backward_flop_count, 4, 11),
+    _ATEN._scaled_dot_product_efficient_attention: (sdpa_flop_count, 3, 6),
+    _ATEN._scaled_dot_product_efficient_attention_backward: (sdpa_backward_flop_count, 4, 11),
+}
+"""Kernel -> what counts its FLOPs, of how many of its first arguments, and the place of `is_causal`."""
+
+
 def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     packet = func._overloadpacket
-    if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu:
-        return _attention(sdpa_flop_count, args[:3], is_causal=any(args[4:5]))
-    if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu_backward:
-        return _attention(sdpa_backward_flop_count, args[:4], is_causal=args[7])
-    count = flop_registry.get(packet)
-    return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
-
-
-def _attention(count: Callable[..., Any], tensors: Any, *, is_causal: bool) -> float:
-    """Return the FLOPs of one attention; a causal mask halves them."""
-    return float(count(*(tensor.shape for tensor in tensors))) / (2 if is_causal else 1)
+    if packet in _ATTENTION:  # a causal mask halves them
+        count, tensors, place = _ATTENTION[packet]
+        flops = float(count(*(tensor.shape for tensor in args[:tensors])))
+        return flops / 2 if any(args[place : place + 1]) else flops
+    formula = flop_registry.get(packet)
+    return 0.0 if formula is None else float(formula(*args, **kwargs, out_val=out))

@@ -34,6 +34,7 @@ from zbench.estimate.card import (
 from zbench.estimate.counting import Repetition, WorkCounter
 from zbench.estimate.launches import StepCounter, WatchedCollectives
 from zbench.estimate.ledger import GRADIENTS, AllocationLedger
+from zbench.estimate.operators import operators_of_a_card
 from zbench.estimate.reducer import in_python
 from zbench.estimate.result import StepLaunches, StepWork
 from zbench.measure.clock import PhaseClock
@@ -198,8 +199,9 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
 def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterator[None]:
     """Run the body with doubles of what tensors without data cannot do, and on the way of the device."""
     way = on_card(counter) if device == "cuda" else nullcontext()
+    operators = operators_of_a_card() if device == "cuda" else nullcontext()
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
-    with as_real_to_transformers(), in_python(), way, offload:
+    with as_real_to_transformers(), in_python(), way, operators, offload:
         yield
 
 
