@@ -18,7 +18,10 @@ PACKAGE = Path(__file__).parents[1] / "zbench"
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEAVES = {
     "zbench",
-    *(f"zbench.{n}" for n in ("_inside", "children", "errors", "gpus", "private", "topology", "units")),
+    *(
+        f"zbench.{n}"
+        for n in ("_inside", "children", "errors", "gpus", "private", "scratch", "topology", "units")
+    ),
 }
 TORCHS_SIGNATURE = "engine/adam/optimizer.py"  # CpuAdam takes what torch.optim.AdamW takes
 
@@ -29,6 +32,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "units": set(),
     "gpus": set(),
     "private": set(),
+    "scratch": set(),
     "topology": set(),
     "spec": set(),
     "record": {"spec"},
@@ -259,7 +263,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "verify": 1830,
     "workloads": 830,
     "record": 1236,
-    "measure peers _inside children errors gpus private topology units": 1300,
+    "measure peers _inside children errors gpus private scratch topology units": 1300,
 }
 
 
@@ -269,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 33_300), ("tests", 35_705)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 33_310), ("tests", 35_805)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import only_run
+from tests.making import make_record
 from zbench.errors import UsageError
-from zbench.launch.cache import cached_folders
+from zbench.launch.cache import leftovers, removable
 from zbench.record import lines
+from zbench.record.locks import DirectoryLock
 from zbench.record.record import Failure
 from zbench.record.store import RunDirectory, load_records
 
@@ -50,7 +52,7 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
         *("references/file", "traces/file", f"logs/{records[0].trial_id}-r0/rank0.log")
     }
     assert not (tmp_path / "cache/zbench/environments/abc-1").exists()
-    assert "1 folder, 100 B: references of an interrupted run" in said.out
+    assert "100 B in 1 place: references of an interrupted run" in said.out
     assert "kept: records" in said.out
     assert zbench("prune", "--older-than", "0.001ms").out.startswith("nothing to remove")
 
@@ -70,7 +72,7 @@ def test_prune_removes_nothing_outside_of_the_run(zbench, ran, tmp_path):
 
 
 def test_a_folder_that_becomes_a_link_before_it_is_removed_is_left_alone(ran, tmp_path):
-    folder = next(one for one in cached_folders(Path("results")) if one.path.name == "references")
+    folder = next(one for one in removable(Path("results")) if one.path.name == "references")
     folder.path.rename(tmp_path / "precious")
     (ran / "references").symlink_to(tmp_path / "precious")
     with pytest.raises(UsageError, match="leads out of its run"):
@@ -90,8 +92,48 @@ def test_only_what_is_old_goes(zbench, ran):
     old = time.time() - 3 * 86400
     for path in (ran / "references", ran / "references" / "file"):
         os.utime(path, (old, old))
-    (folder,) = cached_folders(Path("results"), older_than_s=2 * 86400)
+    (folder,) = removable(Path("results"), older_than_s=2 * 86400)
     assert folder.path == ran / "references"
+
+
+def killed_before_a_record(place: Path) -> Path:
+    """Make what a command leaves that is killed before its first repeat ends."""
+    run = RunDirectory.create(place, "s", spec={"name": "s"}, environment={})
+    run.append(make_record(outcome="invalid", timing=None))
+    run._lock.release()
+    return run.path
+
+
+def test_what_killed_commands_left_is_listed_and_removed(zbench, ran):
+    results = Path("results")
+    empty, begun = killed_before_a_record(results), killed_before_a_record(results)
+    for file in (begun / "spec.yaml", begun / "trials.jsonl", begun / "environment.json"):
+        file.unlink()
+    names = ("tags.json.0123abcd.partial", f"{ran.relative_to(results)}/end.json.0123abcd.partial")
+    for name in (*names, "mine.partial"):
+        (results / name).touch()
+    expected = {str(empty), str(begun), *(str(results / name) for name in names)}
+    assert set(zbench("list", "--json").document["leftovers"]) == expected
+    said = zbench("list")
+    assert f"run without a record: {empty}" in said.out
+    assert f"draft of a document: results/{names[0]}" in said.out
+    before = files_of(results)
+    assert zbench("prune", "--json").document["removed"] == [], "they are not a day old"
+    lock = DirectoryLock(empty)
+    zbench("prune", "--older-than", "0.001ms")
+    lock.release()
+    assert empty.exists()
+    assert {path.split("/")[-1] for path in before - files_of(results)} >= {Path(name).name for name in names}
+    assert zbench("list", "--json").document["leftovers"] == [str(empty)]
+
+
+@pytest.mark.parametrize("kept", ["end.json", "notes.txt", "trials.jsonl"])
+def test_a_run_that_holds_more_or_was_ended_is_kept(tmp_path, kept):
+    run = killed_before_a_record(tmp_path)
+    if kept == "trials.jsonl":
+        (run / kept).write_text("{damaged\n{damaged\n")
+    (run / kept).touch()
+    assert not list(leftovers(tmp_path))
 
 
 def test_a_run_that_is_being_written_is_left_alone(zbench, ran):

@@ -145,7 +145,9 @@ def test_nothing_is_lost_on_a_full_disk(zbench, refusal, out, tmp_path, monkeypa
         assert "No space left on device; what was published stays" in refusal("publish", "--to", site)
     assert {path: path.read_bytes() for path in site.rglob("*.html")} == before
     assert not list(site.rglob("*.partial"))
+    (site / "runs" / "index.html.0123abcd.partial").touch()  # a killed command's
     assert zbench("publish", "--to", site, "--json").document["runs"] == RUNS + 1
+    assert not list(site.rglob("*.partial"))
 
 
 def test_a_damaged_run_is_named_and_left_out(zbench, out, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
 from zbench.launch.process.local import run_once
 from zbench.launch.trial import run_trial
+from zbench.scratch import scratch_directory
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 
@@ -38,7 +38,7 @@ _PROBE = {**_TINY, "options": {}, "preset": "micro", "sequence_length": 96, "mic
 
 def noise(sweep: Path | None, blocks: tuple[int, int], seed: int | None, voice: Voice) -> NoiseReport:
     """Compare this version with itself; sweep: what it runs, None for three small configurations."""
-    with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
+    with scratch_directory() as scratch:
         file = sweep or Path(scratch) / "noise.json"
         if sweep is None:
             file.write_text(json.dumps(_NOISE_SWEEP))
@@ -56,7 +56,7 @@ def calibrate(world_size: int) -> MachineSpec:
     rates = run_once("zbench.worker.facts:measure", tiny, here, patience=180.0)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
     probe = _calibration_trial(_PROBE, world_size)
-    with tempfile.TemporaryDirectory(prefix="zbench-") as scratch:
+    with scratch_directory() as scratch:
         record = run_trial(probe, run_dir=Path(scratch), base_dir=here)
     with Simulator(here, jobs=1) as simulator:
         estimate = simulator.of(probe)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from zbench.record.tags import load_tags
 from zbench.report.site.publish import publish as write_site
 from zbench.report.site.store import Site
 from zbench.report.text import label
+from zbench.scratch import scratch_directory
 from zbench.spec.metrics import metric_named
 
 _REMOTE = re.compile(r"(?:https://|ssh://)?(?:[^@/]*@)?([\w.-]+)[:/]([\w./~-]+?)(?:\.git)?/?")
@@ -99,7 +99,7 @@ def checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
         raise UsageError(
             f"--branch: expected a git revision and a path inside it, got {branch!r} and {directory}"
         )
-    with tempfile.TemporaryDirectory(prefix="zbench-history-") as scratch:
+    with scratch_directory() as scratch:
         try:
             extract(branch, Path(scratch), Path(), str(directory))
         except UsageError as error:

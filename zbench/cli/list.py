@@ -9,6 +9,7 @@ from rich.text import Text
 from zbench.analysis.ranking import rank_run
 from zbench.cli import console, options
 from zbench.errors import ZbenchError
+from zbench.launch.cache import leftovers
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, is_incorrect, summarize
 from zbench.record.tags import load_tags
@@ -47,17 +48,23 @@ _DROPPED_FIRST = ("best_axes", "started", "incorrect", "failed")
 def command(
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """List the runs in a results directory, oldest first."""
+    """List the runs in a results directory, oldest first, and what killed commands left there."""
     names: dict[str, list[str]] = {}
     for tag, place in load_tags(output_dir).items():
         names.setdefault(place, []).append(tag)
     rows = [_row(path, names.get(f"{path.parent.name}/{path.name}", [])) for path in find_runs(output_dir)]
+    left = list(leftovers(output_dir))
     if console.state.json:
-        console.document({"runs": rows})
-    elif rows:
+        console.document({"runs": rows, "leftovers": [str(one.path) for one in left]})
+        return
+    if rows:
         _print(rows)
     else:
         console.note(f"no runs in {output_dir}; start one, for instance with `zbench sweep quickstart`")
+    for one in left:
+        console.result(f"{one.kind}: {one.path}")
+    if left:
+        console.note("a command writes these now, or was killed; `zbench prune` removes what is a day old")
 
 
 def _row(path: Path, tags: list[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from zbench.cli import console, failure, streams
 from zbench.cli.examples import epilog
 from zbench.cli.options import common_flags
 from zbench.errors import EXIT_CODES
+from zbench.scratch import remove_abandoned
 
 COMMANDS = {
     "sweep": "Run every configuration of a sweep file and judge each one.",
@@ -140,6 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
     shown = failure.shown_to_the_user(args)
     with failure.as_interruption(), streams.guarded(), shown, failure.with_room_for_blas():
         streams.require_stdout()
+        remove_abandoned()
         try:
             app(args=args, prog_name="zbench")
         except typer.Exit:

@@ -1,4 +1,4 @@
-"""`zbench prune`: remove files of runs that zbench can create again."""
+"""`zbench prune`: remove files of runs that zbench can create again, and what killed commands left."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from zbench.cli import console, options
 from zbench.errors import UsageError
-from zbench.launch.cache import CachedFolder, cached_folders
+from zbench.launch.cache import Removable, removable
 from zbench.report.text import plural
 from zbench.units import format_bytes
 
@@ -22,14 +22,15 @@ def command(
         bool, typer.Option("--dry-run", help="Print which files would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove files of runs that zbench can create again.
+    """Remove files of runs that zbench can create again, and what killed commands left.
 
     Removes references of interrupted runs (a resumed run computes them
-    again), traces, logs of successful repeats, and environments of paired
-    comparisons. Keeps records, sweep files, studies, baselines, tags and
-    logs of failures, and all files of a run that is in progress.
+    again), traces, logs of successful repeats, environments of paired
+    comparisons, runs without a record and unfinished drafts. Keeps records,
+    sweep files, studies, baselines, tags and logs of failures, and all
+    files of a run that is in progress.
     """
-    folders = cached_folders(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
+    folders = removable(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
     removed = folders if dry_run else [one for one in folders if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in removed]
@@ -37,7 +38,7 @@ def command(
         return
     for kind in dict.fromkeys(one.kind for one in removed):
         sizes = [one.size for one in removed if one.kind == kind]
-        console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
+        console.result(f"{format_bytes(sum(sizes))} in {plural(len(sizes), 'place')}: {kind}")
     if not removed:
         console.result(f"nothing to remove that has not changed for {older_than}")
         return
@@ -47,7 +48,7 @@ def command(
     )
 
 
-def _removed(one: CachedFolder) -> bool:
+def _removed(one: Removable) -> bool:
     """Remove a folder and return whether that succeeded; warn if not."""
     try:
         one.remove()

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import tempfile
 import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 from zbench import _inside
 from zbench.errors import UsageError, reason_of
 from zbench.private import private_cache
+from zbench.scratch import scratch_directory
 
 _LOG_LINES = 12
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
@@ -188,7 +188,7 @@ class Checkouts:
 
     def __init__(self, file: Path) -> None:
         self._file = file.resolve()
-        self._scratch = tempfile.TemporaryDirectory(prefix="zbench-checkout-")
+        self._scratch = scratch_directory()
 
     def sweep_file(self, version: Version) -> Path:
         """Return the sweep file that a version runs.

@@ -29,6 +29,7 @@ FIRST = "00000000"
 _DOCUMENT = re.compile(rb'\{(?:\n  )?"digest": ?"([0-9a-f]{16})",(.*)', re.DOTALL)
 _LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",("after":"([0-9a-f]{8})",(.*))', re.DOTALL)
 _PAGE = re.compile(rb"(.*<!-- ([0-9a-f]*) )([0-9a-f]{16}) -->\n", re.DOTALL)
+_DRAFT = re.compile(r".+\.[0-9a-f]{8}\.partial")
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
@@ -190,6 +191,12 @@ def replace_durably(path: Path, data: bytes) -> None:
         sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def drafts(place: Path, *folders: str) -> list[Path]:
+    """Return what `replace_durably` leaves where it is killed, in these folders (patterns) of a place."""
+    files = (file for folder in folders for file in place.glob(f"{folder}/*.partial"))
+    return sorted(file for file in files if _DRAFT.fullmatch(file.name) and file.is_file())
 
 
 def make_directory(path: Path) -> None:

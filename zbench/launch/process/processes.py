@@ -1,7 +1,6 @@
 """The processes of one task, from their start to the verdict on how they ended, and what starts them."""
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -20,6 +19,7 @@ from zbench.launch.process.outcome import classify, kernel_oom_kills
 from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.record.secrets import mask_files
+from zbench.scratch import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Launcher(AbstractContextManager["Launcher"]):
     ) -> None:
         """python: the interpreter of server and groups, if not the running one. tell: of failed imports."""
         self._tell, self._has_told = tell, False
-        self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
+        self.scratch = scratch_folder()
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 

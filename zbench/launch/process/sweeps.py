@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import tempfile
 from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from pathlib import Path
@@ -16,6 +15,7 @@ from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.revisions import clean_environment
 from zbench.launch.turns import Contender, Seat, paired_environment
 from zbench.record.record import Failure
+from zbench.scratch import scratch_directory
 
 _LONGEST_MESSAGE = 500
 _END_SECONDS = 0.25
@@ -102,7 +102,7 @@ class SweepsExecutor(HeatExecutor[Sweep]):
     def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Sweep:
         """Return the sweep of a sample; see `HeatExecutor`."""
         assert isinstance(task, SampleTask), "it runs nothing else"
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-sample-")))
+        place = Path(stack.enter_context(scratch_directory()))
         seat = stack.enter_context(Seat(place / "seat")) if among > 1 else None
         return stack.enter_context(Sweep(task, place, seat))
 

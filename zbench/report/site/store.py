@@ -13,6 +13,7 @@ from zbench.analysis.history import KeptTrial, machine_log
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError, reason_of
 from zbench.record.documents import (
+    drafts,
     make_directory,
     page_source,
     read_json,
@@ -118,6 +119,8 @@ class Site:
             self._lock = DirectoryLock(place)
         except OSError as error:
             raise UsageError(f"cannot write a site into {place}: {reason_of(error)}") from None
+        for draft in drafts(place, "**"):  # no other process writes any now
+            draft.unlink()
         self.write(_MARKER, "")
 
     def close(self) -> None:

@@ -1,0 +1,75 @@
+"""A temporary folder goes with its owner: a later command removes those of processes that were killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from zbench import scratch
+from zbench.cli.main import main
+from zbench.scratch import remove_abandoned, scratch_folder
+
+OWNER = "from zbench.scratch import *; import time; print(scratch_folder(), flush=True); time.sleep(1000)"
+
+
+@pytest.fixture(autouse=True)
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the temporary folder of the test's processes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_command_removes_the_folder_of_a_killed_owner_alone(shared: Path) -> None:
+    own = scratch_folder()
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        left = Path(owner.stdout.readline().strip())
+        (left / "file").touch()
+        remove_abandoned()
+        assert left.parent == shared
+        assert (left / "file").exists()
+        owner.send_signal(signal.SIGKILL)
+    with pytest.raises(SystemExit):
+        main(["schema"])
+    assert list(shared.iterdir()) == [own]
+
+
+def abandoned(shared: Path) -> Path:
+    """Make a folder that names this process's number, but another start."""
+    folder = shared / scratch_folder().name.replace(f"-{os.getpid()}-", f"-{os.getpid()}-1")
+    folder.mkdir()
+    return folder
+
+
+def test_a_folder_of_another_machine_or_container_stays(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, older = abandoned(shared), shared / "zbench-0123abcd"
+    older.mkdir()  # an older zbench's has no owner
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch.socket, "gethostname", lambda: "elsewhere")
+        remove_abandoned()
+        assert folder.exists()
+    remove_abandoned()
+    assert not folder.exists()
+    assert older.exists()
+
+
+def test_links_and_folders_of_others_stay(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = abandoned(shared)
+    folder.rename(shared / "precious")
+    folder.symlink_to("precious")
+    remove_abandoned()
+    assert folder.is_symlink()
+    assert (shared / "precious").exists()
+    folder.unlink()
+    folder.mkdir()
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    remove_abandoned()
+    assert folder.exists()
