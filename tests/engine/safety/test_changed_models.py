@@ -293,6 +293,42 @@ def test_hooks_on_the_optimizers_step_are_called_once_whoever_steps(engine: Engi
     assert calls == ["before", "after"] * 2
 
 
+class Keeping(Net):
+    """Keeps a view of a weight from its first forward."""
+
+    kept: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.norm(self.first(x)))
+        if self.kept is None:
+            self.kept = self.last.weight.t()
+        return h @ self.kept + self.last.bias
+
+
+@each_stage
+@pytest.mark.parametrize("keys", [{}, {"param_persistence_threshold": 10_000}], ids=["released", "resident"])
+def test_a_view_of_before_the_step_is_current_or_refused(row: dict[str, Any], keys: dict[str, Any]) -> None:
+    plain, engine = Plain(Keeping()), build(Keeping(), row, **keys)
+    same_steps(engine, plain, 0)
+    if row["zero_stage"] < 3:
+        same_steps(engine, plain, 1)
+    else:
+        with pytest.raises(UsageError, match=r"a view of 'last\.weight' was kept .*make the view anew"):
+            engine.model(batch(1))
+        engine.model.kept = plain.model.kept = None  # type: ignore[assignment]
+        same_steps(engine, plain, 1)
+    engine.close()
+
+
+@each_stage
+@pytest.mark.parametrize(
+    "layer", [nn.LazyLinear(7), nn.LazyBatchNorm1d(affine=False)], ids=["weight", "buffer"]
+)
+def test_a_lazy_module_that_was_never_called_is_refused(row: dict[str, Any], layer: nn.Module) -> None:
+    with pytest.raises(UsageError, match=r"lazy module has no shape yet: call the model once"):
+        build(nn.Sequential(nn.Linear(13, 24), layer), row)
+
+
 @pytest.mark.parametrize("stage", [0, 3])
 def test_ranks_share_frozen_values_and_buffers_of_every_dtype(ranks: RankPool, stage: int) -> None:
     first, second = ranks.run(2, MODULE + "share_every_dtype", stage)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import export
-from torch.func import functional_call, grad, jacrev, vmap
+from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.engine.lattice import row_id
@@ -122,13 +122,13 @@ def test_a_whole_step_is_compiled_around_the_engine(engine: Engine, plain: Plain
 
 
 def uses_of_torch_func(net: nn.Module, x: Tensor, values: dict[str, Tensor]) -> list[Tensor]:
-    """Return gradients by parameters that are given, per sample too, and by the input."""
+    """Return gradients by parameters that are given, per sample too, by the input, and forward."""
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(net, parameters, (x,)).square().mean()
 
     gradients = [*grad(loss)(values, x).values(), *vmap(grad(loss), (None, 0))(values, x[:, None]).values()]
-    return [*gradients, jacrev(lambda y: by_forward(net, y))(x), vmap(net)(x)]
+    return [*gradients, jacrev(lambda y: by_forward(net, y))(x), vmap(net)(x), *jvp(net, (x,), (x + 1,))]
 
 
 def test_torch_func_has_its_values_and_leaves_the_next_step_as_it_was(engine: Engine, plain: Plain) -> None:

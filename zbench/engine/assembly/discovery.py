@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.base import ParamInfo
@@ -81,8 +82,11 @@ def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) ->
 def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]) -> list[str]:
     """Return a line for each tensor whose values ranks are to share: its name, shape and dtype.
 
-    UsageError for a parameter without memory for each of its elements.
+    UsageError for a parameter without memory for each of its elements, or a tensor without a shape.
     """
+    named = [*parameters.items(), *buffers.items()]
+    for name in (name for name, t in named if is_lazy(t)):
+        raise UsageError(f"{name!r} of a lazy module has no shape yet: call the model once on a batch first")
     for name, p in parameters.items():
         if not is_part(p) and (isinstance(p, Released) or _distinct(p).numel() < p.numel()):
             raise UsageError(
@@ -90,7 +94,6 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
                 " and close() of a stage-3 engine leave. Give the parameter values (p.data = values.clone()),"
                 " or build the engine on a new model"
             )
-    named = [*parameters.items(), *buffers.items()]
     return [f"{name!r} {list(t.shape)} {t.dtype}{_entries(name, t)}" for name, t in named]
 
 

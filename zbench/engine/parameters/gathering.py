@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.sharded import GroupState, Member, ShardedGroup, ShardedParameters
@@ -204,13 +205,24 @@ class Gatherer:
 
     def group_behind(self, tensor: Tensor) -> ShardedGroup | None:
         """Return the releasable group whose gathered values a tensor is a view of, if there is one."""
-        if tensor.layout is torch.strided:
+        if tensor.layout is torch.strided and not is_functorch_wrapped_tensor(tensor):
             storage = tensor.untyped_storage()._cdata
             for store in self.stores:
                 group = store.by_storage.get(storage)
                 if group is not None and not group.resident:
                     return group
         return None
+
+    def check_age(self, tensor: Tensor) -> None:
+        """Raise UsageError for a view of a parameter that shows values of before the last step."""
+        parameter = tensor._base
+        group = self.group_of.get(id(parameter))
+        if group is not None and tensor.untyped_storage()._cdata not in group.store.of_this_step:
+            name = next(m.info.name for m in group.members if m.info.parameter is parameter)
+            raise UsageError(
+                f"a view of {name!r} was kept from before the last step, and shows its values of then at"
+                " zero_stage 3: make the view anew in each forward"
+            )
 
     def release_all(self) -> None:
         """Release every unused group, at the end of a backward or after an exception."""
@@ -249,6 +261,8 @@ class Packer:
     def pack(self, tensor: Tensor) -> object:
         """Return what autograd keeps in place of `tensor`: a reference where it is a view of a group."""
         group = self.gatherer.group_behind(tensor)
+        if group is None and tensor._base is not None:
+            self.gatherer.check_age(tensor)
         if self._outer is not None and not (group is not None and self._nested):
             return self._outer[0](tensor if group is None else tensor.detach())  # memory that stays
         return (SavedView.of(group, tensor) if group is not None else None) or Saved(tensor)

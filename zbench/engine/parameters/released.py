@@ -175,7 +175,7 @@ class Released(Trained):
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the parameter itself where nothing changes, so that model.to(device) does nothing then."""
         with torch._C.DisableTorchFunctionSubclass():
-            like = torch.empty(0, dtype=self.dtype, device=self.device)
+            like = torch.empty([0] * self.ndim, dtype=self.dtype, device=self.device)
             changes = like.to(*args, **kwargs) is not like
         return super().to(*args, **kwargs) if changes else self
 

@@ -167,6 +167,7 @@ class ShardedParameters(Parameters):
         super().__init__(param_infos, shard, dtypes, memory, dtype_groups, stored)
         self.device, self.collectives = device, collectives
         self.by_storage: dict[int, ShardedGroup] = {}
+        self.of_this_step: set[int] = set()  # storages that were gathered since the last step
         self._leaving: list[Copy] = []
         self.groups = [
             ShardedGroup(
@@ -208,6 +209,7 @@ class ShardedParameters(Parameters):
         again = [group for group in self.groups if group.resident or group.frames]
         for group in self.groups:
             self.reshard(group)
+        self.of_this_step.clear()
         for group in again:
             self.unshard(group)
         for group in again:
@@ -232,6 +234,7 @@ class ShardedParameters(Parameters):
         group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
         group.become(GroupState.GATHERING)
         self.by_storage[full.untyped_storage()._cdata] = group
+        self.of_this_step.add(full.untyped_storage()._cdata)
 
     def release(self) -> None:
         for copy in self._leaving:
@@ -292,6 +295,7 @@ class ShardedParameters(Parameters):
         for m in self.by_storage[storage].members if storage in self.by_storage else ():
             data_is_read(m.info.parameter)
 
+    @_apart
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
         assert group.full is not None
