@@ -1,12 +1,13 @@
 """Reports what is hard to read: sentences above 30 words, paragraphs above 4 figures, pages above 150 lines.
 
-    python tools/prose.py [PAGE...]  # every page without arguments
+    python tools/prose.py [FILE...]  # every page, and every docstring of zbench, without arguments
 
 Exit status 1 if a paragraph or a page is too long, or more than 1 sentence in 100. Code, tables and headings
 are left out, and lines of code do not count. A piece of code in a sentence is one word. A number beside a
 name (`ZeRO-2`, `stage 3`, `Adam 2`) is no figure, nor is one in code.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -36,9 +37,31 @@ class Prose:
     faults: list[tuple[int, str]]
 
 
-def pages() -> list[Path]:
-    """Return every page of the project in alphabetical order."""
-    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
+def files() -> list[Path]:
+    """Return every page of the project and every module of zbench, in alphabetical order."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
+    return sorted(pages) + sorted(ROOT.glob("zbench/**/*.py"))
+
+
+def prose_of(path: Path) -> Prose:
+    """Return what a page, or the docstrings of a module, say."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return read(text)
+    says = [(line, read(docstring)) for line, docstring in _docstrings(ast.parse(text))]
+    return Prose(
+        sum(prose.sentences for _, prose in says),
+        [(line + at - 1, fault) for line, prose in says for at, fault in prose.long_sentences],
+        [],  # shapes, references and exit codes are figures
+    )
+
+
+def _docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each docstring."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(module):
+        if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
+            yield node.body[0].lineno, docstring
 
 
 def read(text: str) -> Prose:
@@ -72,7 +95,7 @@ def _spoken(token: Token) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print all faults; return the exit status."""
-    proses = {page: read(page.read_text(encoding="utf-8")) for page in map(Path, arguments or pages())}
+    proses = {path: prose_of(path) for path in map(Path, arguments or files())}
     for page, prose in proses.items():
         name = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
         for line, fault in sorted(prose.long_sentences + prose.faults):

@@ -1,4 +1,4 @@
-"""The rules of tools/prose.py, to which `make lint` holds every page."""
+"""The rules of tools/prose.py, to which `make lint` holds every page and docstring."""
 
 from pathlib import Path
 
@@ -54,3 +54,10 @@ def test_one_long_sentence_in_a_hundred_is_allowed(
     page.write_text(f"{WORDS} more. " + "A short one. " * 98)
     assert prose.main([str(page)]) == 1
     assert "page.md:1: 31 words: word word" in capsys.readouterr().out
+
+
+def test_a_long_sentence_of_a_docstring_is_reported(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(f'"""Short."""\n\n\ndef call():\n    """Short.\n\n    {WORDS} more.\n    """\n')
+    (place,) = prose.prose_of(module).long_sentences
+    assert place == (7, "31 words: word word word word word word word word word word word word ...")

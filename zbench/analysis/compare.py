@@ -1,8 +1,8 @@
 """Compare two runs: every configuration of both, correctness first, then failures, then figures.
 
-From records to an exit code: `rows` matches trials, `trials` chooses the repeats that count, `decision`
-decides about step times, `exact` about figures without noise, `rows` gives each configuration one answer,
-and `Comparison.exit_code` combines all answers.
+From records to an exit code: `rows` matches trials, and `trials` chooses the repeats that count. `decision`
+decides about step times, `exact` about figures without noise. `rows` gives each configuration one answer, and
+`Comparison.exit_code` combines all answers.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,11 @@
 """Looking several times at data that grows: one rule for sweeps that repeat and for paired measurements.
 Pure.
 
-Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983): of the error
-rate, a look may have spent the share of all data that it sees. Boundaries come from the recursion of
-Armitage, McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19).
-They hold for a normal mean; for Student's t each is applied as a nominal level (the significance-level
-approach, same book, section 3.8), and `tools/benchmarks/error_rates.py` simulates what that makes of the
-error.
+Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983): of the error rate,
+a look may have spent the share of all data that it sees. Boundaries come from the recursion of Armitage,
+McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19). They hold for
+a normal mean. For Student's t each is applied as a nominal level (the significance-level approach, same book,
+section 3.8); `tools/benchmarks/error_rates.py` simulates what that makes of the error.
 """
 
 import math

@@ -5,9 +5,9 @@ drift of the machine cancels exactly, and a slower one nearly. The order of a bl
 that without a difference its sign is a fair coin by design, whatever the machine does.
 
 The first two samples of a block are one pair, the last two the other. A pair is a block of the table of log
-times, because its samples share what the machine does: wholly where their steps alternate, and nearly where
-one follows the other. A drift then adds to one pair of a block what it takes from the other, so it widens the
-error.
+times, because its samples share what the machine does. They share it wholly where their steps alternate, and
+nearly where one follows the other. A drift then adds to one pair of a block what it takes from the other, so
+it widens the error.
 """
 
 import math

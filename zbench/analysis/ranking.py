@@ -38,12 +38,11 @@ class Ranking:
     """What a sweep's records say of its feasible and correct configurations, by trial id.
 
     best: the one that is separated from all others, if there is one. indistinguishable: the leaders, any of
-    which may be the best (the best alone, where there is one). recommended: one of the leaders all the
-    same, and why, in words that follow its name. worse_by, at_most: of each other feasible configuration,
-    by which fraction at least, and of every one, by which at most, it is worse than the best; these hold
+    which may be the best (the best alone, where there is one). recommended: one of the leaders all the same,
+    and why, in words that follow its name. worse_by: by which fraction each other feasible configuration is
+    at least worse than the best. at_most: by which fraction every one is at most worse. All these bounds hold
     together with a probability of 95 %. What is not known is missing. effects: of the axes. of_compute: its
-    95 % interval. pending: configurations of the sweep that have not run; while there are any, nothing
-    leads.
+    95 % interval. pending: configurations of the sweep that have not run; while there are any, nothing leads.
     """
 
     best: str | None = None

@@ -6,8 +6,8 @@ heat`. All values are logarithms, less is better, so a contrast is the logarithm
 A repeat is one look at a process, and its turns say how noisy the look is. The variance between turns is
 shrunk over all rows (`zbench.analysis.variances`). What differs between processes multiplies it by one
 factor, the dispersion of the whole table (quasi-likelihood; McCullagh and Nelder, "Generalized Linear
-Models", 1989, chapter 9), which has a prior because repeats are few. Without turns the variance is that of
-each row's residuals, shrunk alike.
+Models", 1989, chapter 9). The factor has a prior, because repeats are few. Without turns the variance is that
+of each row's residuals, shrunk alike.
 """
 
 import json

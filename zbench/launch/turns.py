@@ -160,8 +160,8 @@ def balanced_orders(count: int, lot: random.Random) -> Iterator[list[int]]:
     """Yield orders of 0 to count - 1 without end, by Williams' design with labels and rows drawn by lot.
 
     Within `count` successive orders (2 x count where that is odd) each number directly follows every other
-    one equally often, and stands at each place equally often, so neither a predecessor nor a drift favours
-    one (Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
+    one equally often, and stands at each place equally often. So neither a predecessor nor a drift favours
+    one. (Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
     Australian Journal of Scientific Research A 2, 1949).
     """
     labels = list(range(count))

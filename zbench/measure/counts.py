@@ -1,10 +1,11 @@
 """Counts the allocations, operators, kernel launches, FLOPs and instructions of a step.
 
 Counts do not depend on the speed or the load of the machine, so two versions can be compared exactly.
-Allocations (of torch's CPU allocator in all threads; of the caching allocator on CUDA) and retired
-instructions are read before and after each timed step; the result is the smallest of all steps. Operators and
-FLOPs come from one more step after the timed ones, under a dispatch mode, which would slow a timed step.
-Instructions are those of user code, by the kernel's performance counter (`perf_event_open`, Linux).
+Allocations and retired instructions are read before and after each timed step; the result is the smallest of
+all steps. Allocations are those of torch's CPU allocator in all threads, or of the caching allocator on CUDA.
+Operators and FLOPs come from one more step after the timed ones, under a dispatch mode, which would slow a
+timed step. Instructions are those of user code, by the kernel's performance counter (`perf_event_open`,
+Linux).
 """
 
 import ctypes

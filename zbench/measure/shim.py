@@ -1,6 +1,6 @@
 """Loads the library that counts torch's CPU allocations. No torch here: it must be loaded before torch is.
 
-`load()` is called when this module is imported, so `import zbench.measure.shim` before the first `import
+`load()` is called when this module is imported. So `import zbench.measure.shim` before the first `import
 torch` of a process (and of a fork server) is all that exact memory figures need. `zbench.measure.memory`
 tests it.
 """

@@ -38,10 +38,10 @@ class TrafficMeter:
 class CountingCollectives:
     """Collectives that count each call and pass it on.
 
-    The bytes of a call are the payload that this rank passes in, not the bytes on the network: the whole
-    `send` of a reduce_scatter, this rank's shard of an all_gather, the values of an all_gather_small or
-    gather_shards (counted as one kind), the words of an add_up (an all_reduce), the tensor of a broadcast (on
-    its source only), 0 for a barrier. With one rank nothing is counted.
+    The bytes of a call are the payload that this rank passes in, not the bytes on the network. That is the
+    whole `send` of a reduce_scatter, this rank's shard of an all_gather, and the words of an add_up (an
+    all_reduce). It is the values of an all_gather_small or gather_shards, which count as one kind, and the
+    tensor of a broadcast, on its source only. A barrier counts 0. With one rank nothing is counted.
     """
 
     def __init__(self, inner: Collectives, meter: TrafficMeter) -> None:

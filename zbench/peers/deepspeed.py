@@ -165,8 +165,8 @@ def _describe_launch() -> None:
 def _shared_memory() -> Path:
     """Return the file of the 69 MB of memory that this rank shares with the other ranks of its host.
 
-    DeepSpeed names it by MASTER_ADDR and MASTER_PORT and does not remove it: two engines of one user with
-    the same values, or without values, would sum their gradients in the same memory.
+    DeepSpeed names it by MASTER_ADDR and MASTER_PORT and does not remove it. Two engines of one user with the
+    same values, or without values, would sum their gradients in the same memory.
     """
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{dist.get_rank()}"

@@ -61,10 +61,10 @@ def print_table(
 ) -> None:
     """Print a table that loses no figure silently and breaks no value; a pipe or file gets every column.
 
-    On a terminal that is too narrow, cells are folded, and then columns left out until the table fits: those
-    that `dropped_first` names, in that order, then from the right all but the first and those that `kept`
-    names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph of titles
-    and values. A marked row is bold.
+    On a terminal that is too narrow, cells are folded, and then columns left out until the table fits. First
+    go those that `dropped_first` names, in that order, then from the right all but the first and those that
+    `kept` names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph of
+    titles and values. A marked row is bold.
     """
     columns = list(table.columns)
     rows = [[_cell(column, row) for column in columns] for row in table.rows]

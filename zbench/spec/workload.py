@@ -1,8 +1,8 @@
 """WorkloadSpec: the model and its data, equal for every engine and stage; or the user's training command.
 
-`workload.command` runs the user's training script, without changes to it. The command is a
-template: `{name}` stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for a path or port
-(`{output}`, `{port}`), or for a file that zbench writes (`{ds_config}`). Write `{{` and `}}` for braces.
+`workload.command` runs the user's training script, without changes to it. The command is a template. `{name}`
+stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for a path or port (`{output}`,
+`{port}`), or for a file that zbench writes (`{ds_config}`). Write `{{` and `}}` for braces.
 """
 
 import json

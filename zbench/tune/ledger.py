@@ -3,8 +3,9 @@ records.
 
 The ledger is an Optuna study, so that Optuna's own tools can read it: parameters, values and constraints are
 where they expect them. What zbench needs beyond that stands in user attributes. A trial of the study is one
-point; its state is RUNNING while a worker has it, FAIL where that worker was lost (the point is free again),
-PRUNED where the trial did not finish (out of memory, crash, deadline, too slow) and COMPLETE otherwise.
+point. Its state is RUNNING while a worker has it, and FAIL where that worker was lost: the point is free
+again. It is PRUNED where the trial did not finish (out of memory, crash, deadline, too slow), and COMPLETE
+otherwise.
 
 A trial is created with its point, in one transaction that numbers it. Of several trials of one point that
 are not FAIL the lowest number holds the point; so no point runs twice, and no lock is needed.

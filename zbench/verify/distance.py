@@ -92,10 +92,9 @@ class Errors:
     def ratio(self) -> float:
         """The largest of the three; what exceeds 1 counts a third.
 
-        One honest run's noise is one draw from a wide distribution: when an element without a gradient to
-        speak of is moved by rounding noise, every other parameter feels it some steps later. Honest runs of a
-        GPT in float32 differ up to sevenfold in these figures (of two compared, one in forty more than
-        fourfold).
+        One honest run's noise is one draw from a wide distribution. When rounding noise moves an element
+        without a gradient to speak of, every other parameter feels it some steps later. Honest runs of a GPT
+        in float32 differ up to sevenfold in these figures (of two compared, one in forty more than fourfold).
         """
         largest = max(self.overall, self.typical, *(self.local(name) for name in self.each))
         return min(largest, 1 + (largest - 1) / 3)
@@ -117,14 +116,14 @@ def errors_of(
     gradient is rounding alone, as of a key's bias, moves anywhere. One without any gradient counts fully.
     allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own. counts_from:
     the absolute error of a tensor that counts, beside that of `roundings` roundings of all its elements
-    alike; a smaller one has a ratio of 1 at most, however lucky the yardstick is.
+    alike. A smaller error has a ratio of 1 at most, however lucky the yardstick is.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
-    zero moves by up to the learning rate on rounding noise alone, so an L2 distance is the luck of one
-    element (honest runs differ tenfold and more in it), while a fault moves many.
+    zero moves by up to the learning rate on rounding noise alone. So an L2 distance is the luck of one
+    element, and honest runs differ tenfold and more in it, while a fault moves many elements.
 
-    The yardstick is never smaller than rounding the values to float32 makes it, and a tensor of few elements
+    The yardstick is never smaller than rounding the values to float32 makes it. A tensor of few elements
     shares that of `_POOLED_ELEMENTS` elements of the median tensor, since it cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}

@@ -2,8 +2,7 @@
 
 It uses no engine code but the chunk sums of the canonical norm (`plain_numerics`). Gradients are summed in
 float32, over ranks in rank order (within shard groups, then over groups) and over micro-batches in order,
-whichever the trial does first; one factor
-then averages, unscales and clips.
+whichever the trial does first. One factor then averages, unscales and clips.
 """
 
 import copy

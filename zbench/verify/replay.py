@@ -1,11 +1,11 @@
 """The update, replayed: what an engine's Adam did in one step, held against the same arithmetic in float64.
 
-From a rank's part of master weights and moments before and after a step follows the gradient that it used,
-g = (m' - beta1 m) / (1 - beta1), and from that the second moments and the parameters that Adam makes of it.
-What remains is rounding, or a fault. Rounding is known element by element (`worst` is in its units), and it
-is incoherent, so what many elements have in common is seen far below it: `gram` holds the inner products of
-what remains with what a fault would look like (`DIRECTIONS`), each element weighted by its rounding. Products
-of parameters, ranks and steps can be added up, and any coefficient follows from them.
+From a rank's part of master weights and moments before and after a step follows the gradient that it used, g
+= (m' - beta1 m) / (1 - beta1). From the gradient follow the second moments and the parameters that Adam makes
+of it. What remains is rounding, or a fault. Rounding is known element by element (`worst` is in its units),
+and it is incoherent, so what many elements have in common is seen far below it. `gram` holds the inner
+products of what remains with what a fault would look like, each element weighted by its rounding. Products of
+parameters, ranks and steps can be added up, and any coefficient follows from them.
 """
 
 import math

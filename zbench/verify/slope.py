@@ -1,9 +1,9 @@
 """The gradient of the first step, by its slope: parameters equal the reference's there.
 
 What a parameter's gradient adds to the reference's is regressed on the gradient of the float64 run. Rounding
-is incoherent: the slope of many elements shows a factor far below the noise of each, in bfloat16 too, and
-what is not on the slope says how far to trust it. Sketches (random sums, 64 a parameter) of what each
-micro-batch of each rank adds say which of them is missing.
+is incoherent: the slope of many elements shows a factor far below the noise of each, in bfloat16 too. What is
+not on the slope says how far to trust it. Sketches (random sums, 64 a parameter) of what each micro-batch of
+each rank adds say which of them is missing.
 """
 
 import statistics

@@ -80,7 +80,7 @@ class _Shares:
 
 @dataclass(slots=True)
 class _Judge:
-    """Judges steps in order, by one rule: a step is off by no more than the least size of a fault, what its
+    """Judges steps in order, by one rule. A step is off by no more than the least size of a fault, what its
     regression leaves open, and what the trajectory has made of rounding so far.
 
     The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
@@ -228,8 +228,8 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
 
 
 def _farther(before: Sequence[Tensor]) -> float:
-    """Return how many times as far a trial is from the reference, as that from the float64 run: in all, or of
-    the median parameter, since a single one may have most of the distance; at least 1.
+    """Return how many times as far a trial is from the reference, as that from the float64 run: at least 1.
+    It is that of all parameters, or of the median one, since a single one may have most of the distance.
     """
     trial, plain, true = (sketches[:, 0] for sketches in before)
     apart, own = (trial - plain).norm(dim=1), (plain - true).norm(dim=1)

@@ -51,16 +51,16 @@ class Trajectory:
 class Reference:
     """The plain run and, if `truth` is not empty, the final values of the float64 run (float64, by name).
 
-    travelled [P] float64: how far (L2) each parameter moved from its first value. clipping_error []
-    float64: the largest relative error, over the clipped steps, of the norm that `clip_grad_norm_` takes.
-    inputs: the user's files that it was computed from, each with a digest (`record.inputs`). gradients,
-    true_gradients: what both runs took as the gradient in the first step that was not skipped, by name;
-    contributions: sketches (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to
-    it. active [S, P] bool: which parameters had a gradient. buffers, true_buffers: final ones by
-    `RANK/NAME`. frozen: digests [2] int64 of what is not trained, in float32 and in the model's dtype.
-    deterministic_steps: how many first steps decide `identical`; 0 for all. warnings: of operations that
-    were not deterministic there. true_sketches, true_losses: as a Trajectory has them, of the float64 run.
-    gradient_sizes: by name, float32: the root of its final second moments, each element's size of gradient.
+    travelled [P] float64: how far (L2) each parameter moved from its first value. clipping_error [] float64:
+    the largest relative error, over the clipped steps, of the norm that `clip_grad_norm_` takes. inputs: the
+    user's files that it was computed from, each with a digest (`record.inputs`). gradients, true_gradients:
+    what both runs took as the gradient in the first step that was not skipped, by name. contributions:
+    sketches (`slope.sketch`) [W, B, 64] float64 of what each backward of each rank adds to it. active [S, P]
+    bool: which parameters had a gradient. buffers, true_buffers: final ones by `RANK/NAME`. frozen: digests
+    [2] int64 of what is not trained, in float32 and in the model's dtype. deterministic_steps: how many first
+    steps decide `identical`; 0 for all. warnings: of operations that were not deterministic there.
+    true_sketches, true_losses: as a Trajectory has them, of the float64 run. gradient_sizes: by name,
+    float32: the root of its final second moments, each element's size of gradient.
     """
 
     plain: Trajectory
@@ -181,9 +181,9 @@ def digest(tensor: Tensor) -> int:
     """Return a signed 64-bit digest of the bits of a tensor of any shape, dtype and device.
 
     Modulo 2^64, each block of 8-byte words is the sum of its words, each times an odd number of its place
-    (multilinear hashing), and the blocks are the coefficients of a polynomial at an odd number. One changed
-    word always changes the digest; several cancel with a probability of about 2^-63. -0.0 and 0.0 differ, as
-    their bits do.
+    (multilinear hashing). The blocks are the coefficients of a polynomial at an odd number. One changed word
+    always changes the digest; several cancel with a probability of about 2^-63. -0.0 and 0.0 differ, as their
+    bits do.
     """
     words = _words(tensor.detach())
     factors = _factors(words.device)

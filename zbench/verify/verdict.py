@@ -1,32 +1,29 @@
 """The verdict: is this the same training as plain PyTorch's? Pure functions of what both runs observed.
 
 `identical`: every parameter had the reference's bits after every step; on a GPU after each of the first,
-deterministic ones, if no later step is worse than `equivalent`. Otherwise the distance from a float64
-run of the same training is compared with the reference's own: `error_ratio` up to 4 is `equivalent` (the
-order of rounding differs, no more), above 4 `drifted`, above 100, or where a value is not finite, `wrong`.
+deterministic ones, if no later step is worse than `equivalent`. Otherwise the distance from a float64 run of
+the same training is compared with the reference's own. An `error_ratio` up to 4 is `equivalent`: the order of
+rounding differs, no more. Above 4 it is `drifted`; above 100, or where a value is not finite, `wrong`.
 
 The error ratio is the largest of three: over all parameters, of the median parameter, and how far the worst
-parameter stands out from the median one (`distance` says how each is taken, and why not by L2). The same is
+parameter stands out from the median one. `distance` says how each is taken, and why not by L2. The same is
 done with the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its
 own size, so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
-A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of
-all elements alike, it does not count. Where gradients are clipped, an error as large as that of torch's own
-norm is healthy: `clip_grad_norm_` adds up in float32, and on a CPU that is 4e-5 off for an embedding of 4
-million elements.
+A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of all
+elements alike, it does not count. Where gradients are clipped, an error as large as that of torch's own norm
+is healthy. `clip_grad_norm_` adds up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million
+elements.
 
-How well this separates, measured with a 3-layer MLP and GPTs of 2 to 8 layers over 6 to 30 steps: in some
-2,000 comparisons of honest implementations (other orders of summation, unfused Adam, plain attention) the
-ratio stayed below 2.7. In float32 a dropped micro-batch gives 10^4 to 10^6, an update applied twice as much,
-a forgotten weight decay of 0.01 130 to 230, one gradient scaled by 1.001 20 to 550. In bfloat16 the yardstick
-is bfloat16's own rounding: a dropped micro-batch or a double update gives 9 to 65, but what moves weights by
-less than about a hundredth of an update (that weight decay) cannot be told from rounding. There, trust
-`identical`.
+In float32 a dropped micro-batch or an update applied twice is thousands of times beyond the limit. In
+bfloat16 the yardstick is bfloat16's own rounding, and the ratio does not see what moves weights by less than
+about a hundredth of an update; `evidence` and `steps` do. docs/verdicts.md says how often honest runs are
+accused.
 
 Without the float64 run (`verify: {mode: reference}`) there is no yardstick for a difference. Then a run that
-ended further from the reference than a quarter of the way the reference travelled is `drifted`; anything
+ended further from the reference than a quarter of the way the reference travelled is `drifted`. Anything
 nearer but not identical stays `unchecked`, with its differences reported. A reference that is itself not
 finite judges nobody. Nor does one call anything `equivalent` whose own distance from the float64 run is a
-quarter of what it travelled: four times that is the whole way, which a run of other training is not beyond.
+quarter of what it travelled. Four times that is the whole way, which a run of other training is not beyond.
 """
 
 import math

@@ -93,8 +93,8 @@ def nccl_version() -> tuple[int, ...]:
 
 
 def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, list[str]]:
-    """Return the number of devices of all ranks of a trial, equally many on each host, and warnings of what
-    makes them slower: ranks that share one, an update without zbench's kernels.
+    """Return the number of devices of all ranks of a trial, equally many on each host. Return also warnings
+    of what makes them slower: ranks that share one, an update without zbench's kernels.
     """
     if device.type != "cuda":
         return job.world_size, []

@@ -110,7 +110,8 @@ def look_inside(stem: Path, subject: Subject, timing: Timing, *, limit: int | No
 
 def update_bytes(held: Mapping[str, int]) -> int:
     """Return what one update of Adam reads and writes at least: 28 bytes a float32 parameter, of which 8 are
-    moments (master weights and moments are read and written, gradients are read)."""
+    moments. Master weights and moments are read and written, gradients are read.
+    """
     return sum(size for name, size in held.items() if name.endswith("moments")) * 28 // 8
 
 

@@ -150,7 +150,7 @@ class PlanCache:
     """Checked native plans on one type of device, one for each subgroup, which its first master weights name.
 
     Where a subgroup's tensors are where they were, but for its gradients, only what is seen of them is
-    compared: with 2,000 tasks, checking and building anew costs as much as the update. No tensor is kept
+    compared. With 2,000 tasks, checking and building anew costs as much as the update. No tensor is kept
     alive. Each thread has its own plans.
     """
 

@@ -126,7 +126,8 @@ def _dense_parts(tensor: Tensor) -> list[Tensor]:
 
 def check_memory(model: nn.Module) -> None:
     """Raise UsageError for memory of a parameter that another parameter, a buffer, or a tensor that a module
-    keeps also sees: the engine gives its parameters other memory, and what else saw theirs would go stale.
+    keeps also sees. The engine gives its parameters other memory, and what else saw the old memory would go
+    stale.
     """
     tensors = [*((n, p) for n, p in model.named_parameters() if not is_part(p)), *model.named_buffers()]
     known = {id(p) for p in model.parameters()}

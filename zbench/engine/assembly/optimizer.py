@@ -58,8 +58,8 @@ def make_optimizer(
 
 
 def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout, device_type: str) -> int:
-    """Return the elements of one Adam call where none are given: all on a device that keeps all, since no
-    gather begins behind the first ones there, and the kernels take no memory (torch's do).
+    """Return the elements of one Adam call where none are given. A device that keeps all updates all at once:
+    no gather begins behind the first ones there, and the kernels take no memory (torch's do).
     """
     there = device_type == "cuda" and not any(memory.prefix for memory, _ in memory_layout.parts)
     at_once = there and shard.keeps_all and cuda_unavailable_reason() is None

@@ -6,7 +6,7 @@
     dcp.load({"engine": DistributedState(engine)}, checkpoint_id=path)  # at any world size and stage
 
 The keys are those of `state`. What is as long as a parameter is a DTensor of its flattened elements, of which
-every rank has an equal part; no rank holds more than that and one whole tensor.
+every rank has an equal part. No rank holds more than that part and one whole tensor.
 """
 
 from collections.abc import Iterator, Mapping

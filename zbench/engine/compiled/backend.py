@@ -54,9 +54,9 @@ def lower_aot_eager(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBack
 def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackward) -> Callable[..., Any]:
     """Lower both graphs with inductor: the partitioner, passes and kernels of a plain `torch.compile`.
 
-    AOT autograd's cache is switched off: its key does not see the edit, so a plain `torch.compile` of the
-    same model would be served this backward, whose gradients are None, even in another process. Inductor's
-    own cache sees the edited graph and stays on.
+    AOT autograd's cache is switched off, because its key does not see the edit. A plain `torch.compile` of
+    the same model would be served this backward, whose gradients are None, even in another process.
+    Inductor's own cache sees the edited graph and stays on.
     """
     from torch._functorch import config
     from torch._inductor import config as inductor_config
@@ -82,8 +82,8 @@ LOWERINGS: dict[str, Lowering] = {"aot_eager": lower_aot_eager, "inductor": lowe
 class ReducingBackend:
     """The backend of one model.
 
-    Compiled code lives as long as dynamo keeps it, so the backend refers to objects of an engine weakly; they
-    may change under code that remains (`direct`), even between a forward and its backward.
+    Compiled code lives as long as dynamo keeps it, so the backend refers to objects of an engine weakly. The
+    objects may change under code that remains (`direct`), even between a forward and its backward.
     """
 
     def __init__(self, lowering: Lowering) -> None:

@@ -26,8 +26,8 @@ class CompiledGradients(Gradients):
     """Sums the contributions of one backward to one gradient per parameter, and reduces it when it is
     complete.
 
-    On the device all memory of the reduction belongs to the step: buckets are freed at the end of the
-    boundary backward, reduced gradients after the optimizer step, both when a step is skipped or abandoned.
+    On the device all memory of the reduction belongs to the step. Buckets are freed at the end of the
+    boundary backward, reduced gradients after the optimizer step; both when a step is skipped or abandoned.
     """
 
     def __init__(

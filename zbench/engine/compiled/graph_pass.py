@@ -1,9 +1,9 @@
 """The pass over a backward graph: reduce each gradient where it is produced, and return None for it.
 
 The operator that it inserts hands a gradient to the call that this backward is of. It carries a position
-among its graph's inputs and nothing else: no engine, no parameter. One compiled graph serves many calls
-(layers that share code, several engines, cached code of another process), so what a position means is known
-only while a call's backward runs: that call is *current* on the thread that runs it.
+among its graph's inputs and nothing else: no engine, no parameter. One compiled graph serves many calls:
+layers that share code, several engines, cached code of another process. What a position means is known only
+while a call's backward runs: that call is *current* on the thread that runs it.
 """
 
 import operator
@@ -79,7 +79,7 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
     """Rewrite a backward graph in place; return what has become of the gradients of `positions`.
 
     positions: those inputs of the forward graph that are parameters of the engine. An input that the graph
-    yields no gradient for, or whose place among the outputs is not known, is left alone: autograd then
+    yields no gradient for, or whose place among the outputs is not known, is left alone. Autograd then
     delivers its gradient, if there is one, to the ordinary hooks.
     """
     graph = graph_module.graph
@@ -109,7 +109,7 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
 def _gradient_slots(descriptions: list[Any], positions: Collection[int]) -> list[tuple[int, int]]:
     """Return pairs (slot among the outputs, position among the inputs).
 
-    AOT autograd describes each output of a backward graph by the input it is the gradient of; counting
+    AOT autograd describes each output of a backward graph by the input it is the gradient of. Counting
     outputs instead would be wrong wherever it merges inputs or adds some of its own.
     """
     gradients = []

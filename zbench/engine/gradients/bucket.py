@@ -71,7 +71,7 @@ class Buckets:
     """Writes gradients to buckets, and reduces full ones asynchronously, in the same order on all ranks.
 
     on_reduced: called for every bucket of a step's last backward when its sums are in the rank sums, or with
-    the work to wait for until they are; schedules that update during backward use it. in_flight: the most
+    the work to wait for until they are. Schedules that update during backward use it. in_flight: the most
     elements that are being reduced at once, in more than one bucket; 0 waits for each reduction, so nothing
     overlaps. polls: complete finished reductions whenever a gradient arrives, not only at the next launch;
     the sums must then launch no collective, because their order would differ between ranks.

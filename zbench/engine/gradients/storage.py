@@ -1,7 +1,7 @@
 """Where gradients are stored: in buckets before their reduction, as rank sums behind it.
 
 A bucket's gradients are written to memory of its own (in a buffer that is kept, or in that of the rank sums),
-to memory from a pool, or they stay in autograd's, where one gradient fills the bucket. Where the
+or to memory from a pool. Where one gradient fills the bucket, it stays in autograd's memory. Where the
 communication dtype is another, what is sent is cast.
 """
 
@@ -169,8 +169,8 @@ class SendingMemory:
 
     once: in a backward that alone is reduced. several: in the backwards that are reduced together; None where
     there are none. waits: whether a step's first gradients stay in autograd's memory until it is known that
-    more will come: to save a copy, or because a step of one backward rounds nothing. pools: what the memory
-    is lent from; kept: what else holds some.
+    more will come. That saves a copy, or the rounding of a step of one backward. pools: what the memory is
+    lent from; kept: what else holds some.
     """
 
     once: BucketMemory

@@ -1,8 +1,8 @@
 """Buffers over the local index space, in one memory or partitioned over two.
 
-Large ones on the CPU that each step allocates ask for huge pages. Such a buffer, written once and then
-freed, costs mostly page faults: on a virtual machine the first write of 20 MB took 11 ms, where a later one
-took 0.6. With huge pages it costs a fraction of that. Where the kernel's policy for transparent huge pages is
+Large ones on the CPU that each step allocates ask for huge pages. Such a buffer, written once and then freed,
+costs mostly page faults. On a virtual machine the first write of 20 MB took 11 ms, where a later one took
+0.6. With huge pages it costs a fraction of that. Where the kernel's policy for transparent huge pages is
 `always` or `never`, this changes nothing.
 """
 

@@ -166,8 +166,8 @@ class Memories:
 
 
 def used_on_current_stream(tensor: Tensor) -> None:
-    """Have the memory of a tensor that is about to be freed stay as it is until the current stream, which may
-    be another than the one that it was allocated on, has passed this point.
+    """Have the memory of a tensor that is about to be freed stay as it is until the current stream has passed
+    this point. The tensor may have been allocated on another stream.
     """
     if tensor.device.type == "cuda":
         tensor.record_stream(torch.cuda.current_stream(tensor.device))

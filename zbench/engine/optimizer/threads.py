@@ -31,8 +31,8 @@ def choose(
 
     wanted: None takes the processors of the NUMA node `near` that backward leaves free: at least one, at most
     MOST. Where it leaves fewer than two there, all processors count. computing: threads that backward keeps
-    busy. Threads are pinned only if each has a processor that backward does not need and no other process
-    pins to it: the process is `alone`, or it has been given processors of its own.
+    busy. Threads are pinned only if each has a processor that backward does not need, and no other process
+    pins to it. So the process is `alone`, or it has been given processors of its own.
     """
     spare = len(host.allowed) - computing
     local = host.near(near)
@@ -47,8 +47,8 @@ def choose(
 
 
 def share(host: Host, near: int | None, ranks: int) -> int:
-    """Return how many of the processors of the node `near` are this rank's, where `ranks` of this host have
-    not been given processors of their own: at least one, at most MOST.
+    """Return how many of the processors of the node `near` are this rank's: at least one, at most MOST.
+    `ranks` of this host have not been given processors of their own.
     """
     own = len(host.allowed) < host.online
     return max(1, min(len(host.near(near)) // (1 if own else ranks), MOST))

@@ -52,7 +52,7 @@ def module_groups(
     blocks: Collection[nn.Module] = (),
 ) -> GroupPlan:
     """Group parameters by the module that owns them, those below one of `leaves` or of `blocks` by that (a
-    leaf in a block by the leaf); all of at most `threshold` elements share one group.
+    leaf in a block by the leaf). All of at most `threshold` elements share one group.
     """
     owner: dict[int, int] = {}
     of_leaves = {id(p) for leaf in leaves for p in leaf.parameters()}

@@ -1,10 +1,10 @@
 """Leaf modules: the whole subtree is gathered at once, and held from forward's begin to its end and through
 its backward.
 
-Which experts of a mixture a rank uses depends on its data; what it gathers must not. So every rank gathers
-a leaf module's parameters when its forward begins, and again when the first gradient of its outputs is there.
-When the gradients of its inputs are, parameters without a gradient count as zero on this rank, so that no
-rank waits for a reduction that another one does not begin. The autograd graph gets no nodes, only hooks.
+Which experts of a mixture a rank uses depends on its data; what it gathers must not. So every rank gathers a
+leaf module's parameters when its forward begins, and again when the first gradient of its outputs is there.
+When the gradients of its inputs are, parameters without a gradient count as zero on this rank. So no rank
+waits for a reduction that another one does not begin. The autograd graph gets no nodes, only hooks.
 """
 
 from collections.abc import Callable, Collection, Sequence

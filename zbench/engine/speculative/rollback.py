@@ -67,7 +67,7 @@ class DoubleBuffer:
     """A second buffer for every buffer of `held`; `parameters` that are views of them change buffers at a
     commit.
 
-    An update reads the current buffer and writes the other, so nothing that backward, a gather or a
+    An update reads the current buffer and writes the other. So nothing that backward, a gather or a
     checkpoint may read changes before the step is certain, and a rollback exchanges nothing. Parameters
     beside the master weights change buffers by `p.data`, without a copy; those on an accelerator have one
     buffer, and their new values wait in the staging buffer.

@@ -2,10 +2,10 @@
 
 During backward, worker threads update each subgroup whose gradients are reduced, on the assumption that the
 step will be taken and its norm is below the limit. They read the state and write elsewhere (`rollback`).
-After backward there are three cases: the assumption held (commit); gradients are clipped or a hyperparameter
-has changed (update again from the untouched state, then commit); there is an overflow or an exception
-(discard what was written). So a rollback restores bits because it never wrote them. What is on the device, or
-has no place in a journal, is *late*: updated in place when the step is certain.
+After backward there are three cases. The assumption held: commit. Gradients are clipped, or a hyperparameter
+has changed: update again from the untouched state, then commit. There is an overflow or an exception: discard
+what was written. So a rollback restores bits because it never wrote them. What is on the device, or has no
+place in a journal, is *late*: updated in place when the step is certain.
 
 A gradient is final when its bucket's last reduction of the step is done, in the last backward. In `unmanaged`
 mode only `step()` knows which one that was; there the updates run during the remaining reductions and the

@@ -2,8 +2,8 @@
 
 Linux's `process_vm_readv` copies once, where a socket copies twice and needs a system call per piece; MPI
 libraries use it, too. Measured on 2 ranks and 54 MB each way: 5.5 ms, 21 ms through sockets. A worker thread
-runs each collective in three steps: every rank sends the address of its data (which is then ready), reads
-what it needs from the other ranks, and confirms that it has read (so the memory may be used again).
+runs each collective in three steps. Every rank sends the address of its data, which is then ready. Every
+rank reads what it needs from the others, and confirms it, so that the memory may be used again.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,8 @@
 """Gloo, with compositions of its operations that move the same bytes faster.
 
-Measured (2 ranks on 2 cores, 109 MB of float32): gloo's own reduce-scatter takes 147 ms, an all-to-all and a
-local sum 35, sends and receives between all pairs and a local sum 28; its own all-gather 113, a broadcast a
-rank 28, sends and receives 21. No composition moves more bytes than another, and the local sum adds in rank
-order, so the bits depend on neither a backend's algorithm nor the bucket size.
+Between two ranks on two cores, sends and receives between all pairs took a fifth of the time of gloo's own
+reduce-scatter and all-gather, for 109 MB of float32. No composition moves more bytes than another. The local
+sum adds in rank order, so the bits depend on neither a backend's algorithm nor the bucket size.
 """
 
 from collections.abc import Sequence

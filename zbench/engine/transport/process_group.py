@@ -122,8 +122,8 @@ def subgroup(
     group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool = False
 ) -> dist.ProcessGroup:
     """Return a new process group of `size` consecutive ranks of `group`, this rank among them, or of the
-    ranks `across` such groups that have the same place in theirs: for tensors of `device` only, with the
-    backend and the timeout that `group` has for them.
+    ranks `across` such groups that have the same place in theirs. It is for tensors of `device` only, with
+    the backend and the timeout that `group` has for them.
 
     Every rank of `group` calls it, and `size` divides their number. UsageError where they could not agree on
     a name.

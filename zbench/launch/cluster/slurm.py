@@ -4,7 +4,7 @@ An optional extra (`pip install "zbench[slurm]"`). The run directory must be on 
 share. Tasks that are submitted before the scheduler waits are one job array, so that they use the whole
 cluster.
 
-SLURM may run a job more than once: after `scontrol requeue`, a preemption or the loss of a node it starts
+SLURM may run a job more than once. After `scontrol requeue`, a preemption or the loss of a node it starts
 again under the same number, and the task from its beginning (`slurm_node`).
 """
 

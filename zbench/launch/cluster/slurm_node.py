@@ -1,8 +1,8 @@
 """The process on each node of a SLURM job: it runs the task in a folder that all nodes share.
 
 `task` is the task; `JOB-START/end-K` is how it ended on the node K, with its files. Each start of a job has
-its own folder, so that the files of an earlier start, which may still run on a node that lost its connection,
-are not read as those of a later one.
+its own folder. An earlier start may still run on a node that lost its connection, and its files must not be
+read as those of a later one.
 """
 
 import importlib
