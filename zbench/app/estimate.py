@@ -8,7 +8,7 @@ from typing import Any
 
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
-from zbench.estimate.result import Capacity
+from zbench.estimate.result import BESIDE, Capacity
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import limits
@@ -103,6 +103,20 @@ class Forecast:
         return _ON_CARDS if all(row.trial.run.device == "cuda" for row in self.rows) else _ON_A_HOST
 
     @property
+    def reserved_assumed(self) -> str | None:
+        """What reserved memory, and what fits a card, rest on; None without a card."""
+        found = [row.estimate.reserved for row in self.rows if row.estimate and row.estimate.reserved]
+        if not found:
+            return None
+        segments = "expandable segments" if found[0].expandable_segments else "torch's default segments"
+        least, most = (size / (1 << 30) for size in BESIDE)
+        return (
+            f"reserved is what torch's caching allocator takes, with {segments}"
+            f" (PYTORCH_CUDA_ALLOC_CONF). CUDA, its libraries and communicators take {least:g} to {most:g}"
+            f" GiB besides; what fits has room for {most:g}"
+        )
+
+    @property
     def time_assumed(self) -> str | None:
         """What the times rest on; None without times."""
         return ASSUMED if any(row.time is not None for row in self.rows) else None
@@ -120,6 +134,7 @@ class Forecast:
             "host_memory": self.room.host,
             "simulated": self.simulated,
             "assumed": self.assumed,
+            "reserved_assumed": self.reserved_assumed,
             "time_assumed": self.time_assumed,
             "trials": [row.to_json() for row in self.rows],
             "invalid": [trial.document() for trial in self.invalid],

@@ -87,8 +87,8 @@ def command(
             console.note(f"note: {text}")
         if any(row.trial.run.world_size > 1 for row in found.rows):
             console.note(f"assumed: {found.assumed}")
-        if found.time_assumed is not None:
-            console.note(f"assumed: {found.time_assumed}")
+        for text in filter(None, (found.reserved_assumed, found.time_assumed)):
+            console.note(f"assumed: {text}")
     raise typer.Exit(code)
 
 
@@ -96,5 +96,7 @@ def _say(row: EstimateRow, number: int, of: int) -> None:
     """Say on stderr what one of several configurations needs, as soon as it is known."""
     if of > 1:
         cells = row.cells()
-        told = " ".join(f"{key} {cells[key]}" for key in ("device", "host", "verdict") if key in cells)
+        told = " ".join(
+            f"{key} {cells[key]}" for key in ("device", "reserved", "host", "verdict") if key in cells
+        )
         console.note(f"{number} of {of}: {row.label}: {told}")

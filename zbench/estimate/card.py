@@ -148,8 +148,10 @@ def fsdp_offload(ledger: AllocationLedger) -> Iterator[None]:
 
 
 @contextmanager
-def on_card(counter: StepCounter) -> Iterator[None]:
-    """Run the body as on a card: threads at once, sums by the card's operators, reads counted."""
+def on_card(counter: StepCounter, ledger: AllocationLedger) -> Iterator[None]:
+    """Run the body as on a card: threads at once, sums by the card's operators, reads counted, releases of
+    cached memory noted.
+    """
 
     def submit(thread: WorkerThread, run: Callable[[], object]) -> QueuedWork:
         task, waits = QueuedWork(run), counter.host_waits
@@ -168,5 +170,6 @@ def on_card(counter: StepCounter) -> Iterator[None]:
         patch.object(QueuedWork, "wait", waited),
         patch.object(process_group, "sum_in_rank_order", _add_in_one_pass),
         patch.object(Tensor, "cpu", lambda tensor, *_: counter.to_host(tensor)),
+        patch.object(torch.cuda, "empty_cache", ledger.release),
     ):
         yield

@@ -58,7 +58,9 @@ _LIFT = torch.ops.aten.lift_fresh.default
 
 @dataclass(slots=True)
 class Allocation:
-    """Bytes held from moment `born` to `died`. A moment is the number of a change of the ledger."""
+    """Bytes held from moment `born` to `died`. A moment is the number of a change of the ledger. stream: the
+    identity of the one that was current.
+    """
 
     nbytes: int
     category: str
@@ -67,6 +69,7 @@ class Allocation:
     shape: tuple[int, ...]
     dtype: torch.dtype
     host: bool
+    stream: int = 0
     born: int = 0
     died: int = sys.maxsize
 
@@ -81,6 +84,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.allocations: list[Allocation] = []
+        self.releases: list[int] = []
         self.live = {False: 0, True: 0}  # by host
         self.moment = 0
         self.phase = "build"
@@ -157,6 +161,11 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ):
             yield
 
+    def release(self) -> None:
+        """Note the moment of a `torch.cuda.empty_cache`."""
+        self.moment += 1
+        self.releases.append(self.moment)
+
     def restart_peak(self) -> None:
         """Reset the peaks to the bytes that are live now."""
         self.peak, self.peak_of_both = self.live.copy(), sum(self.live.values())
@@ -187,6 +196,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple(tensor.shape),
             tensor.dtype,
             host=bool(self._on_host),
+            stream=id(torch.cpu.current_stream()),  # FSDP2's, which does nothing on a CPU
         )
         key = storage._cdata
         self._held[key] = (weakref.ref(storage, lambda _: self._drop(key)), allocation)

@@ -1,6 +1,7 @@
 """The estimate of one trial, or the reason why there is none: operator or key, and remedy."""
 
 import dataclasses
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from zbench.errors import UsageError, ZbenchError
-from zbench.estimate.result import Estimate, HeldAllocation, NotSimulated, SimulationOutcome
+from zbench.estimate.caching import RELEASE, Change, is_expandable, reserved
+from zbench.estimate.result import Estimate, HeldAllocation, NotSimulated, Reserved, SimulationOutcome
 from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
 
@@ -49,7 +51,21 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         work=step.work,
         counts=step.counts,
         parameters=step.parameters,
+        reserved=_reserved(step) if trial.run.device == "cuda" else None,
     )
+
+
+def _reserved(step: Step) -> Reserved:
+    """Return what torch's caching allocator reserves on a card for the allocations of a step."""
+    ledger = step.ledger
+    changes: list[Change] = [(moment, RELEASE, 0, 0) for moment in ledger.releases]
+    for key, each in enumerate(ledger.allocations):
+        if each.nbytes and not each.host:
+            changes.append((each.born, key, each.nbytes, each.stream))
+            if each.died <= ledger.moment:
+                changes.append((each.died, key, 0, 0))
+    expandable = is_expandable(os.environ)
+    return reserved(sorted(changes), step.built, step.begin, ledger.peak[False], expandable=expandable)
 
 
 def _alive(step: Step, moment: int) -> list[HeldAllocation]:

@@ -63,6 +63,23 @@ class HeldAllocation:
     dtype: str
 
 
+BESIDE = (512 << 20, 1536 << 20)
+"""Bytes of a card, at least and at most, for the CUDA context, cuBLAS's workspaces and communicators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What torch's caching allocator reserves on a card in a step.
+
+    peak_bytes: with memory without end. least_bytes: the least memory in which the step runs, to 1 %; then
+    cached memory is released again and again, which takes time.
+    """
+
+    peak_bytes: int
+    least_bytes: int
+    expandable_segments: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """The estimate of one rank of one configuration.
@@ -72,7 +89,7 @@ class Estimate:
     the step with the device's peak. alive: the largest allocations at that peak. traffic: collective -> calls
     and payload bytes of one step; of torch's engines the collectives of `counts`. flops: model FLOPs of one
     step. work: the work of its operators. counts: what it launches and waits for. parameters: elements of the
-    whole model.
+    whole model. reserved: on a card.
     """
 
     peak_device_bytes: int
@@ -87,6 +104,12 @@ class Estimate:
     work: StepWork = field(default_factory=StepWork)
     counts: StepLaunches = field(default_factory=StepLaunches)
     parameters: int = 0
+    reserved: Reserved | None = None
+
+    @property
+    def needed_device_bytes(self) -> int:
+        """Return what a device must have: on a card what is reserved, and the most that is beside it."""
+        return self.reserved.least_bytes + BESIDE[1] if self.reserved else self.peak_device_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -104,7 +127,7 @@ class Capacity:
         """Return `device` and `host`, if limited -> bytes that are left. ranks: of one node."""
         left = {}
         if self.device is not None:
-            left["device"] = self.device - estimate.peak_device_bytes
+            left["device"] = self.device - estimate.needed_device_bytes
         if self.host is not None:
             left["host"] = self.host - ranks * estimate.peak_host_bytes
         return left

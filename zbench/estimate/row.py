@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from zbench.estimate.result import Capacity, Estimate, SimulationOutcome
+from zbench.estimate.result import BESIDE, Capacity, Estimate, SimulationOutcome
 from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
 from zbench.spec.combinations import advice
@@ -44,6 +44,15 @@ class EstimateRow:
         return all(left >= 0 for left in self.spare.values()) if self.spare else None
 
     @property
+    def may_fit(self) -> bool | None:
+        """Return whether it fits if the least is beside what is reserved; None without a limit."""
+        least = BESIDE[1] - BESIDE[0] if self.estimate is not None and self.estimate.reserved else 0
+        widened = self.spare | {
+            place: left + least for place, left in self.spare.items() if place == "device"
+        }
+        return all(left >= 0 for left in widened.values()) if widened else None
+
+    @property
     def host_bytes_of_a_node(self) -> int:
         """Return the peak of offloaded memory of one node; 0 if it could not be simulated."""
         return self.estimate.peak_host_bytes * ranks_of_a_node(self.trial) if self.estimate else 0
@@ -65,7 +74,8 @@ class EstimateRow:
         row["sent_bytes"], row["received_bytes"] = moved(estimate.traffic, self.trial)
         row["host_bytes_of_a_node"] = self.host_bytes_of_a_node
         if self.spare:
-            row |= {"fits": self.fits, **{names[place]: left for place, left in self.spare.items()}}
+            row |= {"fits": self.fits, "may_fit": self.may_fit}
+            row |= {names[place]: left for place, left in self.spare.items()}
         if self.time is not None:
             row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
         if self.training is not None:
@@ -83,6 +93,8 @@ class EstimateRow:
         if self.estimate is None:
             return row
         row |= {"device_bytes": self.estimate.peak_device_bytes, "host_bytes": self.estimate.peak_host_bytes}
+        if self.estimate.reserved is not None:
+            row["reserved_bytes"] = self.estimate.reserved.peak_bytes
         row |= {"host_bytes_of_a_node": self.host_bytes_of_a_node, **self.estimate.device}
         return row | {"fits": self.fits}
 
@@ -101,8 +113,10 @@ class EstimateRow:
         state = sum(estimate.device.get(name, 0) for name in _STATE)
         sent, received = moved(estimate.traffic, self.trial)
         activations = estimate.device.get("activations", 0)
+        cells["device"] = format_bytes(estimate.peak_device_bytes)
+        if estimate.reserved is not None:
+            cells["reserved"] = format_bytes(estimate.reserved.peak_bytes)
         cells |= {
-            "device": format_bytes(estimate.peak_device_bytes),
             "host": format_bytes(estimate.peak_host_bytes),
             "host of a node": format_bytes(self.host_bytes_of_a_node),
             "state": format_bytes(state),
@@ -116,31 +130,34 @@ class EstimateRow:
             cells["step"] = _span(time if isinstance(time, str) else (time.low_s, time.high_s))
         if self.training is not None:
             cells[f"{self.training[0]:.3g} tokens"] = _span(self.training[1])
-        remarks = [_verdict(self.spare, estimate.build_device_bytes, self.room)] if self.spare else []
+        remarks = [self._verdict(estimate)] if self.spare else []
         if advice(self.trial.engine) is not None:
             remarks.append("offload_param without offload_optimizer saves nothing")
         if remarks:
             cells["verdict"] = "; ".join(remarks)
         return cells | _limit_cells(self.limits)
 
+    def _verdict(self, estimate: Estimate) -> str:
+        names = {"device": "", "host": " of a node's host memory"}
+        lacking = [
+            f"{format_bytes(-left)}{names[place]} too much" for place, left in self.spare.items() if left < 0
+        ]
+        if lacking:
+            return f"{'may fit' if self.may_fit else 'does not fit'}: {', '.join(lacking)}"
+        spare = [f"{format_bytes(left)}{names[place]}" for place, left in self.spare.items()]
+        text, limit = f"fits with {' and '.join(spare)} to spare", self.room.device
+        if limit is not None and estimate.reserved and estimate.reserved.peak_bytes + BESIDE[1] > limit:
+            text += " if cached memory is released in every step; expandable segments may avoid it"
+        if limit is not None and estimate.build_device_bytes > limit:
+            whole = format_bytes(estimate.build_device_bytes)
+            text += f" (but building the model whole takes {whole}: use sharded_init)"
+        return text
+
 
 def _span(seconds: tuple[float, float] | str) -> str:
     if isinstance(seconds, str):
         return f"not known: {seconds}"
     return " to ".join(f"{s / _DAY:,.3g} days" if s > _DAY else format_seconds(s) for s in seconds)
-
-
-def _verdict(spare: dict[str, int], build_device_bytes: int, room: Capacity) -> str:
-    names = {"device": "", "host": " of a node's host memory"}
-    lacking = [f"{format_bytes(-left)}{names[place]} too much" for place, left in spare.items() if left < 0]
-    if lacking:
-        return f"does not fit: {', '.join(lacking)}"
-    text = "fits with " + " and ".join(f"{format_bytes(n)}{names[place]}" for place, n in spare.items())
-    text += " to spare"
-    if room.device is not None and build_device_bytes > room.device:
-        whole = format_bytes(build_device_bytes)
-        text += f" (but building the model whole takes {whole}: use sharded_init)"
-    return text
 
 
 def _limit_cells(limits: Limits | None) -> dict[str, str]:

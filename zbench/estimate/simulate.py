@@ -126,9 +126,12 @@ class LedgerClock(PhaseClock):
 
 @dataclass(slots=True)
 class Step:
-    """The ledger, one step of it (moments `begin` to `end`), and the peak while the engine was built."""
+    """The ledger, one step of it (moments `begin` to `end`), and the peak while the engine was built, to the
+    moment `built`.
+    """
 
     ledger: AllocationLedger
+    built: int
     begin: int
     end: int
     build_device_bytes: int
@@ -161,7 +164,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         if isinstance(trainer.engine, TorchEngine):
             clock.gradients = trainer.engine.gradients
-        build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
+        build_device_bytes, built, work = ledger.peak[False], ledger.moment, WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
         for step in range(WARMUP + 1):
             batches, waiting = _batches(trainer, workload, step, range(trainer.backwards, backwards))
@@ -181,6 +184,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
             flops = workload.flops_per_micro_batch
         watched = Step(
             ledger,
+            built,
             begin,
             ledger.moment,
             build_device_bytes,
@@ -198,7 +202,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
 @contextmanager
 def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterator[None]:
     """Run the body with doubles of what tensors without data cannot do, and on the way of the device."""
-    way = on_card(counter) if device == "cuda" else nullcontext()
+    way = on_card(counter, ledger) if device == "cuda" else nullcontext()
     operators = operators_of_a_card() if device == "cuda" else nullcontext()
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
     with as_real_to_transformers(), in_python(), way, operators, offload:

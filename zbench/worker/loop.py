@@ -90,6 +90,7 @@ class Trainer:
         self._accumulation = accumulation(spec, trial.workload)
         self._marks_last = spec.accumulation_mode == "multi_backward"
         self._workload, self._device, self._clock = workload, device, clock
+        torch.cuda.empty_cache()  # of the whole model; without CUDA it does nothing
 
     @property
     def backwards(self) -> int:
