@@ -26,7 +26,7 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
     rows = [line.split() for line in said.out.splitlines()]
     assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
-    assert said.out.count("(as the fastest, tied with 1 other)") == 1
+    assert said.out.count("(the fastest measured, of 2 that may be the best)") == 1
     assert "[4/4]" in said.err
     assert "results in" in said.err
     assert said.err.splitlines()[-1] == f"  zbench export {only_run()} --trial best", "what comes next"

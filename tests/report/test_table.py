@@ -56,7 +56,7 @@ def without_styles(output: str) -> str:
     [(Timing([0.5], 0.5, None, 20.0), "samples/s", "20"), (Timing([0.5], 0.5, None, None), "steps/s", "2")],
 )
 def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(timing, unit, figure):
-    heading, row, best = printed([record(1, 1.0, timing=timing)])
+    heading, row, _, best = printed([record(1, 1.0, timing=timing)])
     assert unit in heading.split()
     assert "tokens" not in heading
     assert figure in row.split()
@@ -71,13 +71,15 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
     assert [(row[0], row[-1]) for row in words] == [("trial", "slower"), ("*", "1.04"), ("id0", "%")]
     low, high = words[2][-4], words[2][-2]
     assert (words[2][-3], 30 < int(low) < 70 < int(high) < 100) == ("to", True)
-    assert re.fullmatch(r"  zero_stage: 0 against 1 \+7\d\.\d % \(\+[\d.]+ to \+[\d.]+\), 1 pair", lines[4])
+    assert lines[3].startswith("spread: how far its repeats are apart; verdict: identical means plain PyTorch's")
+    assert lines[3].endswith("; slower: than whatever is best, with 95 % confidence")
+    assert re.fullmatch(r"  zero_stage: 0 against 1 \+7\d\.\d % \(\+[\d.]+ to \+[\d.]+\), 1 pair", lines[5])
     best = "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, 20 MiB, identical"
     assert lines[-1] == f"{best}; the others are at least {low} % slower"
 
 
 @pytest.mark.parametrize(
-    ("size", "why"), [(20, "as the fastest"), (10, "for its memory among those within 5 %")]
+    ("size", "why"), [(20, "the fastest measured"), (10, "the least memory of those within 5 %")]
 )
 def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(size, why):
     sizes, rates = (20, size, 5), ((1005.0, 995.0, 1003.0), (1000.0, 1010.0, 990.0), (500.0, 505.0, 495.0))
@@ -87,9 +89,10 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
         for n, rate in enumerate(rates[stage])
     )
     assert sorted(line.split()[0] for line in lines[1:4]) == ["id2", "≈", "≈*"]
+    assert lines[4].startswith("≈: may be the best; spread: ")
     chosen = next(line.split()[1] for line in lines[1:4] if line.startswith("≈*"))
     assert lines[-1].startswith(f"≈* recommended zero_stage={chosen[-1]} ")
-    assert lines[-1].endswith(f" % slower than whatever is best ({why}, tied with 1 other)")
+    assert lines[-1].endswith(f" % slower than whatever is best ({why}, of 2 that may be the best)")
 
 
 def test_leaders_that_are_far_apart_come_with_what_to_run_and_its_cost(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     ids = bounds.leaders
     estimates = dict(zip(fit.rows, fit.estimates.tolist(), strict=True))
     chosen = _recommended([names[name] for name in ids], estimates, goal)
-    why = "for its memory among those within 5 %" if chosen != ids[0] else "as the fastest"
+    why = "the least memory of those within 5 %" if chosen != ids[0] else "the fastest measured"
     return Ranking(
         best=ids[0] if len(ids) == 1 else None,
         indistinguishable=ids,

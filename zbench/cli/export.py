@@ -121,7 +121,7 @@ def _best_of(run: Path) -> str:
             f"{run} has no best trial: none is correct and within the constraints; name one with --trial ID"
         )
     if ranking.best is None:
-        console.note(f"{ranking.recommended}: recommended {ranking.why}, {ranking.tied}")
+        console.note(f"{ranking.recommended}: recommended, {ranking.why}, {ranking.tied}")
     return ranking.recommended
 
 

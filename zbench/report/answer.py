@@ -9,7 +9,7 @@ from rich.text import Text
 
 from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
-from zbench.record.summary import ConfigSummary, obstacles
+from zbench.record.summary import ConfigSummary, obstacles, point, varied_keys
 from zbench.report.text import axes_text, figure_text, plural, throughput_text, value_text
 from zbench.spec.metrics import METRICS, TIMED
 from zbench.spec.sweep import ObjectiveSpec
@@ -78,7 +78,8 @@ def effect_lines(ranking: Ranking, objective: ObjectiveSpec) -> list[Text]:
         return []
     shown = ranking.effects[:_MOST_EFFECTS]
     more = len(ranking.effects) - len(shown)
-    heading = f"what each choice costs ({worse(objective)} is +, 95 %):"
+    behind = worse(objective)
+    heading = f"what each choice costs ({behind} is +, 95 %), by pairs of rows that differ in nothing else:"
     rest = [f"  and {more} more (--json has all)"] if more else []
     return [Text(heading, "bold"), *(Text(f"  {effect_text(one)}") for one in shown), *map(Text, rest)]
 
@@ -90,14 +91,15 @@ def answer_lines(
     chosen = next((s for s in summaries if s.trial_id == ranking.recommended), None)
     if chosen is None:
         return [Text(_why_none(summaries, objective, ranking))]
-    description = f"{axes_text(chosen.axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
+    axes = point(chosen, varied_keys(summaries))
+    description = f"{axes_text(axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
     if ranking.best is not None:
         least = min(ranking.worse_by.values(), default=0.0)
         ahead = f"; the others are at least {_below(least)} % {worse(objective)}" if least > 0 else ""
         return [Text.assemble(("* best", "bold green"), f" {description}{ahead}")]
     bound = bound_text(chosen, ranking)
     bound = f"{bound} {worse(objective)} than whatever is best" if bound.startswith("at") else bound
-    why = f"{ranking.why}, {ranking.tied}"
+    why = f"{ranking.why}, of {len(ranking.indistinguishable)} that may be the best"
     line = Text.assemble(("≈* recommended", "bold green"), f" {description}; {bound} ({why})")
     return [line, *_next_lines(summaries, ranking, run_dir)]
 

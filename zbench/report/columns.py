@@ -33,7 +33,8 @@ class Column(Generic[Row]):
     name: in documents. value: the figure as a plain value, times in seconds and sizes in bytes; None where a
     row has none. form: what people read of it. title: of tables for people, the name where none is given.
     left: cells are aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`,
-    `[-1 %, +2 %]` or the next key. roles: of cells that are words such as a verdict. quiet: dim.
+    `[-1 %, +2 %]` or the next key. roles: of cells that are words such as a verdict. quiet: dim. note: what
+    the title means, for who reads it for the first time.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Column(Generic[Row]):
     folds: bool = False
     roles: Mapping[str, str] | None = None
     quiet: bool = False
+    note: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.name)
@@ -97,21 +99,32 @@ class DataTable(Generic[Row]):
         return [{column.name: column.value(row) for column in self.columns} for row in self.rows]
 
 
+_BOUND = "than whatever is best, with 95 % confidence"
+_NOTES = {
+    "of_compute": "1 where a step takes no longer than its computing alone",
+    "error_ratio": "how far from an exact run, where plain PyTorch is 1 away",
+}
+
+
 def metric(name: str) -> Column[ConfigSummary]:
     """Return the column of a metric of `zbench.spec.metrics`."""
-    return Column(name, lambda summary: summary.metric(name), METRICS[name].format, METRICS[name].title)
+    known, note = METRICS[name], _NOTES.get(name, "")
+    return Column(name, lambda summary: summary.metric(name), known.format, known.title, note=note)
 
 
 def spread(rate: str) -> Column[ConfigSummary]:
     """Return the column of how far a metric's repeats are apart, as `ConfigSummary.spread` has it."""
-    return Column("spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}")
+    note = "how far its repeats are apart"
+    return Column("spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}", note=note)
 
 
 CONFIGURATION = Column[ConfigSummary]("configuration", label, left=True, folds=True)
 TRIAL = Column[ConfigSummary]("trial_id", attrgetter("trial_id"), title="trial", left=True, quiet=True)
 AXES = Column[ConfigSummary]("axes", attrgetter("axes"))
 OUTCOME = Column[ConfigSummary]("outcome", outcome_text, left=True, roles=OUTCOMES)
-RESULT = Column[ConfigSummary]("verdict", result_text, left=True, roles=RESULTS)
+RESULT = Column[ConfigSummary](
+    "verdict", result_text, left=True, roles=RESULTS, note="identical means plain PyTorch's bits"
+)
 DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True, folds=True)
 """Of a configuration; RESULT is its verdict, or its outcome where that is worse."""
 
@@ -160,7 +173,7 @@ def screen_table(
         *map(metric, ("peak_device_bytes", "peak_host_bytes")),
         RESULT,
         metric("error_ratio"),
-        Column("bound", lambda summary: bound_text(summary, ranking), title=worse(objective)),
+        Column("bound", lambda summary: bound_text(summary, ranking), title=worse(objective), note=_BOUND),
         Column("outside", lambda summary: _outside(summary, objective), left=True),
     ]
     marks = [ranking.mark(summary.trial_id) for summary in summaries]
@@ -176,7 +189,7 @@ def of_compute(ranking: Ranking) -> Column[ConfigSummary]:
         half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
         return f"{share.text(summary)}{half}" if share.value(summary) is not None else None
 
-    return Column(share.name, value, title=share.title)
+    return Column(share.name, value, title=share.title, note=share.note)
 
 
 def _outside(summary: ConfigSummary, objective: ObjectiveSpec) -> str:

@@ -51,6 +51,9 @@ def plain(text: str, style: str = "") -> Text:
 _FOLD = re.compile(r"(?<=,) (?=\w+ \S)|(?<=->) | (?=[\[(])|(?<=[:;]) |(?<=fits) ")
 
 
+_MARK, _TIED = "≈", "may be the best"
+
+
 def print_table(
     screen: Screen,
     table: DataTable[Any],
@@ -64,12 +67,15 @@ def print_table(
     On a terminal that is too narrow, cells are folded, and then columns left out until the table fits. First
     go those that `dropped_first` names, in that order, then from the right all but the first and those that
     `kept` names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph of
-    titles and values. A marked row is bold.
+    titles and values. A marked row is bold. A line below explains the titles that have a note.
     """
     columns = list(table.columns)
     rows = [[_cell(column, row) for column in columns] for row in table.rows]
     if any(table.marks):
-        columns = [Column("", str, left=True), *columns]
+        columns = [
+            Column("", str, left=True, note=_TIED * any("≈" in mark for mark in table.marks)),
+            *columns,
+        ]
         rows = [[Text(mark), *row] for mark, row in zip(table.marks, rows, strict=True)]
     titles = [column.title for column in columns]
     headings = [Text(re.sub("[ _.]", "\n", title) if screen.is_terminal else title) for title in titles]
@@ -100,6 +106,9 @@ def print_table(
     for number, style in enumerate(styles, start=1):
         grid.add_row(*(cells[i][number] for i in shown), style=style)
     screen.print(grid)
+    notes = [f"{columns[i].title or _MARK}: {columns[i].note}" for i in shown if columns[i].note]
+    if notes:
+        screen.print(Text("; ".join(notes), "dim"), soft_wrap=not screen.is_terminal)
     left_out = [title for i, title in enumerate(titles) if i not in shown]
     if left_out:
         line = Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim")

@@ -120,7 +120,7 @@ def _best(report: Report, winner: ConfigSummary | None) -> str:
     ranking = report.ranking
     bound = bound_text(winner, ranking)
     more = (
-        f"; {ranking.tied}, recommended {ranking.why}; worse than the best: {bound}" if ranking.tied else ""
+        f"; {ranking.tied}, recommended: {ranking.why}; worse than the best: {bound}" if ranking.tied else ""
     )
     return f"{label(winner)} (trial {winner.trial_id[:_ID_LENGTH]}{more})"
 
