@@ -62,7 +62,7 @@ class Bucket:
         self.work = dist.reduce_scatter(self.part, parts, async_op=True)
 
     def complete(self) -> None:
-        """Add this rank's part of the sums to those of earlier backwards [gradients/storage.py: HostSums]."""
+        """Add this rank's part of the sums to those of earlier backwards [gradients/host.py: HostSums]."""
         self.work.wait()
         part = self.part.to("cpu")
         self.master.grad = part if self.master.grad is None else self.master.grad.add_(part)

@@ -71,7 +71,7 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
     assert [(row[0], row[-1]) for row in words] == [("trial", "slower"), ("*", "1.04"), ("id0", "%")]
     low, high = words[2][-4], words[2][-2]
     assert (words[2][-3], 30 < int(low) < 70 < int(high) < 100) == ("to", True)
-    assert lines[3].startswith("spread: how far its repeats are apart; verdict: identical means plain PyTorch's")
+    assert lines[3].startswith("spread: how far its repeats are apart; verdict: identical means ")
     assert lines[3].endswith("; slower: than whatever is best, with 95 % confidence")
     assert re.fullmatch(r"  zero_stage: 0 against 1 \+7\d\.\d % \(\+[\d.]+ to \+[\d.]+\), 1 pair", lines[5])
     best = "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, 20 MiB, identical"
