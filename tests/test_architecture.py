@@ -254,7 +254,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "launch": 3700,
     "app": 920,
     "cli": 1990,
-    "report": 2723,
+    "report": 2745,
     "analysis": 2210,
     "job": 320,
     "worker": 1470,
