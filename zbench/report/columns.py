@@ -101,8 +101,8 @@ class DataTable(Generic[Row]):
 
 _BOUND = "than whatever is best, with 95 % confidence"
 _NOTES = {
-    "of_compute": "1 where a step takes no longer than its computing alone",
-    "error_ratio": "how far from an exact run, where plain PyTorch is 1 away",
+    "of_compute": "its speed as a share of that of computing alone",
+    "error_ratio": "its distance from an exact run, divided by plain PyTorch's",
 }
 
 
