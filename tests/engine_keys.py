@@ -11,6 +11,7 @@ OTHER: dict[str, Any] = {
     "dtype": "bfloat16", "grad_accum_dtype": "bfloat16", "communication_dtype": "bfloat16",
     "buffer_dtype": "float32", "initial_loss_scale": 256.0, "loss_scale_window": 7, "compile": "inductor",
     "reduction": "rank_order", "shard_group_size": 2, "param_groups": {"*.bias": {"weight_decay": 0.5}},
+    "build": "sharded",
     "ds_config": {"wall_clock_breakdown": True},
     **{f"optimizer.{key}": value for key, value in {
         "name": "adam", "lr": 0.5, "betas": [0.5, 0.6], "eps": 0.5, "weight_decay": 0.5, "amsgrad": True,

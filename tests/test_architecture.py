@@ -250,7 +250,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4300,
+    "spec": 4310,
     "launch": 3700,
     "app": 920,
     "cli": 1990,
@@ -259,11 +259,11 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "job": 320,
     "worker": 1470,
     "tune": 1161,
-    "estimate": 1790,
+    "estimate": 1800,
     "verify": 1830,
     "workloads": 830,
     "record": 1236,
-    "measure peers _inside children errors gpus private scratch topology units": 1300,
+    "measure peers _inside children errors gpus private scratch topology units": 1318,
 }
 
 

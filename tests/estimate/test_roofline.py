@@ -102,23 +102,25 @@ def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> Non
     held = {"parameters": 300, "moments": 200, "activations": 100}
     estimate = Estimate(1000, 0, 1200, held, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
-    for memory, spare, is_whole_too_large in (
-        (1200, "fits with 200 B to spare", False),
-        (1199, "fits with 199 B to spare", True),
-        (1000, "fits with 0 B to spare", True),
-        (999, "does not fit: 1 B too much", False),
+    for memory, verdict in (
+        (1201, "fits with 1 B to spare"),
+        (1200, "fits with 0 B to spare"),
+        (1199, "does not fit: 1 B too much while it is built; set build: sharded"),
+        (999, "does not fit: 201 B too much"),
     ):
         row = EstimateRow(trial, estimate, Capacity(memory))
         assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
-        assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 999, memory - 1000)
-        verdict, _, remark = row.cells()["verdict"].partition(" (but building the model whole takes 1.17 KiB")
-        assert (verdict, bool(remark)) == (spare, is_whole_too_large)
-    offloaded = replace(estimate, peak_host_bytes=100)
-    row = EstimateRow(trial, offloaded, Capacity(1000, 199))
-    assert row.cells()["verdict"] == "does not fit: 1 B of a node's host memory too much"
-    assert (row.fits, row.spare, row.host_bytes_of_a_node) == (False, {"device": 0, "host": -1}, 200)
+        assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 1199, memory - 1200)
+        assert row.cells()["verdict"] == verdict
+    offloaded = replace(estimate, peak_host_bytes=90, build_host_bytes=100)
+    row = EstimateRow(trial, offloaded, Capacity(1200, 199))
+    assert (
+        row.cells()["verdict"]
+        == "does not fit: 1 B of a node's host memory too much while it is built; set build: sharded"
+    )
+    assert (row.fits, row.spare, row.host_bytes_of_a_node) == (False, {"device": 0, "host": -1}, 180)
     text = "fits with 0 B and 5 B of a node's host memory to spare"
-    assert EstimateRow(trial, offloaded, Capacity(1000, 205)).cells()["verdict"].startswith(text)
+    assert EstimateRow(trial, offloaded, Capacity(1200, 205)).cells()["verdict"].startswith(text)
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 

@@ -61,6 +61,7 @@ def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
     for place, held in (("device", estimate.device), ("host", estimate.host)):
         for name, size in sorted(held.items(), key=lambda item: -item[1]):
             console.result(f"  {place:6}  {name:12}  {format_bytes(size):>9}  {size:>16,} bytes")
+    console.result(f"Building takes at most {format_bytes(estimate.build_device_bytes)} of the device.")
     console.result("\nLargest allocations at the peak:")
     for each in estimate.alive[:_LONGEST]:
         shape = "x".join(map(str, each.shape))

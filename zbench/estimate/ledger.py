@@ -183,7 +183,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._held:
+        if storage._cdata not in self._held and tensor.device.type != "meta":
             self._take(storage, tensor)
 
     def _take(self, storage: torch.UntypedStorage, tensor: Tensor) -> None:

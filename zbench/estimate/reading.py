@@ -40,7 +40,8 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
     return Estimate(
         peak_device_bytes=ledger.peak[False],
         peak_host_bytes=ledger.peak[True],
-        build_device_bytes=step.build_device_bytes,
+        build_device_bytes=step.build_bytes[False],
+        build_host_bytes=step.build_bytes[True],
         device=ledger.by_category(moment, host=False),
         host=ledger.by_category(ledger.peak_moment[True], host=True),
         phase=ledger.peak_phase[False],

@@ -84,12 +84,13 @@ class Reserved:
 class Estimate:
     """The estimate of one rank of one configuration.
 
-    peak_device_bytes, peak_host_bytes: peaks of one step. build_device_bytes: peak while model and engine are
-    built, including the whole model. device, host: category -> bytes at the step's peaks. phase: the phase of
-    the step with the device's peak. alive: the largest allocations at that peak. traffic: collective -> calls
-    and payload bytes of one step; of torch's engines the collectives of `counts`. flops: model FLOPs of one
-    step. work: the work of its operators. counts: what it launches and waits for. parameters: elements of the
-    whole model. reserved: on a card.
+    peak_device_bytes, peak_host_bytes: peaks of one step. build_device_bytes, build_host_bytes: peaks while
+    model and engine are built; a model that is made whole counts on the device. device, host: category ->
+    bytes at the step's peaks. phase: the phase of the step with the device's peak. alive: the largest
+    allocations at that peak. traffic: collective -> calls and payload bytes of one step; of torch's engines
+    the collectives of `counts`. flops: model FLOPs of one step. work: the work of its operators. counts: what
+    it launches and waits for. parameters: elements of the whole
+    model. reserved: on a card.
     """
 
     peak_device_bytes: int
@@ -105,11 +106,19 @@ class Estimate:
     counts: StepLaunches = field(default_factory=StepLaunches)
     parameters: int = 0
     reserved: Reserved | None = None
+    build_host_bytes: int = 0
 
     @property
     def needed_device_bytes(self) -> int:
-        """Return what a device must have: on a card what is reserved, and the most that is beside it."""
-        return self.reserved.least_bytes + BESIDE[1] if self.reserved else self.peak_device_bytes
+        """Return what building and training need: on a card what is reserved, and the most beside it."""
+        if self.reserved is None:
+            return max(self.peak_device_bytes, self.build_device_bytes)
+        return max(self.reserved.least_bytes, self.build_device_bytes) + BESIDE[1]
+
+    @property
+    def needed_host_bytes(self) -> int:
+        """Return the peak of building and training, in host memory."""
+        return max(self.peak_host_bytes, self.build_host_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -118,7 +127,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Bytes that a step may take: of one device, and of one node's host; None: any number."""
+    """Bytes that building and a step may take: of one device, and of one node's host; None: any number."""
 
     device: int | None = None
     host: int | None = None
@@ -129,11 +138,11 @@ class Capacity:
         if self.device is not None:
             left["device"] = self.device - estimate.needed_device_bytes
         if self.host is not None:
-            left["host"] = self.host - ranks * estimate.peak_host_bytes
+            left["host"] = self.host - ranks * estimate.needed_host_bytes
         return left
 
     def fits(self, estimate: Estimate, ranks: int) -> bool:
-        """Return whether a step fits."""
+        """Return whether building and a step fit."""
         return all(spare >= 0 for spare in self.spare(estimate, ranks).values())
 
 

@@ -1,13 +1,13 @@
 """The estimates of one configuration as JSON and as a row of a table."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zbench.estimate.result import BESIDE, Capacity, Estimate, SimulationOutcome
 from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
-from zbench.spec.combinations import advice
-from zbench.spec.trial import TrialSpec, ranks_of_a_node
+from zbench.spec.combinations import SHARDED_BUILDERS, advice
+from zbench.spec.trial import TrialSpec, builds_sharded, ranks_of_a_node
 from zbench.units import format_bytes, format_seconds
 
 _DAY = 86_400.0  # seconds
@@ -143,14 +143,16 @@ class EstimateRow:
             f"{format_bytes(-left)}{names[place]} too much" for place, left in self.spare.items() if left < 0
         ]
         if lacking:
-            return f"{'may fit' if self.may_fit else 'does not fit'}: {', '.join(lacking)}"
+            step = replace(estimate, build_device_bytes=0, build_host_bytes=0)
+            text = f"{'may fit' if self.may_fit else 'does not fit'}: {', '.join(lacking)}"
+            if not self.room.fits(step, ranks_of_a_node(self.trial)):
+                return text
+            can_shard = self.trial.engine.engine in SHARDED_BUILDERS and not builds_sharded(self.trial)
+            return f"{text} while it is built{'; set build: sharded' if can_shard else ''}"
         spare = [f"{format_bytes(left)}{names[place]}" for place, left in self.spare.items()]
         text, limit = f"fits with {' and '.join(spare)} to spare", self.room.device
         if limit is not None and estimate.reserved and estimate.reserved.peak_bytes + BESIDE[1] > limit:
             text += " if cached memory is released in every step; expandable segments may avoid it"
-        if limit is not None and estimate.build_device_bytes > limit:
-            whole = format_bytes(estimate.build_device_bytes)
-            text += f" (but building the model whole takes {whole}: use sharded_init)"
         return text
 
 

@@ -126,15 +126,13 @@ class LedgerClock(PhaseClock):
 
 @dataclass(slots=True)
 class Step:
-    """The ledger, one step of it (moments `begin` to `end`), and the peak while the engine was built, to the
-    moment `built`.
-    """
+    """The ledger, one step of it (moments `begin` to `end`), and the peaks of building till `built`."""
 
     ledger: AllocationLedger
     built: int
     begin: int
     end: int
-    build_device_bytes: int
+    build_bytes: dict[bool, int]
     engine_bytes: dict[str, int]
     traffic: dict[str, Traffic]
     flops: float | None
@@ -164,7 +162,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         if isinstance(trainer.engine, TorchEngine):
             clock.gradients = trainer.engine.gradients
-        build_device_bytes, built, work = ledger.peak[False], ledger.moment, WorkCounter(ledger.is_offloaded)
+        build_bytes, built, work = ledger.peak, ledger.moment, WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
         for step in range(WARMUP + 1):
             batches, waiting = _batches(trainer, workload, step, range(trainer.backwards, backwards))
@@ -187,7 +185,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
             built,
             begin,
             ledger.moment,
-            build_device_bytes,
+            build_bytes,
             trainer.engine.memory_by_category(),
             sent,
             None if flops is None else flops * backwards,
@@ -241,6 +239,7 @@ def _instruments(
     return Instruments(
         wrap_collectives=lambda inner: WatchedCollectives(inner, traffic, counter),
         memories=lambda device: Memories(DeviceMemory(device), host(device)),
+        on_host=ledger.on_host if is_card else nullcontext,  # else all memory is one
         transport=card_transport if is_card else transport_of(lambda _: SimulatedCrossMemory),
         device_type="cuda" if is_card else None,
     )

@@ -19,7 +19,7 @@ _SHAPES_NO_BIT = {
     "engine", "engine_python", "ds_config", "zero_stage", "shard_group_size", "leaf_modules", "overlap_comm",
     "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio", "optimizer_threads",
     "rollback", "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",
-    "param_persistence_threshold", "compile", "reduction",
+    "param_persistence_threshold", "compile", "reduction", "build",
 }  # fmt: skip
 _SAID_OTHERWISE = {  # by `accumulation`, and by the loss scale of float16
     "gradient_accumulation_steps", "accumulation_mode", "reduce_at",

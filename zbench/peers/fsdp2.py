@@ -13,12 +13,18 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import stage_of
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.parameters.base import copy_common
+from zbench.engine.parameters.deferred import on_meta, values_in_turn
 from zbench.engine.parameters.sharded import ShardedParameters
-from zbench.peers.stepping import TorchAdam, TorchEngine
+from zbench.engine.transport.choose import Transport
+from zbench.peers.stepping import TorchAdam, TorchEngine, shard_start
 from zbench.spec.engine import EngineSpec
 
 
@@ -27,31 +33,38 @@ def build_engine(
     spec: EngineSpec,
     process_group: dist.ProcessGroup | None = None,
     *,
-    instruments: object = None,
+    instruments: Instruments | None = None,
     mixed_precision: MixedPrecisionPolicy | None = None,
 ) -> TorchEngine:
     """Return FSDP2, one unit for each entry of a module list (a transformer's blocks) and one for the rest.
 
     mixed_precision: None for what the dtypes of `spec` ask for, over float32 parameters. A key of offload
     moves parameters, gradients and moments to the host: FSDP2 has one policy for all. The values of rank 0's
-    model count. It counts no collectives, so `instruments` measure nothing.
+    model count, or the parts that each rank made. It counts no collectives: `instruments` have the transport
+    of those parts.
     """
     group = process_group or dist.group.WORLD
     assert group is not None, "FSDP2 needs torch.distributed"
-    device = next(model.parameters()).device.type
+    device = next(model.parameters()).device
+    parts = on_meta(model)
     for tensor in (*model.parameters(), *model.buffers()):
-        dist.broadcast(tensor.detach(), group_src=0, group=group)
+        if not tensor.is_meta:
+            dist.broadcast(tensor.detach(), group_src=0, group=group)
     offloads = "cpu" in (spec.offload_optimizer, spec.offload_param)
     shard = partial(
         fully_shard,
-        mesh=_mesh(group, device, spec.shard_group_size),
+        mesh=_mesh(group, device.type, spec.shard_group_size),
         mp_policy=mixed_precision or _precision(spec),
-        offload_policy=CPUOffloadPolicy(pin_memory=device == "cuda") if offloads else OffloadPolicy(),
+        offload_policy=CPUOffloadPolicy(pin_memory=device.type == "cuda") if offloads else OffloadPolicy(),
         reshard_after_forward=None if stage_of(spec).parameters is ShardedParameters else False,
     )
-    for unit in _blocks(model):
+    for unit in reversed(_blocks(model)):  # inner ones before those around them
         shard(unit)
     sharded: FSDPModule = shard(model)
+    if parts:
+        memory, transport = DeviceMemory(device), (instruments or Instruments()).transport
+        collectives = transport(group, memory, memory, None, "auto")
+        _fill(model, parts, collectives, torch.device("cpu") if offloads else device)
     # of the sharded parameters; FSDP asks which are frozen at the first forward
     adam = TorchAdam.of(model, spec)
     named = dict(model.named_parameters())
@@ -63,6 +76,21 @@ def build_engine(
         set_reducing=sharded.set_requires_gradient_sync,
         prefix="host_" if offloads else "",
     )
+
+
+@torch.no_grad()
+def _fill(
+    model: nn.Module, parts: dict[str, nn.Parameter], collectives: Transport, device: torch.device
+) -> None:
+    """Give the shards of meta parameters memory on `device`, and their values."""
+    on_device = partial(torch.empty_like, device=device)
+    model._apply(lambda t: on_device(t) if t.is_meta else t)  # type: ignore[no-untyped-call]
+    for name, sharded in model.named_parameters():
+        if name in parts and isinstance(sharded, DTensor):
+            shard = sharded.to_local().reshape(-1)
+            for begin, values in values_in_turn(parts.pop(name), collectives):
+                copy_common(values, begin, shard, shard_start(sharded))
+    collectives.close()
 
 
 def _mesh(group: dist.ProcessGroup, device: str, shard_group_size: int | None) -> DeviceMesh:

@@ -111,7 +111,7 @@ class TorchEngine:
         """Return this rank's parameters and moments (`TrainingEngine.optimizer_parts`)."""
         states = self._optimizer_states()
         trained = {name: p for name, p in self._named.items() if p.requires_grad}
-        return {f"{name}@{_start(p)}": part_of(p, states.get(p) or {}) for name, p in trained.items()}
+        return {f"{name}@{shard_start(p)}": part_of(p, states.get(p) or {}) for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
         """Return category -> bytes of this rank during a step; gradients have the sizes of the parameters."""
@@ -140,7 +140,7 @@ def part_of(master: Tensor, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: _local(v).reshape(-1) for k, v in both.items()}
 
 
-def _start(tensor: Tensor) -> int:
+def shard_start(tensor: Tensor) -> int:
     """Return the place of this rank's first element in the flat tensor; FSDP2 shards the first dimension."""
     if not isinstance(tensor, DTensor):
         return 0

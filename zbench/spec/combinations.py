@@ -72,6 +72,8 @@ class Rule:
     reason: str
 
 
+SHARDED_BUILDERS = ("builtin", "fsdp2")
+"""Engines that take a model whose values are in shards."""
 _RULES = (
     Rule("engine.ds_config", lambda e: e.ds_config is not None and e.engine != "deepspeed",
          "a ds_config is DeepSpeed's; set engine: deepspeed, or leave it out"),
@@ -92,6 +94,8 @@ _RULES = (
          "float16 accumulation needs loss scaling; set dtype: float16 or another grad_accum_dtype"),
     Rule("engine.communication_dtype", lambda e: e.communication_dtype == "float16" and e.dtype != "float16",
          "float16 reduction needs loss scaling; set dtype: float16 or another communication_dtype"),
+    Rule("engine.build", lambda e: e.build == "sharded" and e.engine not in SHARDED_BUILDERS,
+         "only builtin and fsdp2 take a model in shards; set build: whole, or engine: builtin"),
     Rule("engine.param_groups", lambda e: "*" in e.param_groups and e.param_groups["*"].frozen,
          "the pattern '*' freezes every parameter, so there is nothing to train; name those to freeze"),
 )  # fmt: skip

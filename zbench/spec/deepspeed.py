@@ -158,6 +158,11 @@ def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
     return engine.dtype == "float16" or not key.startswith("fp16")
 
 
+_OF_SCRIPTS = {
+    "build": "the training script builds the model, with zero.Init or on the meta device; left out"
+}
+
+
 def left_out(
     engine: EngineSpec, target: str, carried: Collection[str], why: Mapping[str, str] | None = None
 ) -> Iterator[str]:
@@ -170,6 +175,6 @@ def left_out(
     for key in [*keys, *(f"optimizer.{key}" for key in OptimizerSpec.model_fields)]:
         path = ("engine", *key.split("."))
         if key not in carried and differs(engine, path) and acts(engine, path):
-            reason = (why or {}).get(key)
+            reason = (_OF_SCRIPTS | dict(why or {})).get(key)
             other = f"engine.{key} has no counterpart in {target}; left out"
             yield f"engine.{key}: {reason}" if reason else other

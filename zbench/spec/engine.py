@@ -127,6 +127,10 @@ class EngineSpec(SpecModel):
         description="Who adds the ranks' gradients: NCCL, or zbench in rank order. auto: NCCL if there.",
     )
     overlap_comm: bool = Field(True, description="Reduce gradients during backward.")
+    build: Literal["auto", "whole", "sharded"] = Field(
+        "auto",
+        description="Build the model whole, or each module in shards; auto: shards if state is sharded.",
+    )
     dtype: Dtype = Field("float32", description="Dtype of the model's computation.")
     grad_accum_dtype: Dtype = Field("float32", description="Dtype of gradient accumulation.")
     communication_dtype: Dtype | None = Field(

@@ -32,7 +32,7 @@ class Peer:
 
 _ALL = frozenset({
     "engine", "engine_python", "zero_stage", "gradient_clipping", "gradient_accumulation_steps",
-    "accumulation_mode", "optimizer", "param_groups",
+    "accumulation_mode", "optimizer", "param_groups", "build",
 })  # fmt: skip
 _DEEPSPEED = frozenset({
     "offload_optimizer", "offload_param", "offload_schedule", "reduce_bucket_size", "allgather_bucket_size",

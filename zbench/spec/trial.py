@@ -11,8 +11,10 @@ from typing import Any, Self
 from pydantic import Field
 
 from zbench.spec.base import SpecModel
+from zbench.spec.combinations import SHARDED_BUILDERS
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
+from zbench.spec.shapes import PREFIX
 from zbench.spec.workload import WorkloadSpec
 
 NOT_IDENTITY = frozenset(
@@ -108,6 +110,18 @@ class Accumulation:
     def loss_divisor(self) -> int:
         """Return the caller's divisor of each loss. With it every mode trains on the micro-batches' mean."""
         return self.backwards // self.averaged_over
+
+
+def builds_sharded(trial: "TrialSpec") -> bool:
+    """Return whether a trial's model is made in shards: with `auto` where that saves memory, unless it is the
+    user's own code, which may read what is not there.
+    """
+    engine, model = trial.engine, trial.workload.model
+    if engine.build != "auto":
+        return engine.build == "sharded"
+    saves = engine.engine == "fsdp2" or engine.zero_stage == 3 or engine.offload_optimizer == "cpu"
+    is_known = ":" not in model or model.startswith(PREFIX)
+    return engine.engine in SHARDED_BUILDERS and saves and is_known
 
 
 def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:

@@ -6,13 +6,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from zbench.engine.assembly.build import Instruments
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.parameters.deferred import sharding
 from zbench.engine.protocols import TrainingEngine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
+from zbench.spec.trial import TrialSpec, builds_sharded
+from zbench.workloads import Workload
 from zbench.workloads.custom import load_callable
 
 EngineBuilder = Callable[..., TrainingEngine]
@@ -44,6 +49,34 @@ def find_builder(name: str, base_dir: Path) -> EngineBuilder:
         return cast(EngineBuilder, importlib.import_module(f"zbench.peers.{name}").build_engine)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"engine.engine: cannot use {name!r} here: {error}") from error
+
+
+def make_model(
+    trial: TrialSpec,
+    workload: Workload,
+    instruments: Instruments,
+    device: torch.device,
+    group: dist.ProcessGroup | None = None,
+) -> nn.Module:
+    """Return a trial's model on `device`, whole or in shards, as `build` says.
+
+    `build: auto` makes it whole where its own code refuses shards; UsageError with the remedy where `sharded`
+    asks for them.
+    """
+    if not builds_sharded(trial):
+        return workload.make_model().to(device)
+    cpu = DeviceMemory(torch.device("cpu"))
+    try:
+        collectives = instruments.transport(group, cpu, cpu, None, "auto")
+        with sharding(collectives, device), instruments.on_host():
+            model = workload.make_model()
+    except Exception as error:
+        if trial.engine.build == "auto":
+            return workload.make_model().to(device)
+        raise UsageError(
+            f"engine.build: the model cannot be made in shards; set build: whole, or change it: {error}"
+        ) from error
+    return model if device.type == "cpu" else model.to(device)
 
 
 def build(

@@ -25,7 +25,7 @@ from zbench.measure.memory import PeakMeter, StepMemory
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec, accumulation
-from zbench.worker.engines import build
+from zbench.worker.engines import build, make_model
 from zbench.workloads import Batch, Workload, seed_all, weighted
 
 
@@ -83,7 +83,7 @@ class Trainer:
         group: dist.ProcessGroup | None = None,
     ) -> None:
         spec = trial.engine
-        model = workload.make_model().to(device)
+        model = make_model(trial, workload, instruments, device, group)
         self.engine = build(spec.engine, model, spec, base_dir, instruments, group)
         self.model = model
         self._model: nn.Module = getattr(self.engine, "module", model)  # an engine may wrap it

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +28,7 @@ from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import AfterBackward, ParamGroup, ShardOptimizer
 from zbench.engine.parameters.base import Parameters
-from zbench.engine.parameters.deferred import forget_parts, whole_values
+from zbench.engine.parameters.deferred import forget_parts, values_in_turn
 from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
@@ -47,14 +47,16 @@ from zbench.spec.engine import EngineSpec
 class Instruments:
     """Wrappers around what the engine calls, so that it can be measured or simulated from outside.
 
-    device_type: of the device whose default sizes are taken; None: that of the model's own. memory_limit: the
-    bytes that this rank may allocate beside its model, where that is known.
+    on_host: what the CPU allocates in its context is host memory. device_type: of the device whose default
+    sizes are taken; None: that of the model's own. memory_limit: the bytes that this rank may allocate beside
+    its model, where that is known.
     """
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
     memories: Callable[[torch.device], Memories] = Memories.of
     transport: ChooseTransport = choose_collectives
+    on_host: Callable[[], AbstractContextManager[None]] = nullcontext
     device_type: str | None = None
     memory_limit: int | None = None
 
@@ -153,7 +155,7 @@ class _Builder:
                 schedule = self._schedule(optimizer, adam, parameters, gradients, offloaded)
                 undo.callback(schedule.close)
                 alike += [f"{t.name!r} in group {t.group}" for t in param_infos]
-            set_masters(optimizer, parameters, lambda t: whole_values(t.parameter, comm))
+            set_masters(optimizer, parameters, lambda t: values_in_turn(t.parameter, comm))
             gradients.buckets.on_reduced = schedule.reduced
             parameters.on_edit = partial(_take_edit, schedule, optimizer)
             parameters.has_masters = any(masters.flats for masters in optimizer.masters)

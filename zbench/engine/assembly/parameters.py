@@ -13,7 +13,7 @@ from zbench.engine.assembly.settings import DTYPES, Sizes
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
-from zbench.engine.parameters.deferred import make_whole, whole_values
+from zbench.engine.parameters.deferred import make_whole, values_in_turn
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, blocks_of, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
@@ -144,7 +144,7 @@ class ShardedBuilder(ParameterBuilder):
         with ExitStack() as undo:
             undo.callback(hooks.remove)
             hooks.attach()
-            frozen.fill(lambda t: whole_values(t.parameter, self.collectives))
+            frozen.fill(lambda t: values_in_turn(t.parameter, self.collectives))
             for store in gatherer.stores:
                 store.adopt()
             undo.pop_all()

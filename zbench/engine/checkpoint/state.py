@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.access import Frozen
-from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
+from zbench.engine.parameters.base import Parameters, ParamInfo, Values, write_segments
 from zbench.engine.partition import Extent
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
@@ -42,11 +42,9 @@ class StateEntry:
     read: Callable[[], Tensor]
 
 
-def set_masters(
-    optimizer: ShardOptimizer, parameters: Parameters, value: Callable[[ParamInfo], Tensor]
-) -> None:
-    """Set master weights to `value(param_info)`, whole tensors, and this rank's part of the parameters
-    accordingly; `parameters.settle` publishes it.
+def set_masters(optimizer: ShardOptimizer, parameters: Parameters, value: Values) -> None:
+    """Set master weights to `value(param_info)` (see `write_segments`), and this rank's part of the
+    parameters accordingly; `parameters.settle` publishes it.
     """
     optimizer.release()
     infos = parameters.param_infos

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.parameters.base import ParamInfo, write_segments
+from zbench.engine.parameters.base import ParamInfo, Values, write_segments
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.released import data_is_read
 from zbench.engine.parameters.sharded import ShardedParameters
@@ -89,7 +89,7 @@ class Frozen:
     def __init__(self, members: Sequence[ParamInfo]) -> None:
         self.members = members
 
-    def fill(self, value: Callable[[ParamInfo], Tensor]) -> None:
+    def fill(self, value: Values) -> None:
         """Store `value(member)` of every member, before the model uses what is stored here."""
 
     def read(self, member: ParamInfo) -> Tensor:
@@ -117,7 +117,7 @@ class FrozenShards(Frozen):
         super().__init__(store.param_infos)
         self.store, self.gatherer = store, gatherer
 
-    def fill(self, value: Callable[[ParamInfo], Tensor]) -> None:
+    def fill(self, value: Values) -> None:
         write_segments(self.store.shard, self.members, value, self.store.owned)
 
     def read(self, member: ParamInfo) -> Tensor:

@@ -1,7 +1,7 @@
 """What replicated and sharded parameters have in common: the optimizer's view of a model's parameters."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,27 +30,40 @@ class ParamInfo:
     group: int
 
 
+Values = Callable[[ParamInfo], Tensor | Iterable[tuple[int, Tensor]] | None]
+"""What gives the values of a parameter: whole, or in runs."""
+
+
 def write_segments(
     shard: ShardLayout,
     members: Sequence[ParamInfo],
-    value: Callable[[ParamInfo], Tensor | None],
+    value: Values,
     place: Callable[[Segment], Tensor],
 ) -> None:
-    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
+    """Write this rank's part of `value(member)` to `place(segment)`; None leaves it alone.
 
-    `value` is called once a member, in the same order on every rank: it may be collective.
+    `value` is called once a member, in the same order on every rank: it may be collective. It returns a whole
+    tensor, or all of it in turn: (its place in the flat tensor, values [n]).
     """
     segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
     for s in shard.segments:
         segments[s.parameter].append(s)
     for member in members:
-        whole = value(member)
-        if whole is None or not segments[member.index]:
-            continue
-        flat, start = whole.detach().reshape(-1), shard.layout.spans[member.index].start
-        for s in segments[member.index]:
-            part = flat[s.flat - start : s.flat - start + s.length]
-            place(s)[: part.numel()].copy_(part)
+        given = value(member)
+        in_turn = [(0, given.detach().reshape(-1))] if isinstance(given, Tensor) else given or ()
+        start = shard.layout.spans[member.index].start
+        for begin, values in in_turn:
+            for s in segments[member.index]:
+                copy_common(values, begin, place(s)[: s.length], s.flat - start)
+
+
+def copy_common(values: Tensor, begin: int, target: Tensor, at: int) -> None:
+    """Copy what two runs of one flat tensor have in common, from `values`, which begins at element `begin`,
+    to `target`, which begins at element `at`.
+    """
+    first, stop = max(begin, at), min(begin + values.numel(), at + target.numel())
+    if first < stop:
+        target[first - at : stop - at].copy_(values[first - begin : stop - begin])
 
 
 def put_back(info: ParamInfo, view: Tensor) -> bool:

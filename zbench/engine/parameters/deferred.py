@@ -9,11 +9,12 @@ A submodule is complete when it is registered with its parent, so only the param
 of the outermost itself) are whole at a time. `nn.Sequential(*layers)` makes all layers before it registers
 the first; `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order, so the values
 are those of an ordinary construction. Code that accesses the parameters of a complete module as attributes
-(`module.weight`) gets them whole, one at a time.
+(`module.weight`) gets them whole, one module's at a time.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -24,9 +25,10 @@ from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.hooks import WatchedParameters
 from zbench.engine.parameters.released import kinds_of, release, set_refusal, set_values
 from zbench.engine.protocols import Collectives, Tag
-from zbench.engine.transport.choose import choose_collectives
+from zbench.engine.transport.choose import Transport, choose_collectives
 
 _PART = "_zbench_part"
+_AT_ONCE = 1 << 23  # elements
 _PARTS = Tag("the parts of a parameter that was created sharded")
 _REFUSAL = (
     "the values of this parameter are not on this rank now: sharded_init keeps a part of them on every rank."
@@ -40,14 +42,23 @@ def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[Non
     over.
     """
     cpu = DeviceMemory(torch.device("cpu"))
-    collectives = choose_collectives(process_group, cpu, cpu)
+    with sharding(choose_collectives(process_group, cpu, cpu), cpu.device):
+        yield
+
+
+@contextmanager
+def sharding(collectives: Transport, device: torch.device) -> Iterator[None]:
+    """Shard what is created inside, by collectives of the CPU, which are closed at the end.
+
+    device: that of the engine. Parts stay on the CPU until the engine stores them there.
+    """
     cutter = _InitSharder(collectives)
     handle = register_module_module_registration_hook(cutter.registered)
     try:
         yield
     finally:
         handle.remove()
-        cutter.finish()
+        cutter.finish(device)
         collectives.close()
 
 
@@ -61,8 +72,25 @@ def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
     if not is_part(parameter):
         return parameter.detach()
     part: Tensor = getattr(parameter, _PART)
-    gathered = collectives.all_gather_small(part, _PARTS).to(part.device)
+    gathered = collectives.all_gather_small(part, _PARTS).to(parameter.device)
     return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
+
+
+def values_in_turn(parameter: Tensor, collectives: Collectives) -> Iterator[tuple[int, Tensor]]:
+    """Yield all values of a parameter as (their place in the flat parameter, values [n]).
+
+    A collective if it was created under `sharded_init`, of at most `_AT_ONCE` elements at once.
+    """
+    if not is_part(parameter):
+        yield 0, parameter.detach().reshape(-1)
+        return
+    part: Tensor = getattr(parameter, _PART)
+    length = max(1, _AT_ONCE // collectives.world_size)
+    for begin in range(0, part.numel(), length):
+        gathered = collectives.all_gather_small(part[begin : begin + length], _PARTS)
+        for rank, values in enumerate(gathered):
+            place = rank * part.numel() + begin
+            yield place, values[: max(0, parameter.numel() - place)]
 
 
 def make_whole(parameter: nn.Parameter, dtype: torch.dtype, collectives: Collectives) -> None:
@@ -73,6 +101,16 @@ def make_whole(parameter: nn.Parameter, dtype: torch.dtype, collectives: Collect
         set_values(parameter, kinds_of(parameter).original, values)
 
 
+def on_meta(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Replace what is in parts by parameters on the meta device; return name -> what was replaced."""
+    parts = {name: p for name, p in model.named_parameters() if is_part(p)}
+    new = {id(p): nn.Parameter(p.new_empty(p.shape, device="meta"), p.requires_grad) for p in parts.values()}
+    for module in model.modules():
+        named = module._parameters
+        named.update({name: new[id(p)] for name, p in named.items() if id(p) in new})
+    return parts
+
+
 def forget_parts(model: nn.Module) -> None:
     """Free the shards of `sharded_init`: the engine has copied them."""
     for parameter in model.parameters():
@@ -81,11 +119,12 @@ def forget_parts(model: nn.Module) -> None:
 
 
 class _InitSharder:
-    """Shards the parameters of registered modules; the parameter that was accessed last is whole."""
+    """Shards the parameters of registered modules; those that one module was asked for last are whole."""
 
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
-        self._whole: nn.Parameter | None = None
+        self._module: nn.Module | None = None
+        self._whole: list[nn.Parameter] = []
         self._watched: list[nn.Module] = []
 
     def registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -96,25 +135,31 @@ class _InitSharder:
             for parameter in module._parameters.values():
                 if parameter is not None and not is_part(parameter):
                     self._cut(parameter)
-            module._parameters = WatchedParameters(module._parameters, self._read)
+            module._parameters = WatchedParameters(module._parameters, partial(self._read, module))
             self._watched.append(module)
 
-    def finish(self) -> None:
-        """Shard what is still whole, and stop watching the modules."""
+    def finish(self, device: torch.device) -> None:
+        """Shard what is still whole, stop watching the modules, and place the parameters on `device`."""
         self._recut()
         for module in self._watched:
             module._parameters = dict(module._parameters)
+            for parameter in module._parameters.values():
+                if parameter is not None and is_part(parameter) and parameter.device != device:
+                    _place(parameter, device)
 
-    def _read(self, parameter: nn.Parameter) -> None:
-        if parameter is not self._whole and is_part(parameter):
+    def _read(self, module: nn.Module, parameter: nn.Parameter) -> None:
+        if not is_part(parameter) or any(parameter is whole for whole in self._whole):
+            return
+        if module is not self._module:
             self._recut()
-            set_values(parameter, kinds_of(parameter).original, whole_values(parameter, self._collectives))
-            self._whole = parameter
+        self._module = module
+        set_values(parameter, kinds_of(parameter).original, whole_values(parameter, self._collectives))
+        self._whole.append(parameter)
 
     def _recut(self) -> None:
-        if self._whole is not None:
-            self._cut(self._whole)
-            self._whole = None
+        for parameter in self._whole:
+            self._cut(parameter)
+        self._whole = []
 
     def _cut(self, parameter: nn.Parameter) -> None:
         flat, comm = parameter.detach().reshape(-1), self._collectives
@@ -123,6 +168,10 @@ class _InitSharder:
         values = flat[comm.rank * size : (comm.rank + 1) * size]
         part[: values.numel()] = values
         setattr(parameter, _PART, part)
-        nowhere = flat.new_full((), torch.nan).expand(parameter.shape)
         set_refusal(parameter, _REFUSAL)
-        release(parameter, kinds_of(parameter).released, nowhere)
+        _place(parameter, flat.device)
+
+
+def _place(parameter: nn.Parameter, device: torch.device) -> None:
+    nowhere = torch.zeros((), dtype=parameter.dtype, device=device).expand(parameter.shape)
+    release(parameter, kinds_of(parameter).released, nowhere)

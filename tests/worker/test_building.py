@@ -1,0 +1,84 @@
+"""A model that is built in shards has the bits of one built whole, and needs little more than its shard."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.conftest import ranks
+from tests.engine.ranks import RankPool
+from tests.making import make_trial
+from zbench.errors import UsageError
+from zbench.spec.trial import builds_sharded
+
+__all__ = ["ranks"]
+
+ARCHITECTURES = (
+    "llama", "gemma2", "gpt2", "mixtral", "qwen2_moe", "mamba", "bert", "albert", "vit", "convnext",
+    "wav2vec2", "whisper",
+)  # fmt: skip
+SHORT = ("mixtral", "wav2vec2")
+"""Parameters of three dimensions, and a weight that two parameters give."""
+MOST = 1.3
+"""Bytes while building over those of the shard's state."""
+ENGINES: list[dict[str, Any]] = [
+    {"zero_stage": 3, "param_persistence_threshold": 0},
+    {"engine": "fsdp2", "zero_stage": 3},
+]
+
+
+def check(ranks: RankPool, architecture: str, engine: dict[str, Any]) -> None:
+    workload = {"model": "tests.worker.building:wide", "options": {"architecture": architecture}}
+    built = {}
+    for build in ("whole", "sharded"):
+        trial = make_trial(
+            {**engine, "build": build}, workload={**workload, "sequence_length": 16}, world_size=2
+        )
+        built[build] = ranks.run(2, "tests.worker.building:build", trial.model_dump(mode="json"))
+    for (values, _, _), (same, peak, state) in zip(*built.values(), strict=True):
+        assert all(torch.equal(value, same[name]) for name, value in values.items())
+        assert peak <= MOST * state, f"{architecture}: {peak / state:.2f}"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("architecture", SHORT)
+def test_shards_have_the_bits_and_need_little_more(
+    ranks: RankPool, architecture: str, engine: dict[str, Any]
+) -> None:
+    pytest.importorskip("transformers")
+    check(ranks, architecture, engine)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in SHORT])
+def test_every_architecture_has_them(ranks: RankPool, architecture: str, engine: dict[str, Any]) -> None:
+    pytest.importorskip("transformers")
+    check(ranks, architecture, engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "expected"),
+    [
+        ({"zero_stage": 3}, "gpt", True),
+        ({"zero_stage": 2}, "gpt", False),
+        ({"zero_stage": 2, "offload_optimizer": "cpu"}, "gpt", True),
+        ({"zero_stage": 3}, "my_model:Net", False),
+        ({"zero_stage": 3, "build": "sharded"}, "my_model:Net", True),
+        ({"zero_stage": 3, "build": "whole"}, "gpt", False),
+        ({"engine": "fsdp2", "zero_stage": 2}, "gpt", True),
+        ({"engine": "ddp"}, "gpt", False),
+    ],
+)
+def test_auto_shards_known_models_whose_state_is_sharded(
+    engine: dict[str, Any], model: str, expected: bool
+) -> None:
+    assert builds_sharded(make_trial(engine, workload={"model": model})) is expected
+
+
+def test_code_that_needs_whole_values_is_refused_with_the_remedy(ranks: RankPool) -> None:
+    trial = make_trial(
+        {"zero_stage": 3, "build": "sharded"}, workload={"model": "tests.worker.building:Copies"}
+    )
+    with pytest.raises((UsageError, AssertionError), match="set build: whole"):
+        ranks.run(2, "tests.worker.building:build", trial.model_dump(mode="json"))
