@@ -2,6 +2,7 @@
 
 import ctypes
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from zbench.engine.adam import cuda, cuda_adam, cuda_unavailable_reason, device_kernels
 from zbench.engine.adam.cuda import TorchFusedAdam
-from zbench.engine.adam.device_kernels import Kernel, kernel
+from zbench.engine.adam.device_kernels import Kernel
 
 CONTEXTS = {0: 0xC0, 1: 0xC1}
 
@@ -86,11 +87,15 @@ def test_what_cannot_be_loaded_says_why(code: bytes, name: str, reason: str) -> 
     assert driver.contexts == [CONTEXTS[0]]
 
 
-def test_a_kernel_is_compiled_for_its_device_and_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_loaded_once_for_each_device_and_launched_on_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     driver = Driver()
     asked = []
     monkeypatch.setattr(device_kernels, "driver", lambda: driver)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, index))
+    stream_of = lambda device: SimpleNamespace(cuda_stream=0xA0 + device.index)  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "current_stream", stream_of)
 
     def compiled(*wanted: Any) -> bytes:
         asked.append(wanted)
@@ -100,11 +105,13 @@ def test_a_kernel_is_compiled_for_its_device_and_loaded_once(monkeypatch: pytest
     device_kernels._kernel.cache_clear()
     try:
         for index in (0, 1, 0):
-            kernel("update", "update", torch.device("cuda", index), ZBENCH_GRAD=1)
+            device, arguments = torch.device("cuda", index), (ctypes.c_void_p(1), ctypes.c_int(3))
+            device_kernels.launch("update", device, 7, 256, *arguments, ZBENCH_GRAD=1)
     finally:
         device_kernels._kernel.cache_clear()
     assert asked == [("update", {"ZBENCH_GRAD": 1}, (9, index)) for index in (0, 1)]
     assert len(driver.loaded) == 2
+    assert [stream for *_, stream, _, _ in driver.launches] == [0xA0, 0xA1, 0xA0]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from zbench.spec.engine import EngineSpec
 @dataclass(frozen=True)
 class Case:
     """One run. seed: draws when copies complete. resume: the step before which a saved state is loaded, by
-    another engine or (even seeds) by the same one after all its weights were overwritten.
+    another engine or (even seeds) by the same one: behind another state (2, 6, ...), or after all its weights
+    were overwritten.
     staged: collectives go through the far memory, as gloo's do for tensors of a device.
     sockets: ranks do not read one another's memory. late: `change` is made behind a step's backwards.
     dawdling: how often threads are late. A model on a card (`models`) has the card's own memory instead.
@@ -95,6 +96,8 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
             engine.close()
             engine = build()
             changes.CHANGES[case.change](step, engine.model, engine.param_groups)  # before the load
+        elif case.seed % 4 == 2:
+            engine.load_state_dict({key: value + 1 if value.ndim else value for key, value in state.items()})
         else:
             _overwrite(engine)
         engine.load_state_dict(state)

@@ -98,6 +98,7 @@ def drawn(seed: int) -> Case:
     )
 
 
+_FROZEN: dict[str, Any] = {"zero_stage": 3, "offload_param": "cpu", "param_persistence_threshold": 0}
 _LATE: dict[str, Any] = {"zero_stage": 2, **SPECULATIVE, "reduce_bucket_size": 10**6}
 _SUMMED: dict[str, Any] = {"zero_stage": 1, **OFFLOADED, "gradient_accumulation_steps": 3}
 _COMPILED: dict[str, Any] = {**ROWS[-1], "gradient_accumulation_steps": 3, "reduce_bucket_size": 700}
@@ -113,7 +114,9 @@ CHOSEN = (
     # frozen parameters that stay gathered are overwritten before a state is loaded
     Case({"zero_stage": 3, "param_persistence_threshold": 10**6}, 0, model="odd-together", resume=1),
     # weights are overwritten while the host's values may still be on their way to the device
-    *(Case({"zero_stage": 3, "offload_param": "cpu", **OFFLOADED}, seed, resume=1) for seed in (4, 6)),
+    *(Case({"zero_stage": 3, "offload_param": "cpu", **OFFLOADED}, seed, resume=1) for seed in (4, 8)),
+    # a state is loaded while frozen values may still be on their way to the device
+    *(Case(_FROZEN, seed, model="odd-together", resume=1) for seed in (2, 6)),
     # hyperparameters change while updates with the old ones may still be running
     *(Case(_LATE, seed, change="schedule", late=True) for seed in range(4)),
     # gradients of a step that may have one backward or several are not rounded before the second one comes

@@ -7,7 +7,7 @@ recorded as using it: what the caching allocator of torch does.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 
 from zbench.engine.memory import kinds
-from zbench.engine.transport import buffers
+from zbench.engine.transport import buffers, works
 
 GARBAGE = -1.0
 CARD = 1
@@ -27,6 +27,9 @@ class Stream:
     """Operations in order, of which the first `ran` have run."""
 
     def __init__(self, device: object = None) -> None:
+        if device is None:
+            Threads.check()
+        self.device = torch.device("cuda", Threads.card)
         self.operations: list[Callable[[], None]] = []
         self.ran = 0
 
@@ -59,7 +62,7 @@ class Event:
         self._blocking, self._asked = blocking, 0
 
     def record(self, stream: Stream) -> None:
-        Threads.check()
+        """Torch makes the stream's device current here, and nowhere else."""
         self._stream, self._upto = stream, len(stream.operations)
 
     def synchronize(self) -> None:
@@ -105,9 +108,9 @@ class Device:
     Stream, Event = Stream, Event
 
     def __init__(self, card: int = CARD) -> None:
-        self.main = self._current = Stream()
         Threads.card = card
         Threads.choose(card)  # as a worker does for its main thread
+        self.main = self._current = Stream()
 
     def set_device(self, device: torch.device) -> None:
         Threads.choose(device.index)
@@ -168,5 +171,7 @@ def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
         return Values(device)
 
     module: Any = SimpleNamespace(cuda=device, device=torch.device, empty=empty)
-    with mock.patch.object(kinds, "torch", module), mock.patch.object(buffers, "torch", module):
+    with ExitStack() as stack:
+        for user in (kinds, buffers, works):
+            stack.enter_context(mock.patch.object(user, "torch", module))
         yield device, kinds.PinnedHostMemory(torch.device("cuda", CARD))

@@ -130,6 +130,7 @@ def waits_of_a_step(size: int, transport: Any, keys: dict[str, Any]) -> Counter[
     with ExitStack() as stack:
         for patch in waits.patches():
             stack.enter_context(mock.patch.object(*patch))
+        streams.Threads.choose(DEVICE.index + 1)  # as where a user has chosen none: torch's guards suffice
         for context in (FakeTensorMode(allow_non_fake_inputs=True), waits, world(0, size)):
             stack.enter_context(context)
         model = nn.Sequential(*(nn.Linear(64, 64, device=DEVICE) for _ in range(6)))

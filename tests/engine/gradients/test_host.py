@@ -64,6 +64,7 @@ def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
         writer.settle()
         assert all(work.is_completed() for work in works)
         assert [place.tolist() for place in places] == [[2.0] * 4, [4.0] * 4]
+        assert sum(buffer.nbytes for buffer in scratch.free) == scratch.bytes, "some is still lent"
         assert {name for copy in host.copies for name in copy.slept} == {"zbench offloaded sums"}
     finally:
         writer.close()

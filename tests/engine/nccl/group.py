@@ -28,7 +28,7 @@ from zbench.engine.transport import buffers
 
 FAULTS: list[str] = []
 """Rules that were broken in this process."""
-NO_DEVICE = "a thread that has not chosen its device asks for a place in a stream"
+NO_DEVICE = "a thread that has not chosen its device aborts a communicator"
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Device:
     def __init__(self) -> None:
         self.works: list[StrictWork] = []
         self._lock = threading.RLock()
-        self._entered = {threading.main_thread().ident}
+        self.entered = {threading.main_thread().ident}
 
     def begin(self, work: StrictWork) -> None:
         with self._lock:
@@ -78,14 +78,12 @@ class Device:
                     work.out.copy_(work.values.view_as(work.out))
 
     def enter(self) -> None:
-        self._entered.add(threading.get_ident())
+        self.entered.add(threading.get_ident())
 
     def stream(self) -> None:
         return None
 
     def place(self, stream: None) -> "Place":
-        if threading.get_ident() not in self._entered:
-            FAULTS.append(NO_DEVICE)
         return Place([work for work in list(self.works) if work.ordered])
 
 
@@ -158,6 +156,8 @@ class StrictGroup(dist.ProcessGroup):
 
     def abort(self) -> None:
         """End whatever waits; results stay as they are."""
+        if threading.get_ident() not in DEVICE.entered:
+            FAULTS.append(NO_DEVICE)
         self._aborted.set()
         for work in list(DEVICE.works):
             work.done.set()

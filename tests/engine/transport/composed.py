@@ -49,13 +49,15 @@ def subgroup_where_ranks_belong_to_unlike_many(group: dist.ProcessGroup) -> str:
     return heard(lambda: subgroup(three, 1, CPU))
 
 
-def timeouts_of_subgroups(group: dist.ProcessGroup) -> list[float]:
-    """Return the timeouts of shard groups of a group with one of two hours, for each kind of device."""
+def timeouts_of_subgroups(group: dist.ProcessGroup) -> list[tuple[float, torch.device | None]]:
+    """Return the timeouts of shard groups of a group with one of two hours, for each kind of device, and the
+    device that each is bound to.
+    """
     ranks = dist.get_process_group_ranks(group)
     slow = dist.new_group(ranks, timeout=timedelta(hours=2))
     assert isinstance(slow, dist.ProcessGroup)
     found = []
     for device in (CPU, torch.device("cuda", 0)):
         half = subgroup(slow, len(ranks) // 2, device)
-        found.append(half._get_backend(device).options._timeout.total_seconds())
+        found.append((half._get_backend(device).options._timeout.total_seconds(), half.bound_device_id))
     return found

@@ -34,9 +34,10 @@ def test_ranks_that_could_not_agree_on_a_groups_name_are_refused() -> None:
     assert all("only where all belong to as many" in said for said in three), three
 
 
-def test_a_subgroup_keeps_the_timeout() -> None:
+def test_a_subgroup_keeps_the_timeout_and_is_bound_to_its_card() -> None:
     """torch's default is 30 minutes, and with NCCL 10."""
-    assert in_a_new_pool(2, "timeouts_of_subgroups") == [[7200.0] * 2] * 2
+    expected = [(7200.0, None), (7200.0, torch.device("cuda", 0))]
+    assert in_a_new_pool(2, "timeouts_of_subgroups") == [expected] * 2
 
 
 def in_a_new_pool(world: int, case: str) -> list[Any]:

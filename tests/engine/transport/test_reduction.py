@@ -5,7 +5,6 @@ import torch
 
 from tests.engine.far_memory.streams import Stream, Values, modelled
 from tests.engine.ranks import RankPool
-from zbench.engine.transport import works
 from zbench.engine.transport.works import Done, OnStream
 
 CASES = "tests.engine.transport.reducing:"
@@ -33,11 +32,8 @@ def test_gloo_is_no_backend_that_adds(ranks: RankPool) -> None:
         assert ranks.run(2, CASES + "refused", reduction) == ["nothing"] * 2
 
 
-def test_what_follows_a_collective_is_read_behind_it_and_computing_does_not_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_follows_a_collective_is_read_behind_it_and_computing_does_not_wait() -> None:
     with modelled() as (device, _):
-        monkeypatch.setattr(works, "torch", type("Torch", (), {"cuda": device}))
         side, backend = Stream(), Stream()
         received, sums, read, other = (Values(device) for _ in range(4))
 
@@ -47,7 +43,7 @@ def test_what_follows_a_collective_is_read_behind_it_and_computing_does_not_wait
 
         with device.stream(backend):
             received.write(3.0)
-        work = OnStream(side, torch.device("cuda", 0), Received(), lambda: sums.copy_(received))  # type: ignore[arg-type]
+        work = OnStream(side, Received(), lambda: sums.copy_(received))  # type: ignore[arg-type]
         other.write(5.0)
         device.main.run(len(device.main.operations))
         assert other.value == 5.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Copy as Copy
 from zbench.engine.protocols import Memory as Memory
-from zbench.engine.transport.works import Done
+from zbench.engine.transport.works import Done, StreamEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,46 +43,32 @@ def _copied(source: Tensor, target: Tensor) -> Done:
     return Done()
 
 
-def _event() -> torch.cuda.Event:
-    """Return an event on which the host waits asleep: a core that spins would be the optimizer threads'."""
-    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-
-
-class _CopyEvent:
+class _CopyEvent(StreamEnd):
     """A copy between the device and the host on `stream`, ordered behind what the current stream has been
     given. The device's streams wait for it without the host; the host waits until the device has reached it.
     near: the tensor on the device.
     """
 
     def __init__(self, source: Tensor, target: Tensor, stream: torch.cuda.Stream, near: Tensor) -> None:
-        self._event, self._stream, self._device = _event(), stream, near.device
+        self._stream = stream
         stream.wait_stream(torch.cuda.current_stream(near.device))
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
-            self._event.record(stream)
         near.record_stream(stream)  # it may be freed before the copy has been made
+        super().__init__(stream)
 
-    def is_completed(self) -> bool:
-        with torch.cuda.device(self._device):
-            return bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    def _on_host(self) -> None:
-        with torch.cuda.device(self._device):  # a thread without one would use the first GPU
-            self._event.synchronize()
-
-    def _on_device(self) -> None:
-        torch.cuda.current_stream(self._device).wait_event(self._event)
+    is_completed = StreamEnd.query
 
     def behind(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream)
 
 
 class _CopyToHost(_CopyEvent):
-    wait, release = _CopyEvent._on_host, _CopyEvent._on_device
+    wait, release = StreamEnd.synchronize, StreamEnd.order
 
 
 class _CopyToDevice(_CopyEvent):
-    wait, release = _CopyEvent._on_device, _CopyEvent._on_host
+    wait, release = StreamEnd.order, StreamEnd.synchronize
 
 
 class _LockedPages(mmap.mmap):
@@ -204,17 +190,16 @@ class Filled:
     """A tensor that the current stream has filled, to be read on any."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor, self._event = tensor, None
+        self._tensor, self._end = tensor, None
         self._readers: set[object] = set()
         if tensor.device.type == "cuda":
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(tensor.device))
+            self._end = StreamEnd(torch.cuda.current_stream(tensor.device))
 
     def read_here(self) -> None:
         """Have the current stream read it behind what filled it; its memory stays until it has."""
-        if self._event is not None:
+        if self._end is not None:
             current = torch.cuda.current_stream(self._tensor.device)
             if current not in self._readers:  # a module reads each of its weights
-                current.wait_event(self._event)
+                self._end.order()
                 self._tensor.record_stream(current)
                 self._readers.add(current)

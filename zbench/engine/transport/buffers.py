@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.protocols import Memory
+from zbench.engine.transport.works import StreamEnd
 
 
 def place(tensor: Tensor) -> tuple[int, int]:
@@ -38,16 +39,14 @@ def to_host(values: Tensor, attend: Callable[[], None] | None = None) -> Tensor:
 
     attend: waits for the current stream (`Agreement.attend`), where the values come from other ranks.
     """
+    if attend is not None:
+        attend()
     if values.device.type != "cuda":
-        if attend is not None:
-            attend()
         return values.cpu()
     with torch.cuda.device(values.device):  # pages are locked by the current one
         there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         there.copy_(values, non_blocking=True)
-        if attend is not None:
-            attend()
-        torch.cuda.current_stream(values.device).synchronize()
+        torch.cuda.current_stream().synchronize()
     return there
 
 
@@ -122,10 +121,8 @@ class CudaStreams:
     def stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
 
-    def place(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        place = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        place.record(stream)
-        return place
+    def place(self, stream: torch.cuda.Stream) -> StreamEnd:
+        return StreamEnd(stream)
 
 
 def streams_of(device: torch.device) -> CudaStreams | None:

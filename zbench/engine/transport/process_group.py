@@ -96,7 +96,7 @@ class ProcessGroupCollectives(GroupCollectives):
 
     def follow(self, work: Work, run: Callable[[], object]) -> Work:
         """Have it follow on a stream of its own, where there are streams: what is computed does not wait."""
-        return Then(work, run) if self._stream is None else OnStream(self._stream, self.device, work, run)
+        return Then(work, run) if self._stream is None else OnStream(self._stream, work, run)
 
     def add_up(self, words: Tensor, tag: Tag) -> Tensor:
         """Integers: a backend's own reduction gives the sum, whatever its order."""

@@ -64,24 +64,41 @@ class Then:
         return self.work.is_completed()
 
 
-class OnStream:
+class StreamEnd:
+    """The present end of a stream. Any thread may wait for it, also one that has chosen no device: CUDA would
+    use the first of the machine.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        """The host waits asleep: a core that spins would be the optimizer threads'."""
+        self._device, self._event = stream.device, torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self._event.record(stream)
+
+    def query(self) -> bool:
+        """Return whether the device has got there."""
+        with torch.cuda.device(self._device):
+            return bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def synchronize(self) -> None:
+        """Have the host wait until the device has got there."""
+        with torch.cuda.device(self._device):
+            self._event.synchronize()
+
+    def order(self) -> None:
+        """Order the current stream of its device behind it."""
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+
+
+class OnStream(StreamEnd):
     """What follows a work on a stream of its own: other streams wait for it, the host does not."""
 
-    def __init__(
-        self, stream: torch.cuda.Stream, device: torch.device, work: Work, run: Callable[[], object]
-    ) -> None:
-        self._device, self._event = device, torch.cuda.Event()  # type: ignore[no-untyped-call]
+    def __init__(self, stream: torch.cuda.Stream, work: Work, run: Callable[[], object]) -> None:
         with torch.cuda.stream(stream):
             work.wait()
             run()
-            self._event.record(stream)
+        super().__init__(stream)
 
-    def wait(self) -> None:
-        """Order the current stream behind it."""
-        torch.cuda.current_stream(self._device).wait_event(self._event)
-
-    def is_completed(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+    wait, is_completed = StreamEnd.order, StreamEnd.query
 
 
 @dataclass(slots=True)
