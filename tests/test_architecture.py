@@ -259,7 +259,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "job": 320,
     "worker": 1470,
     "tune": 1161,
-    "estimate": 1800,
+    "estimate": 2540,
     "verify": 1830,
     "workloads": 830,
     "record": 1236,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 33_900), ("tests", 36_300)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_650), ("tests", 36_300)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -181,3 +181,19 @@ def test_python_gets_the_rows_of_the_command():
     assert list(found.to_pandas()["fits"]) == [False, True]
     assert "zero_stage" in repr(found)
     assert "<table>" in found._repr_html_()
+
+
+def test_deepspeed_is_by_rules_and_needs_no_deepspeed(estimate):
+    axes = "axes: {engine.engine: [builtin, deepspeed]}\n"
+    ours, ruled = estimate(axes, "--json").document["trials"]
+    assert "by_rules" not in ours
+    assert ruled["by_rules"]["deepspeed"] == "0.19.8"
+    assert 0 < ruled["by_rules"]["largest_error"] < 0.1
+    text = estimate(axes)
+    assert "by rules" in text.out
+    assert "missed at most" in text.err
+
+
+def test_a_note_says_whose_memory_it_is_where_nobody_asked(estimate):
+    assert "--set engine=deepspeed" in estimate("").err
+    assert "--set engine=deepspeed" not in estimate("engine: {engine: builtin}\n").err

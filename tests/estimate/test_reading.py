@@ -14,7 +14,6 @@ from zbench.estimate.reading import check_simulated
     [
         ({"zero_stage": 1, "compile": "inductor"}, {}, r"engine\.compile.*aot_eager"),
         ({"engine": "ddp", "engine_python": "/usr/bin/python3"}, {}, r"engine\.engine_python"),
-        ({"engine": "deepspeed", "zero_stage": 3}, {}, r"engine\.engine: deepspeed.*zbench run"),
         ({}, {"command": "python train.py"}, r"workload\.command.*zbench run"),
     ],
 )

@@ -26,6 +26,11 @@ def test_beside_a_gpu_a_trial_must_be_a_tenth_above_the_limit_to_be_left_out(
     assert (too_large(lambda _: estimated(peak), trial, 1000) is None) == fits
 
 
+def test_deepspeed_by_rules_has_a_gpus_margin() -> None:
+    ruled = make_trial({"engine": "deepspeed", "zero_stage": 1}, device="cpu")
+    assert too_large(lambda _: estimated(1100), ruled, 1000) is None
+
+
 def test_a_trial_that_is_left_out_is_told_with_what_it_needs() -> None:
     reason = "needs 1001 B by the simulation, the limit is 1000 B"
     assert too_large(lambda _: estimated(1001), make_trial(device="cpu"), 1000) == reason

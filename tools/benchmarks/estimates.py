@@ -1,16 +1,22 @@
 """What `zbench estimate` is worth: its peaks and its times against measured runs.
 
     python -m tools.benchmarks.estimates memory --deepspeed PYTHON [--out FILE]
+    python -m tools.benchmarks.estimates rules --deepspeed PYTHON [--out FILE]
     python -m tools.benchmarks.estimates time [--out FILE]
 
 `memory` trains a GPT in bfloat16 on two ranks and holds the simulated peak, DeepSpeed's estimator (called in
 an environment that has it) and accelerate's against the measured one. `time` measures this machine's rates,
 then holds the estimated range of the quickstart's configurations and of a GPT of 110 M parameters against
-measured steps; the machine must be quiet. What many estimates cost: `tools/benchmarks/llama-8b.yaml`.
+measured steps; the machine must be quiet. `rules` holds DeepSpeed's memory by rules against what its two
+ranks allocate in 24 configurations, drawn at random. What many estimates cost:
+`tools/benchmarks/llama-8b.yaml`.
 """
 
 import argparse
+import itertools
 import json
+import os
+import random
 import statistics
 import subprocess
 import sys
@@ -18,14 +24,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import zbench
 from tools.benchmarks import results
 from tools.benchmarks.trials import warm_runner
 from zbench.app.doctor import calibrate
 from zbench.estimate.client import Simulator
+from zbench.estimate.reading import estimate as simulated
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time
 from zbench.record.record import Record
-from zbench.spec.expand import expand
+from zbench.spec.expand import conflict, expand
 from zbench.spec.load import load_sweep, sweep_file
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
@@ -33,6 +41,32 @@ from zbench.units import format_bytes
 RANKS = 2
 TIMES_SMALLER, INSIDE = 10, 0.9
 """Bars: our error against the others', and the share of steps in their range."""
+DRAWN, RULED = 24, 0.1
+"""Configurations of DeepSpeed, and the largest error of their rules."""
+_CHOICES: dict[str, list[dict[str, Any]]] = {
+    "model": [
+        {"model": "gpt", "options": {"layers": 3, "width": 192, "heads": 2}},
+        {"model": "gpt", "options": {"layers": 2, "width": 64, "vocabulary": 8000, "tied_head": True}},
+        {"model": "mlp", "options": {"layers": 6, "hidden": 500}},
+    ],
+    "zero_stage": [{"zero_stage": stage} for stage in range(4)],
+    "dtype": [
+        {"dtype": "float32"},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"},
+    ],
+    "offload": [{}, {"offload_optimizer": "cpu"}, {"offload_optimizer": "cpu", "offload_param": "cpu"}],
+    "bucket": [{"reduce_bucket_size": size} for size in (50_000, 400_000, 2_000_000)],
+    "overlap": [{}, {"overlap_comm": False}],
+    "accumulation": [{}, {"gradient_accumulation_steps": 3}],
+    "gathering": [{}, {"prefetch_bucket_size": 100_000, "param_persistence_threshold": 300}],
+    "sub_group": [{}, {"sub_group_size": 200_000}],
+}
+_HOW_COUNTED = (
+    "Measured: the larger peak of two ranks in their third step, as torch's CPU allocator counted it. By"
+    " rules: rank 0. The rules leave out what gloo copies within a collective, such as a bucket in its"
+    " reduce-scatter."
+)
 Finding = dict[str, Any]
 
 PEAKS, TIMES = (Path(__file__).with_name(f"estimate-{what}.yaml") for what in ("peaks", "times"))
@@ -134,6 +168,78 @@ def memory_text(findings: Sequence[Finding]) -> tuple[str, bool]:
     return text, others >= TIMES_SMALLER * medians["zbench"]
 
 
+def counted(python: Path, trials: Sequence[TrialSpec]) -> Iterator[int]:
+    """Yield the peak of each trial, as two ranks of `python` count it with DeepSpeed (`deepspeed_peaks`)."""
+    inside, root = Path(zbench.__path__[0], "_inside.py"), str(Path(__file__).parents[2])
+    words = [str(python), str(inside), "run", os.pathsep.join(zbench.__path__)]
+    configs = json.dumps([trial.model_dump(mode="json") for trial in trials])
+    with subprocess.Popen(
+        [*words, "tools.benchmarks.deepspeed_peaks"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as ranks:
+        assert ranks.stdin is not None
+        assert ranks.stdout is not None
+        ranks.stdin.write(configs)
+        ranks.stdin.close()
+        for line in ranks.stdout:
+            answer = json.loads(line)
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+            yield answer["peak"]
+
+
+def drawn() -> Iterator[TrialSpec]:
+    """Yield configurations of DeepSpeed that it has, in the order of their draw."""
+    pick, names = random.Random(0), set()
+    while True:
+        choice = {axis: pick.choice(values) for axis, values in _CHOICES.items()}
+        workload = {
+            **choice.pop("model"),
+            "sequence_length": 64,
+            "micro_batch_size": 4,
+            "data": {"synthetic": True},
+        }
+        engine = dict(itertools.chain.from_iterable(one.items() for one in choice.values()))
+        if engine["zero_stage"] != 3:
+            for key in ("prefetch_bucket_size", "param_persistence_threshold", "sub_group_size"):
+                engine.pop(key, None)
+        axes = {"model": workload["model"], **workload["options"], **engine}
+        run, engine = {"world_size": RANKS, "device": "cpu"}, {"engine": "deepspeed", **engine}
+        parts = {"workload": workload, "run": run, "engine": engine, "axes": axes}
+        trial = TrialSpec.model_validate(parts)
+        refused = conflict(trial.engine, trial.run, trial.workload, simulated=True)
+        if _name(axes) not in names and refused is None:
+            names.add(_name(axes))
+            yield trial
+
+
+def rules(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
+    """Return DeepSpeed's peaks by rules as a table and as data, and whether each is within the bar."""
+    findings, trials = [], list(itertools.islice(drawn(), DRAWN))
+    for trial, peak in zip(trials, counted(given.deepspeed, trials), strict=True):
+        ruled = simulated(trial, Path.cwd()).peak_device_bytes
+        findings.append({"axes": trial.axes, "measured": peak, "zbench": ruled, "error": ruled / peak - 1})
+        results.say(findings[-1])
+    text, is_met = rules_text(findings)
+    return text, findings, is_met
+
+
+def rules_text(findings: Sequence[Finding]) -> tuple[str, bool]:
+    """Return the table of peaks, the errors in words, and whether each is within the bar."""
+    rows = []
+    for one in findings:
+        ruled = f"{format_bytes(one['zbench'])} ({one['error']:+.2%})"
+        rows.append([_name(one["axes"]), format_bytes(one["measured"]), ruled])
+    errors = [abs(one["error"]) for one in findings]
+    table = results.table(("configuration", "measured", "by rules"), rows)
+    most = max(errors)
+    summary = f"median error {statistics.median(errors):.2%}, largest {most:.2%}, of {len(errors)} runs"
+    return f"{_HOW_COUNTED}\n\n{table}\n\n{summary}", most <= RULED
+
+
 def times(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
     """Return estimated and measured steps as a table and as data, and whether enough lie in their range."""
     machine = calibrate(RANKS)
@@ -180,12 +286,12 @@ def _name(axes: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, print, and exit with 1 where the bar is missed."""
     parser = results.parser(__doc__)
-    parser.add_argument("what", choices=("memory", "time"))
-    parser.add_argument("--deepspeed", type=Path, help="a Python that has DeepSpeed; `memory` needs it")
+    parser.add_argument("what", choices=("memory", "rules", "time"))
+    parser.add_argument("--deepspeed", type=Path, help="a Python that has DeepSpeed; all but `time` need it")
     given = parser.parse_args()
-    if given.what == "memory" and given.deepspeed is None:
-        parser.error("memory: give --deepspeed PYTHON")
-    text, findings, is_met = {"memory": memory, "time": times}[given.what](given)
+    if given.what != "time" and given.deepspeed is None:
+        parser.error(f"{given.what}: give --deepspeed PYTHON")
+    text, findings, is_met = {"memory": memory, "rules": rules, "time": times}[given.what](given)
     print(text)
     results.write(given.out, text, {"findings": findings})
     sys.exit(0 if is_met else 1)

@@ -10,7 +10,7 @@ from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import BESIDE, Capacity
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
-from zbench.estimate.row import EstimateRow
+from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
 from zbench.report.columns import Column, DataTable
 from zbench.spec.combinations import advice
@@ -28,6 +28,14 @@ _ON_A_HOST = (
 )
 _ON_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"
 _OF_TORCH = "what the backend of collectives allocates for itself is not counted"
+_RULES = (
+    "engine deepspeed is by rules read from DeepSpeed {deepspeed}, which missed at most {largest_error:.0%}"
+    " of a measured peak"
+)
+_OWN = (
+    "the memory is that of zbench's own engine; for DeepSpeed's, FSDP2's or DDP's add --set engine=deepspeed,"
+    " fsdp2 or ddp"
+)
 _SHOWN = (
     ("model", "workload", "model"),
     ("ranks", "run", "world_size"),
@@ -124,7 +132,13 @@ class Forecast:
     @property
     def advice(self) -> Sequence[str]:
         """What could be better about the engines, each once."""
-        return list(dict.fromkeys(filter(None, (advice(row.trial.engine) for row in self.rows))))
+        texts = [advice(row.trial.engine) for row in self.rows]
+        if any(row.is_by_rules for row in self.rows):
+            texts.append(_RULES.format(**BY_RULES))
+        is_default = "engine" not in self.sweep.engine.model_fields_set
+        if is_default and all(row.trial.engine.engine == "builtin" for row in self.rows):
+            texts.append(_OWN)
+        return list(dict.fromkeys(filter(None, texts)))
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -91,10 +91,8 @@ def check_simulated(trial: TrialSpec) -> None:
     engine = trial.engine
     if trial.workload.command is not None:
         raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
-    if engine.engine_python is not None:
+    if engine.engine_python is not None and engine.engine != "deepspeed":
         raise UsageError("engine.engine_python: another environment's engine is not simulated; leave it out")
-    if engine.engine == "deepspeed":
-        raise UsageError("engine.engine: deepspeed is not simulated; measure it with `zbench run`")
     if engine.compile == "inductor":
         raise UsageError(
             "engine.compile: inductor's kernels are not simulated; compile=aot_eager shows the same graph's"

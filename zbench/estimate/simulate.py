@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +33,7 @@ from zbench.estimate.card import (
     transport_of,
 )
 from zbench.estimate.counting import Repetition, WorkCounter
+from zbench.estimate.deepspeed import ruled_engine
 from zbench.estimate.launches import StepCounter, WatchedCollectives
 from zbench.estimate.ledger import GRADIENTS, AllocationLedger
 from zbench.estimate.operators import operators_of_a_card
@@ -203,7 +205,9 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     way = on_card(counter, ledger) if device == "cuda" else nullcontext()
     operators = operators_of_a_card() if device == "cuda" else nullcontext()
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
-    with as_real_to_transformers(), in_python(), way, operators, offload:
+    by_rules = partial(ruled_engine, ledger=ledger, is_apart=device != "cpu")
+    deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
+    with as_real_to_transformers(), in_python(), deepspeed, way, operators, offload:
         yield
 
 

@@ -185,7 +185,13 @@ class Points:
         elsewhere = sweep.machine is not None
         gpus = 0 if elsewhere or self._simulated else gpus_to_share(trial.run)
         broken = conflict(
-            trial.engine, trial.run, trial.workload, sweep.place, elsewhere=elsewhere, shared_gpus=gpus
+            trial.engine,
+            trial.run,
+            trial.workload,
+            sweep.place,
+            elsewhere=elsewhere,
+            shared_gpus=gpus,
+            simulated=self._simulated,
         )
         return trial if broken is None else trial.invalid(*broken)
 
@@ -219,19 +225,20 @@ def conflict(
     *,
     elsewhere: bool = False,
     shared_gpus: int = 0,
+    simulated: bool = False,
 ) -> tuple[str, str] | None:
     """Return (key to change, reason with its remedy), or None if the combination is valid.
 
     place: base of relative paths; None: do not check other Python environments and `hf:` models.
     elsewhere: the sweep names a machine, so `run.device: auto` does not mean a device of this one.
-    shared_gpus: those of this machine, if it has fewer than the trial has ranks.
+    shared_gpus: those of this machine, if it has fewer than the trial has ranks. simulated: no engine runs.
     """
-    found = _conflicts(engine, run, workload, place)
+    found = _conflicts(engine, run, workload, place, simulated=simulated)
     return next(itertools.chain(found, _additions(engine, run, elsewhere, shared_gpus)), None)
 
 
 def _conflicts(
-    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None, *, simulated: bool
 ) -> Iterator[tuple[str, str]]:
     if workload.command is not None:
         yield from refusals(engine)
@@ -242,7 +249,7 @@ def _conflicts(
             yield "engine.engine_python", f"{python}: no such interpreter; name an environment"
         return
     yield from engine_conflicts(engine)
-    yield from peer_conflicts(engine, place)
+    yield from peer_conflicts(engine, place, simulated=simulated)
     if place is not None and workload.model.startswith(shapes.PREFIX):
         problem = shapes.mistake(workload.model, place)
         if problem:

@@ -63,16 +63,20 @@ _UNJUDGED = (
 """Configurations that zbench refuses because it cannot verify DeepSpeed's results."""
 
 
-def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
+def peer_conflicts(
+    engine: EngineSpec, place: Path | None = None, *, simulated: bool = False
+) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for each setting that the engine of a configuration does not support.
 
-    place: base of a relative `engine_python`; None: do not check that environment.
+    place: base of a relative `engine_python`; None: do not check that environment. simulated: by rules,
+    DeepSpeed needs neither package nor environment.
     """
     name = engine.engine
-    plugins, missing = _plugins(), missing_package(name)
+    by_rules = simulated and name == "deepspeed"
+    plugins, missing = _plugins(), None if by_rules else missing_package(name)
     if engine.engine_python is not None:
         plugins, missing = frozenset(), None
-        if place is not None:
+        if place is not None and not by_rules:
             environment = elsewhere(name, engine.engine_python, place)
             if isinstance(environment, str):
                 yield "engine.engine_python", environment

@@ -14,7 +14,8 @@ Ask = Callable[[TrialSpec], SimulationOutcome]
 
 PRUNE_FACTOR = 2.0
 _SAFETY = 1.1
-"""Beside a GPU a trial is left out only if above the limit by this factor: CPU paths are simulated."""
+"""Beside a GPU, and of DeepSpeed, a trial is left out only if above the limit by this factor: on a GPU CPU
+paths are simulated, and DeepSpeed is estimated by rules."""
 _RATES = ("tokens_per_s", "samples_per_s", "tflops")
 _FEWEST_STEPS = 2
 _SHARE_OF_STEPS = 0.25
@@ -23,7 +24,8 @@ _SHARE_OF_STEPS = 0.25
 def too_large(ask: Ask, trial: TrialSpec, limit: float) -> str | None:
     """Return why a trial cannot fit a limit in bytes; None where it may, or cannot be simulated."""
     estimate = ask(trial)
-    allowed = limit if trial.run.device == "cpu" else limit * _SAFETY
+    is_exact = trial.run.device == "cpu" and trial.engine.engine != "deepspeed"
+    allowed = limit if is_exact else limit * _SAFETY
     if not isinstance(estimate, Estimate) or estimate.peak_device_bytes <= allowed:
         return None
     needed = format_bytes(estimate.peak_device_bytes)
