@@ -250,7 +250,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4320,
+    "spec": 4330,
     "launch": 3700,
     "app": 920,
     "cli": 1990,

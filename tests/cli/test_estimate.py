@@ -189,7 +189,7 @@ def test_deepspeed_is_by_rules_and_needs_no_deepspeed(estimate):
     assert "by_rules" not in ours
     assert ruled["by_rules"]["deepspeed"] == "0.19.8"
     assert 0 < ruled["by_rules"]["largest_error"] < 0.1
-    text = estimate(axes)
+    text = estimate("", "--set", "engine=deepspeed")
     assert "by rules" in text.out
     assert "missed at most" in text.err
 

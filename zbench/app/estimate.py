@@ -199,9 +199,10 @@ def _asked(source: Path | Mapping[str, Any] | None, settings: Sequence[str]) -> 
     if isinstance(source, Path) and str(source).startswith(PREFIX) and not source.exists():
         source, settings = None, [f"workload.model={source}", *settings]
     if not isinstance(source, Path):
-        return sweep_from_mapping({"name": "estimate", **(source or {})}, settings), Path.cwd()
+        asked = {"name": "estimate", **(source or {})}
+        return sweep_from_mapping(asked, settings, simulated=True), Path.cwd()
     path = sweep_file(source)
-    return load_sweep(path, settings), path.absolute().parent
+    return load_sweep(path, settings, simulated=True), path.absolute().parent
 
 
 def _on_card(trial: TrialSpec) -> TrialSpec:

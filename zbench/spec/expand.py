@@ -47,7 +47,7 @@ class Expansion:
 def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     """Return every point of a sweep whose axes are lists. SpecError for mistakes and for ranges.
 
-    simulated: its ranks need no GPUs.
+    simulated: its ranks need no GPUs, and DeepSpeed need not be installed.
     """
     try:
         points, extra = Points(sweep, simulated), included(sweep)
@@ -70,9 +70,9 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     return Expansion(trials, invalid, len(left) - len(distinct), len(walked) - len(left), unused)
 
 
-def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
+def all_points(sweep: SweepSpec, *, simulated: bool = False) -> Iterator[TrialSpec | InvalidTrial]:
     """Yield the points of a checked sweep without the excluded ones. Duplicates are not removed."""
-    return (trial for trial, _ in _walk(Points(sweep), included(sweep)) if trial is not None)
+    return (trial for trial, _ in _walk(Points(sweep, simulated), included(sweep)) if trial is not None)
 
 
 def _walk(

@@ -48,18 +48,19 @@ def load_sweep(
     environ: Mapping[str, str] | None = None,
     *,
     inputs: bool = True,
+    simulated: bool = False,
 ) -> SweepSpec:
     """Read a sweep file and apply the settings that override it; axes get short keys and canonical values.
 
     environ: default: the process's environment. overrides: `KEY=VALUE` texts. inputs: check that the texts
     and models that the file names exist; False for a file that is only displayed. SpecError (exit code 2)
-    with file, line, key and remedy of every mistake.
+    with file, line, key and remedy of every mistake. simulated: see `expand`.
     """
     path = sweep_file(Path(path))
     document = read_sweep(path)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
     place = path.parent if inputs else None
-    return _parse({"name": name, **document.data}, document, overrides, environ, place, inputs)
+    return _parse({"name": name, **document.data}, document, overrides, environ, place, inputs, simulated)
 
 
 def read_sweep(path: Path) -> Document:
@@ -118,12 +119,14 @@ def sweep_from_mapping(
     *,
     source: str = "command line",
     inputs: bool = False,
+    simulated: bool = False,
 ) -> SweepSpec:
     """Return the sweep in plain data, with the same checks and precedence as a file.
 
-    inputs: check that the texts and models exist. Paths are relative to the working directory.
+    inputs: check that the texts and models exist. Paths are relative to the working directory. simulated: see
+    `expand`.
     """
-    return _parse(dict(data), Document(data, source), overrides, environ, Path.cwd(), inputs)
+    return _parse(dict(data), Document(data, source), overrides, environ, Path.cwd(), inputs, simulated)
 
 
 def _parse(
@@ -133,6 +136,7 @@ def _parse(
     environ: Mapping[str, str] | None,
     place: Path | None,
     inputs: bool,
+    simulated: bool = False,
 ) -> SweepSpec:
     """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
     data = copy.deepcopy(data)
@@ -145,12 +149,12 @@ def _parse(
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
         if place is not None:
             sweep = sweep.placed(place)
-        return _canonical(sweep, place if inputs else None)
+        return _canonical(sweep, place if inputs else None, simulated)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None
 
 
-def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
+def _canonical(sweep: SweepSpec, base_dir: Path | None, simulated: bool) -> SweepSpec:
     """Run the checks that need the whole sweep; give axes short keys and canonical values."""
     attempts = Attempts()
     for part in (resolve_axes, matching, included):
@@ -160,7 +164,7 @@ def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
     if base_dir is not None:
         check(input_problems(sweep, base_dir))
     axes = resolve_axes(sweep)
-    _check_something_can_run(sweep, axes)
+    _check_something_can_run(sweep, axes, simulated)
     canonical = {
         "axes": {axis.key: _written(axis) for axis in axes},
         "machine": described(sweep.machine, sweep.place),
@@ -178,12 +182,12 @@ def _written(axis: Axis) -> list[Any] | AxisSpec:
     return AxisSpec(values=values, when=when) if when else values
 
 
-def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
+def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis], simulated: bool) -> None:
     """Raise ProblemsError if all points are invalid or excluded."""
     if any(axis.range is not None for axis in axes):
         return
     invalid: list[InvalidTrial] = []
-    for trial in all_points(sweep):
+    for trial in all_points(sweep, simulated=simulated):
         if isinstance(trial, TrialSpec):
             return
         invalid.append(trial)
