@@ -80,10 +80,11 @@ class Device:
     def enter(self) -> None:
         self.entered.add(threading.get_ident())
 
-    def stream(self) -> None:
-        return None
+    def stream(self) -> "Device":
+        return self
 
-    def place(self, stream: None) -> "Place":
+    def place(self, stream: "Device") -> "Place":
+        assert stream is self, "the place of a stream that belongs to another thread"
         return Place([work for work in list(self.works) if work.ordered])
 
 
