@@ -25,7 +25,7 @@ SHAPES_NO_BIT = {
     "optimizer_threads", "rollback", "accumulation_mode", "reduce_at", "reduce_bucket_size",
     "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size", "param_persistence_threshold",
     "leaf_modules", "overlap_comm", "compile", "shard_group_size", "ds_config",
-    "reduction",
+    "reduction", "build",
 }  # fmt: skip
 """With one backward a step. `ds_config` acts by the keys that follow from it."""
 

@@ -32,7 +32,7 @@ class Peer:
 
 _ALL = frozenset({
     "engine", "engine_python", "zero_stage", "gradient_clipping", "gradient_accumulation_steps",
-    "accumulation_mode", "optimizer", "param_groups", "build",
+    "accumulation_mode", "optimizer", "param_groups",
 })  # fmt: skip
 _DEEPSPEED = frozenset({
     "offload_optimizer", "offload_param", "offload_schedule", "reduce_bucket_size", "allgather_bucket_size",
@@ -42,7 +42,7 @@ _DEEPSPEED = frozenset({
 })  # fmt: skip
 _FSDP2 = frozenset({
     "reduce_at", "dtype", "grad_accum_dtype", "communication_dtype", "offload_optimizer", "offload_param",
-    "shard_group_size",
+    "shard_group_size", "build",
 })  # fmt: skip
 PEERS = {
     "ddp": Peer((0,), _ALL | {"reduce_at", "reduce_bucket_size"}),
