@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, write_run
 
+from zbench.record.documents import sealed
 from zbench.record.record import Correctness, Failure, Record
 
 HOSTILE = "[/red]*.[bw]*\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull:\r"
@@ -37,7 +38,7 @@ def out(tmp_path: Path) -> Path:
     machine, out = {"cpu": HOSTILE, "cores": 2}, tmp_path / "results"
     for name in (BASE_ID, HEAD_ID):
         path = write_run(out / "example" / name, hostile(), machine=machine, started=HOSTILE)
-    (path / "search.json").write_text(json.dumps({"importance": {HOSTILE: 1.0}}))
+    (path / "search.json").write_bytes(sealed({"schema_version": 1, "importance": {HOSTILE: 1.0}}))
     broken = write_run(out / "broken" / "0", hostile())
     (broken / "spec.yaml").write_text(f'schema_version: 1\nname: "{"x" * 9}"\n"[/red]\\e[2J": 1\n')
     return out

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
+from zbench.record.documents import sealed
+
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     out = tmp_path / "results"
     write_run(out / "example" / BASE_ID, trial([0.1, 0.11, 0.12]))
     path = write_run(out / "example" / HEAD_ID, trial([0.1, 0.11, 0.12], verdict="equivalent"))
-    (path / "search.json").write_text(json.dumps({"importance": {"zero_stage": 1.0}}))
+    (path / "search.json").write_bytes(sealed({"schema_version": 1, "importance": {"zero_stage": 1.0}}))
     return out
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from zbench.analysis.effects import Effect, effects_of
 from zbench.errors import UsageError
-from zbench.record.store import SPEC
+from zbench.record.store import SEARCH, SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
 from zbench.spec.load import recorded_trials
 from zbench.spec.metrics import Direction, Goal
@@ -198,7 +198,7 @@ def _of_compute(summaries: Sequence[ConfigSummary]) -> dict[str, tuple[float, fl
 def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Ranking:
     """Return the ranking of a run directory; nothing leads while some of its sweep's points have not run."""
     spec, pending = directory / SPEC, 0
-    if spec.is_file() and not (directory / "search.json").exists():
+    if spec.is_file() and not (directory / SEARCH).exists():
         with suppress(UsageError):  # a file of another version of zbench
             ids = recorded_trials(spec)
             left = ids - {summary.trial_id for summary in summaries}

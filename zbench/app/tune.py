@@ -1,6 +1,5 @@
 """Searches the axes of a sweep, alone or as a worker of a shared study."""
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,8 +14,9 @@ from zbench.errors import ExitCode, UsageError
 from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
 from zbench.launch.executors import Backend, make_executor, require_room
+from zbench.record.documents import replace_durably, sealed
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory
+from zbench.record.store import SEARCH, RunDirectory, storage_errors
 from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def search_document(request: Request, searched: SearchedRun) -> dict[str, Any] |
     if searched.outcome is None:
         return None
     document = document_of(searched.outcome, request.sweep.objective, searched.records)
-    (searched.path / "search.json").write_text(json.dumps(document, indent=2) + "\n")
+    with storage_errors():
+        replace_durably(searched.path / SEARCH, sealed({"schema_version": 1, **document}, indent=2))
     return document
 
 

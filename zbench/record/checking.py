@@ -6,7 +6,15 @@ from pathlib import Path
 
 from zbench.errors import ZbenchError, reason_of
 from zbench.record.documents import DamagedError, page_source, require_seal
-from zbench.record.store import BASELINES, ENVIRONMENT, TRIALS, find_runs, load_environment, read_lines
+from zbench.record.store import (
+    BASELINES,
+    ENVIRONMENT,
+    SEARCH,
+    TRIALS,
+    find_runs,
+    load_environment,
+    read_lines,
+)
 from zbench.record.tags import TAGS
 
 
@@ -29,6 +37,8 @@ def checked(place: Path) -> Iterator[Checked]:
         for run in runs:
             yield _tried(run / ENVIRONMENT, lambda path: load_environment(path.parent))  # and spec.yaml
             yield _tried(run / TRIALS, lambda path: read_lines(path.parent))  # and end.json
+            if (run / SEARCH).is_file():
+                yield _tried(run / SEARCH, _require_whole)
         patterns = (TAGS, f"{BASELINES}/*.json", "runs/*/*.json", "*.html", "runs/*/*.html", "trends/*.html")
         files = sorted(file for pattern in patterns for file in place.glob(pattern))
     for file in files:

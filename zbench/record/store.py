@@ -44,6 +44,8 @@ from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, END, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "end.json", "logs"
 TRACES, REFERENCES, BASELINES = "traces", "references", "baselines"
+SEARCH = "search.json"
+"""What a search found, in its run directory."""
 _STAMP = len("20260131-235959-042")
 
 
@@ -91,6 +93,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.damaged = self._lines.damage
         self._note(self._lines)
         (path / END).unlink(missing_ok=True)
+        sync_directory(path)  # it must not come back beside lines that are added now
         self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 

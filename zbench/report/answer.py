@@ -9,6 +9,7 @@ from rich.text import Text
 
 from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
+from zbench.record.store import SEARCH
 from zbench.record.summary import ConfigSummary, obstacles, point, varied_keys
 from zbench.report.text import axes_text, figure_text, plural, throughput_text, value_text
 from zbench.spec.metrics import METRICS, TIMED
@@ -19,7 +20,6 @@ CLOSE = 0.05
 
 _MOST_EFFECTS = 8
 _MOST_REPEATS = 20  # as run.max_repeats has it
-_SEARCH = "search.json"  # of a run that is a search, which has rounds of its own
 
 
 def worse(objective: ObjectiveSpec) -> str:
@@ -127,7 +127,7 @@ def _why_none(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, rank
 def _next_lines(summaries: Sequence[ConfigSummary], ranking: Ranking, run_dir: Path | None) -> Iterator[Text]:
     """Return what to run to tell the leaders apart, and about how long that takes."""
     within, leaders = ranking.equal_within, [s for s in summaries if s.trial_id in ranking.indistinguishable]
-    if run_dir is None or (within is not None and within <= CLOSE) or (run_dir / _SEARCH).exists():
+    if run_dir is None or (within is not None and within <= CLOSE) or (run_dir / SEARCH).exists():
         return
     if (leaders[0].config.get("run") or {}).get("separate") is not None:
         return  # it was asked for already

@@ -13,6 +13,7 @@ from tests.report.keeping import check, drawn
 from zbench import __version__
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
+from zbench.record.documents import sealed
 from zbench.record.record import Disturbance
 from zbench.report.html.content import importance_in, report_of
 from zbench.report.html.page import render
@@ -133,17 +134,21 @@ def test_nothing_measured_still_makes_a_page() -> None:
     assert "none is both correct and within the constraints" in " ".join(text for _, text in found.texts)
 
 
+FINDINGS = sealed({"schema_version": 1, "importance": {"zero_stage": 0.75}})
+
+
 def test_what_a_search_found_is_taken_from_beside_the_records(tmp_path: Path) -> None:
     assert importance_in(tmp_path) == {}
-    (tmp_path / "search.json").write_text('{"importance": {"zero_stage": 0.75}}')
+    (tmp_path / "search.json").write_bytes(FINDINGS)
     assert importance_in(tmp_path) == {"zero_stage": 0.75}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"importance": [1]}', '{"importance": {"zero_stage": "x"}}']
+    "data",
+    [b"", b"{}", FINDINGS.replace(b"0.75", b"0.76"), sealed({"schema_version": 1, "importance": [1]})],
 )
-def test_a_damaged_search_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
-    (tmp_path / "search.json").write_text(text)
+def test_a_damaged_search_is_named_with_the_remedy(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "search.json").write_bytes(data)
     with pytest.raises(UsageError, match="remove it to report without the search"):
         importance_in(tmp_path)
 

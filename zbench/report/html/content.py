@@ -1,16 +1,18 @@
 """The contents of a report, taken from its records; `charts` makes its sections."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank_run
 from zbench.analysis.relative import Relative
 from zbench.analysis.trials import RunResults, Source
-from zbench.errors import UsageError
+from zbench.record.documents import read_json
+from zbench.record.store import SEARCH
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.columns import DataTable
 from zbench.report.html.drawing import Picture
@@ -22,6 +24,14 @@ from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 MOST_ROWS = 40
 """Most rows of a chart with a row per configuration; the table has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Findings:
+    importance: dict[str, float]
+
+
+_FINDINGS = TypeAdapter(_Findings)
 
 PEAKS = [name for name, metric in METRICS.items() if metric.unit == "bytes"]
 """The metrics that configurations are compared by, the first that is known: of device, host or process."""
@@ -130,11 +140,6 @@ def report_of(
 
 def importance_in(path: Path) -> dict[str, float]:
     """Return the importance of each axis from a run's `search.json`; empty if there was no search."""
-    file = path / "search.json"
-    if not file.is_file():
+    if not (path / SEARCH).is_file():
         return {}
-    try:
-        shares = json.loads(file.read_text(encoding="utf-8"))["importance"]
-        return {axis: float(share) for axis, share in shares.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"cannot read {file}: {error}; remove it to report without the search") from None
+    return read_json(path / SEARCH, _FINDINGS, "remove it to report without the search").importance
