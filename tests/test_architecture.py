@@ -251,7 +251,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
     "spec": 4330,
-    "launch": 3700,
+    "launch": 3740,
     "app": 920,
     "cli": 1990,
     "report": 2745,
@@ -262,7 +262,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "estimate": 2540,
     "verify": 1830,
     "workloads": 830,
-    "record": 1236,
+    "record": 1245,
     "measure peers _inside children errors gpus private scratch topology units": 1318,
 }
 

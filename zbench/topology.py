@@ -2,9 +2,11 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from zbench.errors import reason_of
 
 _SYSTEM = Path("/sys")
 
@@ -75,6 +77,15 @@ def this_host() -> Host:
     }
     nodes = dict(sorted(lists.items())) or {0: tuple(allowed)}
     return Host(tuple(map(tuple, cores.values())), nodes, os.cpu_count() or len(allowed))
+
+
+def pinning_refusal(processors: Collection[int]) -> str | None:
+    """Pin this process to processors; return why a machine, or its container, refuses that, if it does."""
+    try:
+        os.sched_setaffinity(0, processors)
+    except OSError as error:
+        return f"sched_setaffinity: {reason_of(error)}"
+    return None
 
 
 def node_of_device(address: str) -> int | None:

@@ -24,6 +24,8 @@ def quicken(pace: int) -> None:
 
 
 if __name__ == "__main__":
+    if injected.REFUSED in os.environ:
+        injected.refuse(os.environ[injected.REFUSED])
     if injected.VARIABLE in os.environ:
         injected.install(os.environ[injected.VARIABLE])
     if injected.PACE in os.environ:

@@ -5,11 +5,14 @@ for one.
 """
 
 import builtins
+import ctypes
 import errno
 import io
 import itertools
 import os
 import pathlib
+import platform
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +23,29 @@ STRUCK = "ZBENCH_TEST_STRUCK"
 """The file that is made when the fault strikes."""
 PACE = "ZBENCH_TEST_HEARTBEAT"
 """Seconds between the signs of life of a shared study's workers; who misses three is lost."""
+
+
+REFUSED = "ZBENCH_TEST_REFUSED"
+"""`sched_setaffinity:EPERM,...`: calls that the kernel refuses to this process and all that it starts."""
+_NUMBERS = {
+    "x86_64": {"sched_setaffinity": 203, "setpgid": 109, "flock": 73, "pidfd_open": 434},
+    "aarch64": {"sched_setaffinity": 122, "setpgid": 154, "flock": 32, "pidfd_open": 434},
+}
+
+
+def refuse(text: str) -> None:
+    """Have the kernel refuse calls, as a container's seccomp filter does."""
+    numbers = _NUMBERS[platform.machine()]
+    rules = [struct.pack("HBBI", 0x20, 0, 0, 0)]  # load the number of the call
+    for rule in text.split(","):
+        name, what = rule.split(":")
+        rules.append(struct.pack("HBBI", 0x15, 0, 1, numbers[name]))  # if it is this one
+        rules.append(struct.pack("HBBI", 0x06, 0, 0, 0x50000 | getattr(errno, what)))  # fail
+    code = ctypes.create_string_buffer(b"".join([*rules, struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)]))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rules) + 1, ctypes.addressof(code)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    assert prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())  # PR_SET_SECCOMP, a filter
 
 
 def install(text: str) -> None:

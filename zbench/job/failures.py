@@ -99,14 +99,15 @@ def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def report(error: BaseException, stem: str, who: int | str) -> int:
+def report(error: BaseException, stem: str, who: int | str, message: str = "") -> int:
     """Write an error file for the launcher, if this rank has not written one. stem, who: see `error_path`.
 
+    message: `message_of` the error, if not given.
     Returns the exit status: 1, or the status for a file that could not be written.
     """
     try:
         if not error_path(stem, who).exists():
-            write_error(stem, who, kind_of(error), message_of(error))
+            write_error(stem, who, kind_of(error), message or message_of(error))
     except OSError:
         return NO_ROOM_STATUS
     return 1

@@ -58,6 +58,13 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class KeeperFailed:
+    """The keeper of a group could not go on, for this reason; its processes have ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupGone:
     """All processes of the group, and all that they started, have ended. cpu_seconds: of all of them.
 

@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,17 +11,18 @@ from typing import Any, Literal
 
 import psutil
 
-from zbench.errors import ZbenchError
+from zbench.errors import UsageError, ZbenchError
 from zbench.launch.process.client import THREAD_VARIABLES
 from zbench.launch.process.local import LocalExecutor, call
 from zbench.launch.trial import TrialRunner
 from zbench.record.checking import checked
 from zbench.record.environment import machine_facts, software_facts
+from zbench.record.locks import DirectoryLock
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
 from zbench.spec.run import slow_update
 from zbench.spec.trial import TrialSpec
-from zbench.topology import this_host
+from zbench.topology import pinning_refusal, this_host
 from zbench.units import format_bytes, format_seconds
 
 _RUN = {"world_size": 2, "device": "cpu", "warmup_steps": 0, "steps": 1}
@@ -77,7 +79,9 @@ def _threads() -> Iterator[Check]:
     cores = this_host().cores
     cpus = sum(len(core) for core in cores)
     text = f"{len(cores)} usable cores ({cpus} threads)"
-    if cpus == os.cpu_count():
+    if (refusal := pinning_refusal(os.sched_getaffinity(0))) is not None:
+        yield Check("affinity", "warn", f"{text}; ranks cannot be pinned to them: {refusal}")
+    elif cpus == os.cpu_count():
         yield Check("affinity", "ok", text)
     else:
         yield Check("affinity", "warn", f"{text} of {os.cpu_count()}: taskset or cgroup")
@@ -115,6 +119,7 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
     text = f"{output_dir}: {format_bytes(free)} free"
     if os.access(place, os.W_OK):
         yield Check("results", "warn" if free < _LITTLE_DISK else "ok", text)
+        yield from _locks(place)
     else:
         yield Check("results", "fail", f"{text}, not writable; use -o DIR")
     known = list(checked(output_dir)) if output_dir.is_dir() else []
@@ -125,6 +130,15 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
         yield Check("files", "ok", f"{len(known)} of runs, baselines and tags are as they were written")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
+
+
+def _locks(place: Path) -> Iterator[Check]:
+    try:
+        with tempfile.TemporaryDirectory(dir=place) as probe:
+            DirectoryLock(Path(probe)).release()
+        yield Check("locks", "ok", "flock works there")
+    except (UsageError, OSError) as error:
+        yield Check("locks", "fail", str(error))
 
 
 def _environment(written: str) -> Iterator[Check]:

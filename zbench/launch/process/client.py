@@ -19,7 +19,16 @@ import psutil
 import zbench
 from zbench import _inside
 from zbench.errors import ZbenchError
-from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
+from zbench.job.messages import (
+    EndGroup,
+    Exited,
+    GroupGone,
+    KeeperFailed,
+    RankStart,
+    Ready,
+    Started,
+    StartGroup,
+)
 from zbench.launch.process.reaper import KILLED
 from zbench.launch.turns import Seat
 from zbench.spec.environments import extensions_directory
@@ -57,7 +66,10 @@ class GroupEnd:
 
 
 class ServerLostError(Exception):
-    """The trial server died, and every rank with it; the trial that was running is not the cause."""
+    """The trial server died, and every rank with it; the trial that was running is not the cause.
+
+    Its text says why a process of zbench's could not go on; it is empty for one that was killed.
+    """
 
 
 class RankGroup:
@@ -166,9 +178,12 @@ class RankGroup:
 
     def _receive(self, timeout: float) -> object:
         try:
-            return self._keeper.recv() if self._keeper.poll(timeout) else None
+            message = self._keeper.recv() if self._keeper.poll(timeout) else None
         except (EOFError, OSError):
             raise ServerLostError from None
+        if isinstance(message, KeeperFailed):
+            raise ServerLostError(message.reason)
+        return message
 
 
 class WarmServer:
@@ -239,11 +254,16 @@ class WarmServer:
                 self._process.wait(_END_SECONDS)
         self.kill()
 
-    def kill(self) -> None:
-        """End a server that does not answer, and whatever it started; its scratch directory stays."""
+    def kill(self) -> str:
+        """End a server that does not answer, and whatever it started; its scratch directory stays.
+
+        Returns why it had ended by itself, if it had.
+        """
         self._kill_all()
+        reason = self._last_words() if self._process.returncode == 1 else ""
         self._connection.close()
         self._errors.close()
+        return reason
 
     def _receive(self, timeout: float) -> object:
         try:

@@ -39,7 +39,7 @@ from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.run import slow_update, updates_on_gpu
 from zbench.spec.trial import TrialSpec
-from zbench.topology import Host, node_of_device, this_host
+from zbench.topology import Host, node_of_device, pinning_refusal, this_host
 
 _COMPILING_SECONDS = 60.0
 
@@ -75,7 +75,10 @@ class LocalExecutor(HeatExecutor[Processes]):
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
         self._cpus, self._tell, self._knows_kernels = cpus, tell, False
         self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, partial(resolved, cpus=cpus))
-        self._host = None if 0 < cpus < len(os.sched_getaffinity(0)) else this_host()
+        own = os.sched_getaffinity(0)
+        self._host = None if 0 < cpus < len(own) else this_host()
+        if self._host is not None and (refusal := pinning_refusal(own)) is not None:
+            tell(f"ranks are not pinned to cores of their own, so times vary more: {refusal}")
         self.share: Share | None = None
 
     def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:

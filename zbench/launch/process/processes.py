@@ -80,10 +80,14 @@ class Launcher(AbstractContextManager["Launcher"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def replace_server(self) -> None:
-        """Start another server for the one that was killed; all that it had started is gone."""
-        self._server.kill()
+    def replace_server(self) -> str:
+        """Start another server for the one that was lost; all that it had started is gone.
+
+        Returns why the lost one had ended by itself, if it had.
+        """
+        reason = self._server.kill()
         self._server = WarmServer(self._modules, self.scratch, self._python)
+        return reason
 
 
 class Processes(Contender):
@@ -101,7 +105,7 @@ class Processes(Contender):
         tail, watch = ProgressTail(plan.files.progress), plan.watch
         stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
         self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
-        self._has_begun = self._is_lost = False
+        self._has_begun, self._lost = False, ""
         self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
 
     def advance(self) -> None:
@@ -124,9 +128,9 @@ class Processes(Contender):
             elif self.seat is not None:
                 self.seat.go()
             self._group.advance(self.seat)
-        except ServerLostError:
-            self._launcher.replace_server()
-            self._is_lost = True
+        except ServerLostError as error:
+            reason = self._launcher.replace_server()
+            self._lost = str(error) or reason or "the trial server was killed from outside"
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
         self._own_seconds += time.process_time() - own
@@ -134,9 +138,8 @@ class Processes(Contender):
 
     def attempt(self) -> Attempt:
         """Return how the processes ended."""
-        if self._is_lost:
-            message = "the trial server was killed from outside"
-            return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
+        if self._lost:
+            return Attempt("crashed", Failure("killed", self._lost, f"{self.plan.log_name}/rank0.log"))
         logs, end, first = self.plan.files.logs, self._group.end, self.plan.first
         outcome, error = classify(
             replace(end, ranks=first + end.ranks, exits={first + r: code for r, code in end.exits.items()}),

@@ -28,8 +28,19 @@ from typing import NoReturn
 
 from zbench.children import die_with_parent
 from zbench.job.calling import call
-from zbench.job.messages import EndGroup, Exited, GroupGone, RankStart, Ready, Started, StartGroup
-from zbench.launch.process.reaper import become_subreaper, end_children, reap
+from zbench.job.failures import message_of, report
+from zbench.job.messages import (
+    EndGroup,
+    Exited,
+    GroupGone,
+    KeeperFailed,
+    RankStart,
+    Ready,
+    Started,
+    StartGroup,
+)
+from zbench.launch.process.reaper import ChildEnds, become_subreaper, end_children, reap
+from zbench.topology import pinning_refusal
 
 _STACKS_SIGNAL = signal.SIGUSR1
 _STACKS_SECONDS = 0.3
@@ -40,19 +51,18 @@ class Server:
 
     def __init__(self, launcher: "connection.Connection[object, object]", reaper: int, scratch: str) -> None:
         self._launcher, self._reaper, self._scratch = launcher, reaper, scratch
-        self._keepers: dict[int, int] = {}  # pidfd -> pid
+        self._keepers = set[int]()
+        self._ends = ChildEnds()
 
     def serve(self, ready: Ready) -> None:
         """Report that imports are complete, and serve requests until launcher or reaper end; then end all."""
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._reaper, *self._keepers])
+                waiting = connection.wait([self._launcher, self._reaper, self._ends])
                 if self._reaper in waiting:  # the launcher will replace this server
                     break
-                for ended in self._keepers.keys() & set(waiting):
-                    os.waitpid(self._keepers.pop(ended), 0)
-                    os.close(ended)
+                self._keepers -= self._ends.reaped(self._keepers).keys()
                 if self._launcher in waiting:
                     request = self._launcher.recv()
                     assert isinstance(request, StartGroup)
@@ -67,14 +77,15 @@ class Server:
         theirs = reduction.recv_handle(self._launcher)
         server, pid = os.getpid(), os.fork()
         if pid == 0:
+            self._ends.close()
             self._launcher.close()
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.suppress(EOFError, OSError):  # the launcher is gone
                 die_with_parent(server)
                 become_subreaper()
                 Keeper(connection.Connection(theirs)).keep(request)
             os._exit(0)
         os.close(theirs)
-        self._keepers[os.pidfd_open(pid)] = pid
+        self._keepers.add(pid)
 
 
 class Keeper:
@@ -82,60 +93,66 @@ class Keeper:
 
     def __init__(self, launcher: "connection.Connection[object, object]") -> None:
         self._launcher = launcher
-        self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, rank)
+        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._ends = ChildEnds()
         self._group = 0
         self._cpu_seconds, self._peak_rss_bytes = 0.0, 0
 
     def keep(self, request: StartGroup) -> None:
         """Return when the group is gone; it ends when the launcher says so, or is gone."""
+        failure = None
         try:
             self._start(request)
             while self._ranks:
-                waiting = connection.wait([self._launcher, *self._ranks])
-                for ended in self._ranks.keys() & set(waiting):
-                    self._reap(ended)
+                waiting = connection.wait([self._launcher, self._ends])
+                self._reap()
                 if self._launcher in waiting:
                     self._obey(self._launcher.recv())
-        finally:
-            self._kill()
-            self._cpu_seconds += end_children()
-        self._launcher.send(GroupGone(self._cpu_seconds, self._peak_rss_bytes))
+        except Exception as error:
+            failure = KeeperFailed(reason_with_call(error))
+        self._kill()
+        self._cpu_seconds += end_children()
+        self._launcher.send(failure or GroupGone(self._cpu_seconds, self._peak_rss_bytes))
 
     def _start(self, request: StartGroup) -> None:
         keeper, pids = os.getpid(), []
         for rank, start in enumerate(request.ranks):
             pid = os.fork()
             if pid == 0:
+                self._ends.close()
                 self._launcher.close()
                 become_rank(start, request.target, self._group or os.getpid(), keeper)
             self._group = self._group or pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.setpgid(pid, self._group)  # the child does so, too, whichever comes first
-            self._ranks[os.pidfd_open(pid)] = (pid, rank)
+            self._ranks[pid] = rank
             pids.append(pid)
         self._launcher.send(Started(tuple(pids)))
 
     def _obey(self, message: object) -> None:
         assert isinstance(message, EndGroup)
         if message.dump_stacks:
-            for pid, _ in self._ranks.values():
+            for pid in self._ranks:
                 os.kill(pid, _STACKS_SIGNAL)
             time.sleep(_STACKS_SECONDS)
         self._kill()
 
-    def _reap(self, pidfd: int) -> None:
-        """Report the end of a rank."""
-        pid, rank = self._ranks.pop(pidfd)
-        os.close(pidfd)
-        _, status, usage = os.wait4(pid, 0)
-        self._cpu_seconds += usage.ru_utime + usage.ru_stime
-        self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
-        self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
+    def _reap(self) -> None:
+        """Report the ends of ranks."""
+        for pid, (status, usage) in self._ends.reaped(self._ranks).items():
+            self._cpu_seconds += usage.ru_utime + usage.ru_stime
+            self._peak_rss_bytes = max(self._peak_rss_bytes, usage.ru_maxrss * 1024)
+            self._launcher.send(Exited(self._ranks.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def _kill(self) -> None:
         if self._group:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._group, signal.SIGKILL)
+
+
+def reason_with_call(error: BaseException) -> str:
+    """Return an error's message, and the line of code that failed: the kernel does not name a call."""
+    return f"{message_of(error)}, at `{traceback.extract_tb(error.__traceback__)[-1].line}`"
 
 
 def become_rank(start: RankStart, target: str, group: int, keeper: int) -> NoReturn:
@@ -148,14 +165,16 @@ def become_rank(start: RankStart, target: str, group: int, keeper: int) -> NoRet
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         faulthandler.enable()
         faulthandler.register(_STACKS_SIGNAL, all_threads=True)
-        if start.cpus is not None:
-            os.sched_setaffinity(0, start.cpus)
+        if start.cpus is not None and (refusal := pinning_refusal(start.cpus)) is not None:
+            print(f"this rank is not pinned to its cores: {refusal}")
         code = call(target, lambda: pickle.loads(start.job), start.error)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        code = report(error, *start.error, reason_with_call(error))
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):  # a full disk must not send this process on as a keeper
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 
@@ -194,7 +213,10 @@ def main(arguments: list[str]) -> None:
     serving = Server(launcher, reaper_alive, arguments[1])
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the shared pages
-    serving.serve(Ready(time.monotonic() - started, tuple(problems), os.getpid()))
+    try:
+        serving.serve(Ready(time.monotonic() - started, tuple(problems), os.getpid()))
+    except Exception as error:
+        sys.exit(reason_with_call(error))
 
 
 if __name__ == "__main__":
