@@ -61,6 +61,13 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
         ({"outcome": "fine"}, "outcome"),
         ({"trial_id": "../../../../precious"}, "trial_id: expected hexadecimal digits, got '../../"),
         ({"repeat": -1}, "repeat: expected 0 or more, got -1"),
+        *(
+            (
+                {"correctness": {"verdict": "equivalent", "error_ratio": ratio}},
+                rf"correctness\.error_ratio: {ratio} ",
+            )
+            for ratio in ("nan", "inf", -0.5)
+        ),
         ({"timing": None}, "timing: missing, though the repeat succeeded"),
         ({"config": {"engine": "builtin"}}, r"not a zbench record: config\.engine: expected an object"),
     ],

@@ -21,7 +21,6 @@ from zbench.record.documents import (
     sealed,
 )
 from zbench.record.record import Record
-from zbench.record.summary import CORRECT
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LONGEST_STEP_S = 1e6
@@ -185,9 +184,7 @@ def check_plausible(records: list[Record], place: str) -> list[Record]:
 
 
 def _figures(record: Record) -> Iterable[tuple[str, float, bool]]:
-    timing, memory, correctness = record.timing, record.memory, record.correctness
-    if correctness.verdict in CORRECT and (ratio := correctness.error_ratio) is not None:
-        yield "an error ratio", ratio, 0 <= ratio < math.inf
+    timing, memory = record.timing, record.memory
     if timing is not None:
         for seconds in [timing.median_step_s, *timing.step_seconds]:
             yield "a step time", seconds, 0 < seconds < _LONGEST_STEP_S

@@ -24,6 +24,7 @@ from zbench.record.documents import (
     linked,
     make_directory,
     parsed,
+    sync_directory,
 )
 from zbench.record.record import Record
 from zbench.units import format_clock
@@ -72,6 +73,7 @@ class KeptSamples:
     def _open(self, path: Path, about: dict[str, Any]) -> None:
         make_directory(path.parent)
         self._file = path.open("ab+", buffering=0)
+        sync_directory(path.parent)
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line
         self._file.truncate(len(whole))

@@ -25,6 +25,7 @@ from zbench.record.documents import (
 )
 from zbench.record.record import Record
 from zbench.record.secrets import masked_record
+from zbench.record.summary import CORRECT
 
 _RECORD = TypeAdapter(Record)
 _BLOCKS = {"workload", "run", "engine", "verify"}
@@ -76,6 +77,9 @@ def _problems(record: Record) -> Iterator[str]:
         yield f"repeat: expected 0 or more, got {record.repeat}"
     if record.outcome == "ok" and record.timing is None:
         yield "timing: missing, though the repeat succeeded"
+    verdict, ratio = record.correctness.verdict, record.correctness.error_ratio
+    if verdict in CORRECT and ratio is not None and not 0 <= ratio < math.inf:
+        yield f"correctness.error_ratio: {ratio} does not go with the verdict {verdict}"
 
 
 def decode_line(line: bytes, place: str = "record") -> Record:

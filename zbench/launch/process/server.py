@@ -59,7 +59,7 @@ class Server:
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._reaper, self._ends])
+                waiting = connection.wait([self._launcher, self._reaper, self._ends.fileno()])
                 if self._reaper in waiting:  # the launcher will replace this server
                     break
                 self._keepers -= self._ends.reaped(self._keepers).keys()
@@ -104,7 +104,7 @@ class Keeper:
         try:
             self._start(request)
             while self._ranks:
-                waiting = connection.wait([self._launcher, self._ends])
+                waiting = connection.wait([self._launcher, self._ends.fileno()])
                 self._reap()
                 if self._launcher in waiting:
                     self._obey(self._launcher.recv())
