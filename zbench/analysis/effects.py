@@ -2,8 +2,9 @@
 Pure.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,23 +55,21 @@ def effects_of(
     own = points[reference.trial_id]
     found = []
     for key in keys:
-        others = {repr(one[key]): one[key] for one in points.values() if repr(one[key]) != repr(own[key])}
-        for value in others.values():
-            pairs = list(_pairs(points, key, value, own[key]))
-            if pairs:
-                found.append(_effect(fit, points, key, pairs))
+        found += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, own[key])]
     return tuple(sorted(found, key=lambda effect: -abs(math.log1p(effect.change))))
 
 
-def _pairs(
-    points: Mapping[str, Mapping[str, Any]], key: str, value: Any, against: Any
-) -> Iterator[tuple[str, str]]:
-    rest = {name: {**one, key: None} for name, one in points.items()}
+def _pairs(points: Mapping[str, Mapping[str, Any]], key: str, against: Any) -> list[list[tuple[str, str]]]:
+    """Return, for each other value of a key that has any, the pairs that differ in it alone."""
+    alike: dict[str, dict[str, list[str]]] = {}  # the other keys -> this one's value -> configurations
     for name, one in points.items():
-        if repr(one[key]) == repr(value):
-            for other, second in points.items():
-                if repr(second[key]) == repr(against) and rest[name] == rest[other]:
-                    yield name, other
+        alike.setdefault(repr({**one, key: None}), {}).setdefault(repr(one[key]), []).append(name)
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for names in alike.values():
+        second = names.pop(repr(against), ())
+        for value, first in names.items() if second else ():
+            pairs.setdefault(value, []).extend(itertools.product(first, second))
+    return list(pairs.values())
 
 
 def _effect(fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs: Pairs) -> Effect:

@@ -5,6 +5,8 @@ The one place that decides this; whatever prints, exports or searches asks `rank
 `of_compute` are contrasts of one table of log ratios (`zbench.analysis.ratios`).
 """
 
+import bisect
+import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -154,14 +156,15 @@ def _recommended(leaders: Sequence[ConfigSummary], estimates: Mapping[str, float
         s.trial_id: next((p for name in _PEAKS if (p := s.number(name)) is not None), None) for s in able
     }
 
-    def is_beaten(one: ConfigSummary) -> bool:
-        own = peaks[one.trial_id]
-        return own is not None and any(
-            (peak := peaks[other.trial_id]) is not None and peak < own and cost(other, goal) < cost(one, goal)
-            for other in able
-        )
+    costs = {summary.trial_id: cost(summary, goal) for summary in able}
+    known = sorted((peak, costs[name]) for name, peak in peaks.items() if peak is not None)
+    least_costs = list(itertools.accumulate((figure for _, figure in known), min))
 
-    left = [summary for summary in able if not is_beaten(summary)]
+    def is_beaten(name: str) -> bool:
+        smaller = 0 if (own := peaks[name]) is None else bisect.bisect_left(known, (own, -math.inf))
+        return smaller > 0 and least_costs[smaller - 1] < costs[name]
+
+    left = [summary for summary in able if not is_beaten(summary.trial_id)]
     first = estimates[left[0].trial_id]
     near = [summary.trial_id for summary in left if not estimates[summary.trial_id] - first > _NEAR]
     least = min((peak for name in near if (peak := peaks[name]) is not None), default=None)

@@ -1,0 +1,129 @@
+"""A changed byte, or a lost, doubled or exchanged line of any file is noticed, or changes no figure."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.synthetic import saved, trial
+
+from zbench.analysis.sources import load_results, save_baseline
+from zbench.errors import UsageError
+from zbench.launch.samples import KeptSamples
+from zbench.record.checking import checked
+from zbench.record.documents import replace_durably, sealed
+from zbench.record.record import Record
+from zbench.record.store import SEARCH, RunDirectory, load_environment, load_records
+from zbench.record.tags import load_tags, save_tag
+from zbench.report.html.content import importance_in
+from zbench.report.site.store import Site
+
+SAMPLES = Path("results/pairs/kept.jsonl")
+WITHOUT_DIGEST = {"feed.xml", "badge.json", ".lock"}  # publish makes the first two anew; none is read
+
+
+class Taker:
+    """Takes samples of one record; refuses where none is given, since a kept one was to be read."""
+
+    def __init__(self, item: Record | None) -> None:
+        self._item = item
+
+    def take(self, side: str) -> list[Record]:
+        if self._item is None:
+            raise UsageError("measured again")
+        return [self._item]
+
+    def take_in_turns(self, first: str, second: str) -> None:
+        return None
+
+    def remember(self, side: str, sample: object) -> None:
+        pass
+
+
+def samples(item: Record | None = None) -> list[Any]:
+    """Return the three samples of a measurement that keeps them, of this record where they are not kept."""
+    kept = KeptSamples(Taker(item), SAMPLES, {"sides": ["a", "b"]})
+    try:
+        return [kept.take("base") for _ in range(3)]
+    finally:
+        kept.close()
+
+
+@pytest.fixture
+def files(zbench: Callable[..., Any]) -> list[Path]:
+    """Return every file with a digest or checksums: of two runs, tags, a baseline, samples and a site."""
+    for number in (1, 2):
+        items = [saved(item) for item in trial([0.1 + number / 1000 + n / 100 for n in range(4)])]
+        about = {"spec": {"name": "ex"}, "environment": {"started": "x"}}
+        with RunDirectory.create(Path("results"), "ex", **about) as run:
+            for item in items:
+                run.append(replace(item, run_id=run.path.name))
+    replace_durably(run.path / SEARCH, sealed({"schema_version": 1, "importance": {"zero_stage": 0.75}}))
+    save_tag(Path("results"), "first", f"ex/{run.path.name}")
+    save_baseline("main", load_results("last", Path("results")), Path("results"))
+    samples(items[0])
+    assert zbench("publish", "--to", "site").code == 0
+    found = [*Path("results").rglob("*"), *Path("site").rglob("*")]
+    whole = [path for path in sorted(found) if path.is_file() and path.stat().st_size > 0]
+    return [path for path in whole if path.name not in WITHOUT_DIGEST]
+
+
+def figures() -> list[object]:
+    """Return all that is read from the files; UsageError where one is refused."""
+    results, site = Path("results"), Site(Path("site"))
+    try:
+        kept = list(site.kept())
+    finally:
+        site.close()
+    for file in checked(Path("site")):
+        if file.problem is not None:
+            raise UsageError(file.problem)
+    runs = sorted(results.glob("ex/*"))
+    parts = [(load_environment(run), load_records(run), importance_in(run)) for run in runs]
+    return [parts, load_tags(results), load_results("main", results).trials, kept, samples()]
+
+
+def is_silent(file: Path, data: bytes, whole: list[object]) -> bool:
+    """Whether nothing is refused, though other figures are read from changed files."""
+    before = file.read_bytes()
+    file.write_bytes(data)
+    try:
+        return figures() != whole
+    except UsageError:
+        return False
+    finally:
+        file.write_bytes(before)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("flips", [200, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_a_flipped_bit_of_any_file_changes_no_figure(files: list[Path], flips: int) -> None:
+    whole, rng, silent = figures(), random.Random(0), list[str]()
+    for number in range(flips):
+        file = files[number % len(files)]
+        data = bytearray(file.read_bytes())
+        bit = rng.randrange(8 * len(data))
+        data[bit // 8] ^= 1 << bit % 8
+        silent += [f"{file}: bit {bit}"] * is_silent(file, bytes(data), whole)
+    assert silent == []
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("times", [30, pytest.param(500, marks=pytest.mark.soak)])
+def test_lines_lost_doubled_or_exchanged_change_no_figure(files: list[Path], times: int) -> None:
+    whole, rng, silent = figures(), random.Random(0), list[str]()
+    for number in range(times):
+        file = files[number % len(files)]
+        lines = file.read_bytes().splitlines(keepends=True)
+        one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+        match rng.choice(("lost", "doubled", "exchanged")):
+            case "lost":
+                del lines[one]
+            case "doubled":
+                lines.insert(other, lines[one])
+            case _:
+                lines[one], lines[other] = lines[other], lines[one]
+        silent += [f"{file}: lines {one}, {other}"] * is_silent(file, b"".join(lines), whole)
+    assert silent == []
