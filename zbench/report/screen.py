@@ -48,6 +48,23 @@ def plain(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
+_HELD = "\ue000"
+"""Stands for a space at which no line ends."""
+_VALUE = re.compile(r"(?<=\d) (?=[KMGT]?i?B\b|%|m?s\b|us\b|days\b|\w+/s\b)")
+
+
+def print_note(screen: Screen, text: Text) -> None:
+    """Print a text whose lines on a terminal break no value, such as `30 MiB`; a pipe gets one line."""
+    if not screen.is_terminal:
+        screen.print(text, soft_wrap=True)
+        return
+    held = text.copy()
+    held.plain = _VALUE.sub(_HELD, text.plain)
+    for line in held.wrap(screen, screen.width):
+        line.plain = line.plain.replace(_HELD, " ")
+        screen.print(line)
+
+
 _FOLD = re.compile(r"(?<=,) (?=\w+ \S)|(?<=->) | (?=[\[(])|(?<=[:;]) |(?<=fits) ")
 
 
@@ -108,7 +125,7 @@ def print_table(
     screen.print(grid)
     notes = [f"{columns[i].title or _MARK}: {columns[i].note}" for i in shown if columns[i].note]
     if notes:
-        screen.print(Text("; ".join(notes), "dim"), soft_wrap=not screen.is_terminal)
+        print_note(screen, Text("; ".join(notes), "dim"))
     left_out = [title for i, title in enumerate(titles) if i not in shown]
     if left_out:
         line = Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim")
@@ -123,11 +140,19 @@ def _cell(column: Column[Any], row: Any) -> Text:
 def _print_paragraphs(
     screen: Screen, titles: Sequence[str], rows: Sequence[Sequence[Text]], styles: Sequence[str]
 ) -> None:
-    """Print each row as titles and values, where not even two columns fit or a pipe is narrow."""
+    """Print each row as titles and values, where not even two columns fit or a pipe is narrow.
+
+    A line ends between two pairs, unless one pair alone is wider than the screen.
+    """
     for row, style in zip(rows, styles, strict=True):
-        labels = (Text(f"{title} ".lstrip(), "dim") for title in titles)
-        pairs = [Text.assemble(label, cell) for label, cell in zip(labels, row, strict=True)]
-        screen.print(Text("  ").join(pairs), style=style)
+        line = Text()
+        for title, cell in zip(titles, row, strict=True):
+            pair = Text.assemble((f"{title} ".lstrip(), "dim"), cell)
+            if line and line.cell_len + 2 + pair.cell_len > screen.width:
+                screen.print(line, style=style)
+                line = Text()
+            line = Text.assemble(line, "  ", pair) if line else pair
+        screen.print(line, style=style)
 
 
 def _to_drop(names: Sequence[str], dropped_first: Sequence[str], kept: Sequence[str]) -> list[int]:

@@ -17,7 +17,7 @@ from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles, su
 from zbench.report.answer import answer_lines, effect_lines
 from zbench.report.columns import screen_table
 from zbench.report.roles import word
-from zbench.report.screen import Screen, print_table
+from zbench.report.screen import Screen, print_note, print_table
 from zbench.report.text import axes_text, failure_text, outcome_text, plural, printable
 from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
@@ -58,7 +58,7 @@ def print_results(
     table = replace(table, columns=columns)
     print_table(screen, table, dropped_first=_DROPPED_FIRST, kept=_KEPT, remedy=remedy)
     for line in notes(summaries, objective, ranking, run_dir):
-        screen.print(line, soft_wrap=not screen.is_terminal)
+        print_note(screen, line)
 
 
 def in_order(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:

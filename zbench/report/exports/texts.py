@@ -215,6 +215,8 @@ def method(comparison: Comparison) -> str:
         if drift is not None:
             looks += f"; base itself moved by {percent(drift)} from the first blocks to the last"
         return f"paired blocks on this machine, {level}, {margin}, {family}; {looks}"
-    noise = "for 2 %, plain and over each part of the machine's yardstick in each repeat's heat"
+    noise = (
+        "for 2 %, plain and over each part of the machine's yardstick (fixed kernels) in each repeat's heat"
+    )
     less = "--paired detects smaller changes"
     return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"
