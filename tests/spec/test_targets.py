@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from zbench.errors import UsageError
 from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.starting import starting_sweep
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.targets import TARGETS, Exported, measured_by
 from zbench.spec.trial import TrialSpec
@@ -117,3 +120,27 @@ def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
         assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     finally:
         dist.destroy_process_group()
+
+
+@each_engine
+def test_init_reads_fsdp2_code_back(tmp_path: Path, engine: dict[str, Any]) -> None:
+    file = tmp_path / "exported.py"
+    file.write_text(exported("fsdp2", {**engine, "optimizer": {"lr": 0.25, "betas": [0.5, 0.75]}}).text)
+    if "float16" in engine.values():
+        with pytest.raises(UsageError, match="FSDP2 scales no loss"):
+            starting_sweep(str(file), tmp_path)
+        return
+    sweep = sweep_from_mapping(starting_sweep(str(file), tmp_path).document, environ={})
+    again = TARGETS["fsdp2"](sweep_trial := TrialSpec.model_validate(_as_one(sweep)))
+    assert sweep_trial.engine.optimizer.betas == (0.5, 0.75)
+    code, same = (text.partition("import torch\n")[2].strip() for text in (file.read_text(), again.text))
+    assert same == code
+    file.write_text(file.read_text().replace("GRADIENT_ACCUMULATION_STEPS = ", "STEPS = "))
+    with pytest.raises(UsageError, match="was changed"):
+        starting_sweep(str(file), tmp_path)
+
+
+def _as_one(sweep: SweepSpec) -> dict[str, Any]:
+    """Return the configuration of a sweep of init at the first value of its axes."""
+    engine = sweep.engine.model_dump() | {key: values[0] for key, values in sweep.axes.items()}
+    return {"workload": sweep.workload.model_dump(), "run": {"world_size": 2}, "engine": engine}

@@ -13,7 +13,7 @@ from zbench.spec.combinations import DEPENDENCIES
 from zbench.spec.document import dump_yaml
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
-from zbench.spec.foreign import accelerate, scripts
+from zbench.spec.foreign import accelerate, fsdp2, scripts
 from zbench.spec.foreign.hjson import read_foreign
 from zbench.spec.foreign.reading import Imported
 from zbench.spec.foreign.recognition import FORMS, from_file
@@ -77,6 +77,8 @@ def _read(source: str | None, base_dir: Path) -> Imported:
         return _of_model(source, base_dir)
     if MODULE_CALLABLE.fullmatch(source) and not path.exists():
         return Imported({"workload": {"model": source}})
+    if fsdp2.is_export(path):
+        return fsdp2.from_export(path)
     if scripts.is_script(path):
         return scripts.from_script(path, base_dir)
     form = scripts.form_of(source, base_dir)
