@@ -250,18 +250,18 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4330,
+    "spec": 4390,
     "launch": 3750,
     "app": 921,
     "cli": 1990,
-    "report": 2745,
+    "report": 2762,
     "analysis": 2210,
     "job": 320,
     "worker": 1470,
     "tune": 1161,
     "estimate": 2540,
     "verify": 1830,
-    "workloads": 830,
+    "workloads": 847,
     "record": 1250,
     "measure peers _inside children errors gpus private scratch topology units": 1325,
 }
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_650), ("tests", 36_738)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_725), ("tests", 36_932)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

@@ -26,6 +26,7 @@ WORKLOAD = {
     "micro_batch_size": 7,
     "backwards_per_step": 3,
     "activation_checkpointing": True,
+    "offload_activations": True,
     "loss_chunks": 2,
 }
 

@@ -137,6 +137,8 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
         yield "workload.loss_weighting: tokens has no key; weight the losses in the training script; left out"
     if workload.activation_checkpointing:
         yield "workload.activation_checkpointing has no key; switch it on in the model; left out"
+    if workload.offload_activations:
+        yield "workload.offload_activations has no key; save tensors on the CPU in the script; left out"
     if workload.loss_chunks > 1:
         yield f"workload.loss_chunks: {workload.loss_chunks} has no key; the model computes it; left out"
 

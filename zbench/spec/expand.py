@@ -260,6 +260,11 @@ def _conflicts(
             "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
             " with micro_steps set gradient_accumulation_steps instead",
         )
+    if workload.offload_activations and engine.compile != "off":
+        yield (
+            "workload.offload_activations",
+            "a compiled step chooses what it saves; leave offload_activations out, or set compile: off",
+        )
     if engine.shard_group_size is not None and run.world_size % engine.shard_group_size:
         yield (
             "engine.shard_group_size",

@@ -86,6 +86,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
             "loss_weighting",
             "activation_checkpointing",
             "checkpointed_classes",
+            "offload_activations",
             "loss_chunks",
         ):
             if getattr(workload, key) != getattr(default, key):

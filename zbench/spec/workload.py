@@ -193,6 +193,9 @@ class WorkloadSpec(SpecModel):
     checkpointed_classes: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Classes of your model's blocks to checkpoint. Missing: the entries of module lists."
     )
+    offload_activations: bool = Field(
+        False, description="Keep what the forward saves for the backward in host memory; weights stay."
+    )
     loss_chunks: int = Field(
         1, ge=1, description="Parts of a micro-batch whose logits exist at once: `gpt` and `hf:` only."
     )

@@ -6,6 +6,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -27,6 +28,7 @@ from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.worker.engines import build, make_model
 from zbench.workloads import Batch, Workload, seed_all, weighted
+from zbench.workloads.offloading import Offload
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Trainer:
         self._marks_last = spec.accumulation_mode == "multi_backward"
         self._workload, self._device, self._clock = workload, device, clock
         torch.cuda.empty_cache()  # of the whole model; without CUDA it does nothing
+        offloads = trial.workload.offload_activations
+        self._saving = Offload(instruments.on_host).saving if offloads else nullcontext
 
     @property
     def backwards(self) -> int:
@@ -116,7 +120,7 @@ class Trainer:
         losses = []
         for micro, (seed, weight, batch) in enumerate(batches):
             seed_all(seed, self._device)
-            with self._clock.phase("forward"):
+            with self._clock.phase("forward"), self._saving():
                 loss = self._workload.loss(self._model, batch)
                 losses.append(loss.detach())
                 loss = weighted(loss, weight, self._accumulation.loss_divisor)
