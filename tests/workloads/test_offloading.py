@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zbench.engine import build_engine
+from zbench.spec.engine import EngineSpec
 from zbench.workloads.models import GPT
 from zbench.workloads.offloading import Offload
 
@@ -54,6 +56,32 @@ def test_gradients_keep_their_bits_and_no_weight_is_copied() -> None:
     assert 5 * 16 * 3 * 32 in sizes.elements, "the three heads' inputs are one storage"
     weights = {p.numel() for p in model.parameters()}
     assert not weights & {*sizes.elements}
+
+
+class Noting(Offload):
+    """Notes the elements of what it is asked to keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = set[int]()
+
+    def _pack(self, tensor):  # type: ignore[no-untyped-def]
+        self.elements.add(tensor.numel())
+        return super()._pack(tensor)
+
+
+def test_gathered_weights_are_left_to_the_engine_at_stage_3() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 70), nn.Tanh(), nn.Linear(70, 32))
+    engine = build_engine(model, EngineSpec(zero_stage=3, param_persistence_threshold=0))
+    offload = Noting()
+    with offload.saving():
+        loss = model(torch.randn(5, 32)).square().mean()
+    assert 5 * 70 in offload.elements
+    assert 32 * 70 not in offload.elements, "kept, it would stay whole until backward"
+    engine.backward(loss)
+    engine.step()
+    engine.close()
 
 
 @pytest.mark.parametrize("width", [5, 8])

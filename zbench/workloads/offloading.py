@@ -45,7 +45,12 @@ class _View(NamedTuple):
 
 
 class Offload:
-    """Keeps what the body of `saving` saves in host memory. on_host: a context of its allocations there."""
+    """Keeps what the body of `saving` saves in host memory. on_host: a context of its allocations there.
+
+    leaves_weights: tells the engine to keep references to the weights that it gathers.
+    """
+
+    leaves_weights = True
 
     def __init__(self, on_host: OnHost = nullcontext) -> None:
         self._on_host = on_host

@@ -122,4 +122,4 @@ def test_a_comparison_without_timing_says_so() -> None:
 
 def test_stored_runs_are_described_by_their_yardstick() -> None:
     said = texts.method(comparison())
-    assert "over each part of the machine's yardstick in each repeat's heat, margin 5 %" in said
+    assert "the machine's yardstick (fixed kernels) in each repeat's heat, margin 5 %" in said

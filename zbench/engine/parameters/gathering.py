@@ -255,7 +255,8 @@ class Packer:
 
     def __init__(self, gatherer: Gatherer, outer: Hooks | None) -> None:
         self.gatherer, self._outer = gatherer, outer
-        self._nested = outer is not None and isinstance(getattr(outer[0], "__self__", None), Packer)
+        owner = getattr(outer[0], "__self__", None) if outer is not None else None
+        self._nested = isinstance(owner, Packer) or getattr(owner, "leaves_weights", False)
 
     @uncompiled
     def pack(self, tensor: Tensor) -> object:
