@@ -24,7 +24,7 @@ SAMPLES = Path("results/pairs/kept.jsonl")
 WITHOUT_DIGEST = {"feed.xml", "badge.json", ".lock"}  # publish makes the first two anew; none is read
 
 
-class Taker:
+class SampleSource:
     """Takes samples of one record; refuses where none is given, since a kept one was to be read."""
 
     def __init__(self, item: Record | None) -> None:
@@ -44,7 +44,7 @@ class Taker:
 
 def samples(item: Record | None = None) -> list[Any]:
     """Return the three samples of a measurement that keeps them, of this record where they are not kept."""
-    kept = KeptSamples(Taker(item), SAMPLES, {"sides": ["a", "b"]})
+    kept = KeptSamples(SampleSource(item), SAMPLES, {"sides": ["a", "b"]})
     try:
         return [kept.take("base") for _ in range(3)]
     finally:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.engine import disturbances, models
 from zbench.engine import Engine, build_engine
 from zbench.engine.parameters.deferred import sharded_init
-from zbench.engine.transport.watching import Attended
+from zbench.engine.transport.watching import WatchedWork
 from zbench.measure.shim import SHIM
 from zbench.spec.engine import EngineSpec
 
@@ -89,7 +89,7 @@ class Layers(nn.Module):
         return x
 
 
-@mock.patch.object(Attended, "is_completed", mock.Mock(return_value=False))
+@mock.patch.object(WatchedWork, "is_completed", mock.Mock(return_value=False))
 def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dict[str, Any]:
     """Return what four steps of `backwards` backwards each keep, and what the last one copies. No
     reduction is completed early: how many buffers are in use at once depends on no thread's speed.
@@ -139,7 +139,7 @@ def room_for_sums(group: dist.ProcessGroup) -> list[int]:
     return seen
 
 
-@mock.patch.object(Attended, "is_completed", mock.Mock(return_value=False))
+@mock.patch.object(WatchedWork, "is_completed", mock.Mock(return_value=False))
 def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
     """Return the bytes held after steps in which all goes wrong that can, every time alike: no reduction is
     completed early, so pools of buffers hold the most that they ever do.

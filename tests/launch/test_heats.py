@@ -64,9 +64,9 @@ def test_heats_of_a_round_are_as_large_as_one_another(
 def test_the_fastest_share_every_heat_after_the_first(tmp_path: Path) -> None:
     seconds = [0.1 * (9 - number) for number in range(9)]
     timings = [{"timing": TIMING | {"median_step_s": s, "step_seconds": [s]}} for s in seconds]
-    contenders = [in_turns(make_trial(result=timing), heat=3, repeats=3) for timing in timings]
-    _, world = swept(tmp_path, contenders)
-    fastest = {trial.trial_id for trial in contenders[-3:]}
+    participants = [in_turns(make_trial(result=timing), heat=3, repeats=3) for timing in timings]
+    _, world = swept(tmp_path, participants)
+    fastest = {trial.trial_id for trial in participants[-3:]}
     for heat in (world.heats[3], world.heats[6]):
         assert ids_in(heat) == fastest
 
@@ -253,8 +253,8 @@ def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Pat
     assert told == ["rank 0 was killed from outside by SIGKILL; running it again"]
 
 
-def heat_of(runner: TrialRunner, contenders: list[TrialSpec]) -> dict[str, Record]:
-    return {record.trial_id: record for record in runner.run_heat(contenders, lot=random.Random(1))}
+def heat_of(runner: TrialRunner, participants: list[TrialSpec]) -> dict[str, Record]:
+    return {record.trial_id: record for record in runner.run_heat(participants, lot=random.Random(1))}
 
 
 def comparable(record: Record) -> tuple[object, ...]:
@@ -267,10 +267,10 @@ def comparable(record: Record) -> tuple[object, ...]:
 def test_peaks_traffic_and_verdicts_are_those_of_a_trial_alone(tmp_path: Path) -> None:
     """Three real engines of two ranks in turns, and the same ones after another."""
     engines = [{"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 1, "offload_optimizer": "cpu"}]
-    contenders = [mlp(engine, run={"steps": 8}) for engine in engines]
+    participants = [mlp(engine, run={"steps": 8}) for engine in engines]
     with local_runner(tmp_path, ROOT, rerun_disturbed=False) as runner:
-        alone = {trial.trial_id: runner.run(trial) for trial in contenders}
-        heat = heat_of(runner, contenders)
+        alone = {trial.trial_id: runner.run(trial) for trial in participants}
+        heat = heat_of(runner, participants)
     assert len({record.heat.name for record in heat.values()}) == 1
     for trial_id, record in heat.items():
         assert comparable(record) == comparable(alone[trial_id])

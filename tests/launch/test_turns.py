@@ -1,4 +1,4 @@
-"""Contenders take turns: one works at a time, whatever becomes of the others."""
+"""Participants take turns: one works at a time, whatever becomes of the others."""
 
 import contextlib
 import random
@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from zbench.job.turns import SHORTEST, Turns, turn_lengths
-from zbench.launch.turns import Contender, Seat, balanced_orders, run_heat
+from zbench.launch.turns import Participant, TurnGate, balanced_orders, run_heat
 from zbench.worker import loop
 from zbench.worker.loop import run_steps
 
@@ -45,25 +45,25 @@ class Machine:
 Trial = Callable[["Sweep"], None]
 
 
-class Sweep(Contender):
-    """A contender that runs trials in a thread; each is a function of this sweep."""
+class Sweep(Participant):
+    """A participant that runs trials in a thread; each is a function of this sweep."""
 
     def __init__(self, name: str, machine: Machine, place: Path, trials: list[Trial]) -> None:
-        self.name, self.machine, self.seat = name, machine, Seat(place / name)
+        self.name, self.machine, self.gate = name, machine, TurnGate(place / name)
         self._thread = threading.Thread(target=self._run, args=(trials,), daemon=True)
 
     def advance(self) -> None:
         if self._thread.ident is None:
             self._thread.start()
         else:
-            self.seat.go()
-        while not self.seat.is_taken and self._thread.is_alive():
-            self.seat.receive(connection.wait(self.seat.waitable(), 0.01))
+            self.gate.go()
+        while not self.gate.is_taken and self._thread.is_alive():
+            self.gate.receive(connection.wait(self.gate.waitable(), 0.01))
         if not self.waits:
             self._thread.join()
 
     def __exit__(self, *_: object) -> None:
-        self.seat.__exit__()
+        self.gate.__exit__()
 
     def _run(self, trials: list[Trial]) -> None:
         for one in trials:
@@ -75,7 +75,7 @@ def trial(steps: int, *, dies: bool = False, ranks: int = 1) -> Trial:
         with sweep.machine.work(f"{sweep.name} warms up"):
             pass
         with contextlib.ExitStack() as stack:
-            taken = [stack.enter_context(Turns(str(sweep.seat.path), ranks)) for _ in range(ranks)]
+            taken = [stack.enter_context(Turns(str(sweep.gate.path), ranks)) for _ in range(ranks)]
             for step in range(steps):
                 together(Turns.wait, taken)
                 with sweep.machine.work(f"{sweep.name}{step}"):
@@ -103,7 +103,7 @@ def old_version(sweep: Sweep) -> None:
 
 
 def heat(tmp_path: Path, *trials: list[Trial]) -> tuple[list[str], list[str], tuple[bool, ...]]:
-    """Return what was done in which order, who ended when, and which contenders took turns."""
+    """Return what was done in which order, who ended when, and which participants took turns."""
     machine = Machine()
     with contextlib.ExitStack() as stack:
         sweeps = [
@@ -111,7 +111,7 @@ def heat(tmp_path: Path, *trials: list[Trial]) -> tuple[list[str], list[str], tu
             for name, one in zip("ABCDEFGH", trials, strict=False)
         ]
         ended = [sweep.name for sweep in run_heat(sweeps, random.Random(3))]
-        used = tuple(sweep.seat.was_used for sweep in sweeps)
+        used = tuple(sweep.gate.was_used for sweep in sweeps)
     assert machine.clashes == []
     assert sorted(ended) == sorted(sweep.name for sweep in sweeps)
     return machine.done, ended, used
@@ -223,7 +223,7 @@ def test_alone_every_step_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_seat_has_room_in_a_deep_directory(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 200)
     deep.mkdir()
-    with Seat(deep / "seat") as seat, Turns(str(seat.path)) as taken:
+    with TurnGate(deep / "gate") as gate, Turns(str(gate.path)) as taken:
         assert taken.are_taken
 
 

@@ -19,7 +19,7 @@ from tests.verify.runs import task
 from zbench.verify.evidence import Witness, adam_of
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainRun, cast_module
-from zbench.verify.replay import Parts, Remainder, replay
+from zbench.verify.replay import Parts, Residual, replay
 from zbench.verify.sketches import sketches
 from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.verify.verdict import Judgement, judge
@@ -159,7 +159,7 @@ class Run:
 
     def observe(self) -> tuple[Trajectory, Witness]:
         """Train, and return what an observer notes."""
-        losses, norms, digests, remainders = [], [], [], list[Remainder]()
+        losses, norms, digests, residuals = [], [], [], list[Residual]()
         first = {name: digest(value) for name, value in self.masters.items()}
         gradients: dict[str, Tensor] = {}
         seen = [self.sketches()]
@@ -175,7 +175,7 @@ class Run:
                 gradients = {n: s["exp_avg"] / (1 - self.adams[n].beta1) for n, s in self.state.items()}
             if self.step in {0, 1, self.drawn, self.of.steps - 1}:
                 counts = dict.fromkeys(self.masters, self.step + 1)
-                remainders += replay(before, self.parts(), self.adams, counts, rank=0, step=self.step)
+                residuals += replay(before, self.parts(), self.adams, counts, rank=0, step=self.step)
         trajectory = Trajectory(
             names=tuple(self.masters),
             losses=torch.tensor(losses, dtype=torch.float64),
@@ -185,7 +185,7 @@ class Run:
             moments={name: s["exp_avg"].clone() for name, s in self.state.items()},
             sketches=torch.stack(seen),
         )
-        witness = Witness(self.adams, remainders, None, None, gradients, first, [], self.of.spec.dtype)
+        witness = Witness(self.adams, residuals, None, None, gradients, first, [], self.of.spec.dtype)
         return trajectory, witness
 
     def sketches(self) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.verify.honest import KERNELS, capturable_on_a_cpu, kernel
 from zbench.verify.diagnosis import judge_update
-from zbench.verify.replay import Adam, Remainder, State, replay
+from zbench.verify.replay import Adam, Residual, State, replay
 
 
 def test_an_element_whose_gradient_begins_late_is_no_fault() -> None:
@@ -36,9 +36,9 @@ def test_an_element_whose_gradient_begins_late_is_no_fault() -> None:
         amsgrad=False,
         decoupled=True,
     )
-    (remainder,) = replay(states[0], states[1], {"w": adam}, {"w": 2}, rank=0, step=1)
-    assert remainder.worst_moment < 3
-    assert remainder.worst < 3
+    (residual,) = replay(states[0], states[1], {"w": adam}, {"w": 2}, rank=0, step=1)
+    assert residual.worst_moment < 3
+    assert residual.worst < 3
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Training:
     size: float = 1e-2
     steps: int = 4
 
-    def replayed(self) -> tuple[list[Remainder], dict[str, Adam]]:
+    def replayed(self) -> tuple[list[Residual], dict[str, Adam]]:
         """Return what remains of its steps, with gradients of `size`."""
         named = {f"{at}.weight": weight for at, weight in enumerate(self.weights)}
         optimizer = torch.optim.AdamW(self.weights, lr=self.lr, weight_decay=self.decay, fused=self.fused)
@@ -67,15 +67,15 @@ class Training:
             moments = {kind: kept[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if kept}
             return moments | {"param": weight.detach().clone()}
 
-        remainders, before = list[Remainder](), {f"{name}@": state(w) for name, w in named.items()}
+        residuals, before = list[Residual](), {f"{name}@": state(w) for name, w in named.items()}
         for step in range(self.steps):
             for weight in self.weights:
                 weight.grad = self.size * torch.randn(weight.shape, generator=generator)
             optimizer.step()
             after = {f"{name}@": state(w) for name, w in named.items()}
-            remainders += replay(before, after, adams, dict.fromkeys(adams, step + 1), rank=0, step=step)
+            residuals += replay(before, after, adams, dict.fromkeys(adams, step + 1), rank=0, step=step)
             before = after
-        return remainders, adams
+        return residuals, adams
 
 
 def norms() -> list[torch.nn.Parameter]:
@@ -102,7 +102,7 @@ def test_another_decay_is_seen_there(decay: float, says: str) -> None:
 SPREADS = [(1.0, 0.0), (0.5, 0.0), (0.0, 0.0), (0.0, 0.02), (0.0, 1.0), (1.0, 1e-5), (0.3, 1e-2)]
 
 
-def replayed(lot: random.Random) -> tuple[list[Remainder], dict[str, Adam]]:
+def replayed(lot: random.Random) -> tuple[list[Residual], dict[str, Adam]]:
     """Return what remains of 2 or 6 updates by one of torch's kernels that are not compiled.
 
     Weights are all alike, near one another, or spread; gradients change or not, and have one sign or two.
@@ -126,7 +126,7 @@ def replayed(lot: random.Random) -> tuple[list[Remainder], dict[str, Adam]]:
     weights = [start + spread * drawn() for _ in range(lot.choice([1, 3, 10]))]
     state = {kind: [torch.zeros(size) for _ in weights] for kind in ("exp_avg", "exp_avg_sq")}
     first, gradient_size = [drawn() for _ in weights], 10 ** lot.uniform(-4, 1)
-    adams, remainders = {f"{at}.weight": adam for at in range(len(weights))}, list[Remainder]()
+    adams, residuals = {f"{at}.weight": adam for at in range(len(weights))}, list[Residual]()
 
     def parts() -> dict[str, State]:
         values = {"param": weights, **state}
@@ -142,8 +142,8 @@ def replayed(lot: random.Random) -> tuple[list[Remainder], dict[str, Adam]]:
         before, count = parts(), [torch.tensor(float(step)) for _ in weights]
         with capturable_on_a_cpu():
             step_kernel(weights, gradients, *state.values(), [], count, **settings)
-        remainders += replay(before, parts(), adams, dict.fromkeys(adams, step + 1), rank=0, step=step)
-    return remainders, adams
+        residuals += replay(before, parts(), adams, dict.fromkeys(adams, step + 1), rank=0, step=step)
+    return residuals, adams
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Pair(Proposer):
 
 
 class Sampler:
-    """Takes samples of two versions (`samples.Taker`). Close it at the end."""
+    """Takes samples of two versions (`samples.SampleTaker`). Close it at the end."""
 
     def __init__(
         self,

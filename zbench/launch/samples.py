@@ -33,7 +33,7 @@ Side = Literal["base", "head"]
 Sample = Sequence[Record]
 
 
-class Taker(Protocol):
+class SampleTaker(Protocol):
     """What takes samples."""
 
     def take(self, side: Side) -> Sample:
@@ -53,7 +53,12 @@ class KeptSamples:
     """
 
     def __init__(
-        self, taker: Taker, path: Path | None, about: Mapping[str, Any], *, max_seconds: float = math.inf
+        self,
+        taker: SampleTaker,
+        path: Path | None,
+        about: Mapping[str, Any],
+        *,
+        max_seconds: float = math.inf,
     ) -> None:
         """path: the file, created if missing; None for no file. about: the measurement, as JSON values.
 

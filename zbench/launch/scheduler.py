@@ -175,8 +175,10 @@ class Scheduler:
             else:
                 able.append(task)
         takes_turns = proposal.lot is not None
-        contenders = [task.trial for task in able if takes_turns and isinstance(task, RepeatTask)]
-        yardsticks = Yardsticks(contenders, proposal.repeat, self._paid, has_room=proposal.has_room_for_alone)
+        participants = [task.trial for task in able if takes_turns and isinstance(task, RepeatTask)]
+        yardsticks = Yardsticks(
+            participants, proposal.repeat, self._paid, has_room=proposal.has_room_for_alone
+        )
         if yardsticks.too_few:
             self._note_once(
                 "compute alone does not take turns in every heat: one repeat of it for three that share it",

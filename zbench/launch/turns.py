@@ -1,15 +1,15 @@
-"""Contenders run at the same time and take turns: one of them works while the others wait.
+"""Participants run at the same time and take turns: one of them works while the others wait.
 
 A machine's speed changes within seconds. So configurations that are timed one after the other differ more
-than those that alternate several times a second. Every rank of a contender connects to a socket, its seat. It
-asks there for a turn before its first timed step and before each later turn, and reports the end of its timed
-steps. While it waits, it sleeps on that socket (`zbench.job.turns`), and its process is stopped. Only one
-contender at a time starts, takes a turn or ends.
+than those that alternate several times a second. Every rank of a participant connects to a socket, its gate.
+It asks there for a turn before its first timed step and before each later turn, and reports the end of its
+timed steps. While it waits, it sleeps on that socket (`zbench.job.turns`), and its process is stopped. Only
+one participant at a time starts, takes a turn or ends.
 
-Contenders are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`). Such
-a sweep gets its seat's path in an environment variable, and its launcher asks there for its trials' turns. A
-version that has another protocol, or none, runs from start to end while the other sweep waits; the two
-samples are then taken one after the other.
+Participants are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`).
+Such a sweep gets its gate's path in an environment variable, and its launcher asks there for its trials'
+turns. A version that has another protocol, or none, runs from start to end while the other sweep waits; the
+two samples are then taken one after the other.
 """
 
 import os
@@ -27,19 +27,20 @@ _VARIABLE, _PROTOCOL = "ZBENCH_TURNS", "2:"
 
 
 def paired_path() -> str | None:
-    """Return the seat where this process's trials take turns with another sweep's, or None."""
+    """Return the gate where this process's trials take turns with another sweep's, or None."""
     value = os.environ.get(_VARIABLE, "")
     return value.removeprefix(_PROTOCOL) if value.startswith(_PROTOCOL) else None
 
 
-def paired_environment(environment: Mapping[str, str], seat: "Seat | None") -> dict[str, str]:
-    """Return the environment of a sweep whose trials take their turns at `seat`, if it has one."""
+def paired_environment(environment: Mapping[str, str], gate: "TurnGate | None") -> dict[str, str]:
+    """Return the environment of a sweep whose trials take their turns at `gate`, if it has one."""
     kept = {key: value for key, value in environment.items() if key != _VARIABLE}
-    return kept if seat is None else kept | {_VARIABLE: f"{_PROTOCOL}{seat.path}"}
+    return kept if gate is None else kept | {_VARIABLE: f"{_PROTOCOL}{gate.path}"}
 
 
-class Seat(AbstractContextManager["Seat"]):
-    """The socket where the ranks of one contender wait for its turns. A context manager; its end frees them.
+class TurnGate(AbstractContextManager["TurnGate"]):
+    """The socket where the ranks of one participant wait for its turns. A context manager; its end frees
+    them.
 
     was_used: whether the ranks ever connected.
     """
@@ -96,17 +97,17 @@ class Seat(AbstractContextManager["Seat"]):
         self._ranks.clear()
 
 
-class Contender(ABC):
-    """A task that works in its turns and waits at its seat between them; without a seat it never waits.
+class Participant(ABC):
+    """A task that works in its turns and waits at its gate between them; without a gate it never waits.
 
     A context manager: at its end the task's processes have ended.
     """
 
-    seat: Seat | None
+    gate: TurnGate | None
 
     @abstractmethod
     def advance(self) -> None:
-        """Start or continue it; return when it waits at its seat or has ended."""
+        """Start or continue it; return when it waits at its gate or has ended."""
 
     def __enter__(self) -> Self:
         return self
@@ -117,43 +118,43 @@ class Contender(ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits at its seat."""
-        return self.seat is not None and self.seat.is_taken
+        """Whether it waits at its gate."""
+        return self.gate is not None and self.gate.is_taken
 
     @property
     def asks(self) -> bool:
         """Whether it waits for a turn."""
-        return self.seat is not None and self.seat.asks
+        return self.gate is not None and self.gate.asks
 
 
-AnyContender = TypeVar("AnyContender", bound=Contender)
+AnyParticipant = TypeVar("AnyParticipant", bound=Participant)
 
 
-def run_heat(contenders: Sequence[AnyContender], lot: random.Random) -> Iterator[AnyContender]:
-    """Run contenders to their ends, one at a time. Yields each when it has ended.
+def run_heat(participants: Sequence[AnyParticipant], lot: random.Random) -> Iterator[AnyParticipant]:
+    """Run participants to their ends, one at a time. Yields each when it has ended.
 
     They start one after another. Those that ask for turns then take them, in balanced random orders drawn by
     `lot`, until none asks any more. Each then continues to its end, one by one. A sweep continues to its next
     trial instead, which asks again.
     """
-    for contender in contenders:
-        yield from _advanced(contender)
-    while any(contender.asks for contender in contenders):
-        orders = balanced_orders(len(contenders), lot)
-        while any(contender.asks for contender in contenders):
+    for participant in participants:
+        yield from _advanced(participant)
+    while any(participant.asks for participant in participants):
+        orders = balanced_orders(len(participants), lot)
+        while any(participant.asks for participant in participants):
             for number in next(orders):
-                if contenders[number].asks:
-                    yield from _advanced(contenders[number])
-        for contender in contenders:
-            if contender.waits:
-                yield from _advanced(contender)
+                if participants[number].asks:
+                    yield from _advanced(participants[number])
+        for participant in participants:
+            if participant.waits:
+                yield from _advanced(participant)
 
 
-def _advanced(contender: AnyContender) -> Iterator[AnyContender]:
-    """Let a contender go on; yield it if it has ended."""
-    contender.advance()
-    if not contender.waits:
-        yield contender
+def _advanced(participant: AnyParticipant) -> Iterator[AnyParticipant]:
+    """Let a participant go on; yield it if it has ended."""
+    participant.advance()
+    if not participant.waits:
+        yield participant
 
 
 def balanced_orders(count: int, lot: random.Random) -> Iterator[list[int]]:

@@ -22,7 +22,7 @@ from zbench.verify.replay import (
     WORST_UP_TO,
     Adam,
     Products,
-    Remainder,
+    Residual,
     within,
     without,
 )
@@ -121,36 +121,36 @@ def _beyond(gram: Products, coherent: Products, adam: Adam, count: int, alike: f
 
 
 def judge_update(
-    remainders: Sequence[Remainder], adams: Mapping[str, Adam]
+    residuals: Sequence[Residual], adams: Mapping[str, Adam]
 ) -> tuple[list[Finding], list[Coefficient]]:
-    """Return the faults of the update over all ranks' remainders, and the coefficients of the whole."""
-    findings = _judge_moments(remainders, adams)
-    suspects = [one for one in remainders if one.worst > WORST_UP_TO or _beyond_of(one, adams)]
+    """Return the faults of the update over all ranks' residuals, and the coefficients of the whole."""
+    findings = _judge_moments(residuals, adams)
+    suspects = [one for one in residuals if one.worst > WORST_UP_TO or _beyond_of(one, adams)]
     if not suspects:
-        suspects = _coherent(remainders, adams)
+        suspects = _coherent(residuals, adams)
     for _ in range(MOST_FAULTS):
         if not suspects:
             break
-        finding, explained = _name(suspects, remainders, adams)
+        finding, explained = _name(suspects, residuals, adams)
         if not (findings and finding.text.startswith("updates ")):  # moments that are wrong change lengths
             findings.append(finding)
         suspects = [one for one in suspects if _place(one) not in explained]
-    return findings, _coefficients(remainders, adams)
+    return findings, _coefficients(residuals, adams)
 
 
-def _place(one: Remainder) -> Place:
+def _place(one: Residual) -> Place:
     return one.parameter, one.rank
 
 
-def _beyond_of(one: Remainder, adams: Mapping[str, Adam]) -> set[int]:
+def _beyond_of(one: Residual, adams: Mapping[str, Adam]) -> set[int]:
     return _beyond(one.gram, one.coherent, adams[one.parameter], one.count, one.alike)
 
 
-def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Remainder]:
+def _coherent(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> list[Residual]:
     """Return the parts that only together stray: of all, of a group, of a rank."""
-    of_ranks = _grouped(remainders, lambda one: one.rank)
-    of_groups = _grouped(remainders, lambda one: adams[one.parameter].group)
-    for some in (*of_ranks.values(), *of_groups.values(), remainders):
+    of_ranks = _grouped(residuals, lambda one: one.rank)
+    of_groups = _grouped(residuals, lambda one: adams[one.parameter].group)
+    for some in (*of_ranks.values(), *of_groups.values(), residuals):
         of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
         for (_, count, adam), of_step in of_steps.items():
             if _beyond(_pooled(of_step), _rounded(of_step), adam, count):
@@ -158,24 +158,24 @@ def _coherent(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> lis
     return []
 
 
-def _grouped(remainders: Sequence[Remainder], key: Callable[[Remainder], Key]) -> dict[Key, list[Remainder]]:
-    """Return the remainders by their key, in the order of its first appearance."""
-    groups: dict[Key, list[Remainder]] = {}
-    for one in remainders:
+def _grouped(residuals: Sequence[Residual], key: Callable[[Residual], Key]) -> dict[Key, list[Residual]]:
+    """Return the residuals by their key, in the order of its first appearance."""
+    groups: dict[Key, list[Residual]] = {}
+    for one in residuals:
         groups.setdefault(key(one), []).append(one)
     return groups
 
 
-def _pooled(remainders: Iterable[Remainder]) -> Products:
-    return sum((one.gram / one.alike for one in remainders), np.zeros((5, 5)))
+def _pooled(residuals: Iterable[Residual]) -> Products:
+    return sum((one.gram / one.alike for one in residuals), np.zeros((5, 5)))
 
 
-def _rounded(remainders: Iterable[Remainder]) -> Products:
-    return sum((one.coherent / one.alike for one in remainders), np.zeros((3, 5)))
+def _rounded(residuals: Iterable[Residual]) -> Products:
+    return sum((one.coherent / one.alike for one in residuals), np.zeros((3, 5)))
 
 
 def _explained(gram: Products, row: int) -> float:
-    """Return how much of the remainder a direction explains; eps inside the root has no factor."""
+    """Return how much of the residual a direction explains; eps inside the root has no factor."""
     own, along = float(gram[row, row]), float(gram[0, row])
     if row == EPS_INSIDE:
         return 2 * along - own
@@ -183,7 +183,7 @@ def _explained(gram: Products, row: int) -> float:
 
 
 def _name(
-    suspects: Sequence[Remainder], remainders: Sequence[Remainder], adams: Mapping[str, Adam]
+    suspects: Sequence[Residual], residuals: Sequence[Residual], adams: Mapping[str, Adam]
 ) -> tuple[Finding, set[Place]]:
     """Return the fault that explains most of the suspects, and which of them it explains."""
     of_steps = _grouped(suspects, lambda one: one.step)
@@ -199,11 +199,11 @@ def _name(
     whole = sum(float(gram[0, 0]) for gram in steps.values())
     suspected = {_place(one) for one in suspects}
     if row == 0 or (total[row] < whole / 2 and uneven):
-        where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
+        where = where_of(suspected, {_place(one) for one in residuals} - suspected, adams)
         size = max(_size(one.gram) for one in suspects)
         return Finding(size, f"updates other than Adam's ({where})"), suspected
     faulty, sound = set(), set()
-    for one in remainders:
+    for one in residuals:
         value, error = _coefficient(one.gram / one.alike, row)
         key = _place(one)
         wanted = _coefficient(steps[one.step], row)[0] if one.step in steps else None
@@ -218,7 +218,7 @@ def _name(
 
 
 def _words(
-    row: int, steps: Mapping[int, Products], suspects: Sequence[Remainder], adams: Mapping[str, Adam]
+    row: int, steps: Mapping[int, Products], suspects: Sequence[Residual], adams: Mapping[str, Adam]
 ) -> tuple[float, str]:
     """Return the size of a fault as a share of its term, and what it reads like."""
     adam, strongest = adams[suspects[0].parameter], max(steps, key=lambda s: float(steps[s][row, row]))
@@ -245,12 +245,12 @@ def _words(
     return abs(share), f"updates {percent(share)} too {'long' if share > 0 else 'short'} ({{where}})"
 
 
-def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Finding]:
-    bad = [one for one in remainders if one.worst_moment > WORST_UP_TO or _moment_strays(one, adams)]
+def _judge_moments(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> list[Finding]:
+    bad = [one for one in residuals if one.worst_moment > WORST_UP_TO or _moment_strays(one, adams)]
     if not bad:
         return []
     suspected = {_place(one) for one in bad}
-    where = where_of(suspected, {_place(one) for one in remainders} - suspected, adams)
+    where = where_of(suspected, {_place(one) for one in residuals} - suspected, adams)
     gram = sum((one.moments for one in bad), np.zeros((2, 2)))
     share, adam = float(gram[0, 1] / gram[1, 1]), adams[bad[0].parameter]
     size = max(_size(one.moments) for one in bad)
@@ -261,16 +261,16 @@ def _judge_moments(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -
     return [Finding(size, f"second moments that are not the gradients' ({where})")]
 
 
-def _moment_strays(one: Remainder, adams: Mapping[str, Adam]) -> bool:
+def _moment_strays(one: Residual, adams: Mapping[str, Adam]) -> bool:
     share, error = _coefficient(one.moments, 1, one.alike, {})
     return abs(share - within(share, (adams[one.parameter].beta2_in_float32,))) > LEAST_SHARE + error
 
 
-def _coefficients(remainders: Sequence[Remainder], adams: Mapping[str, Adam]) -> list[Coefficient]:
+def _coefficients(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> list[Coefficient]:
     """Return the coefficients of all parameters and replayed steps together, where they can be seen."""
-    if not remainders:
+    if not residuals:
         return []
-    gram, moments = _pooled(remainders), sum((one.moments for one in remainders), np.zeros((2, 2)))
+    gram, moments = _pooled(residuals), sum((one.moments for one in residuals), np.zeros((2, 2)))
     decay = max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
     terms = {
         "update length": (*_coefficient(gram, LENGTH), 1.0),

@@ -13,7 +13,7 @@ from zbench.spec.engine import EngineSpec
 from zbench.verify.diagnosis import Finding, judge_update
 from zbench.verify.distance import errors_of
 from zbench.verify.plain_numerics import group_named, settings_of
-from zbench.verify.replay import Adam, Remainder
+from zbench.verify.replay import Adam, Residual
 from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
 from zbench.verify.steps import judge_losses, judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
@@ -32,7 +32,7 @@ class Witness:
     """
 
     adams: Mapping[str, Adam]
-    remainders: Sequence[Remainder]
+    residuals: Sequence[Residual]
     unread: str | None
     unread_moments: str | None
     gradients: Mapping[str, Tensor]
@@ -52,7 +52,7 @@ def examine(
     observed: Trajectory, reference: Reference, evidence: Witness
 ) -> tuple[list[Finding], list[Coefficient], dict[str, str]]:
     """Return the faults of a finite run, the gravest first; coefficients; what was not checked, and why."""
-    updates, of_update = judge_update(evidence.remainders, evidence.adams)
+    updates, of_update = judge_update(evidence.residuals, evidence.adams)
     scale, of_gradient, scale_checked = _judge_scale(observed, reference, evidence)
     state = [*_judge_untrained(observed, reference, evidence), *evidence.findings]
     unchecked = {}
@@ -73,7 +73,7 @@ def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
     if evidence.unread is not None:
         return evidence.unread
     counts: Counter[tuple[str, int]] = Counter()
-    for one in evidence.remainders:
+    for one in evidence.residuals:
         counts[one.parameter, one.step] += one.elements
     most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
     active = reference.active[sorted({step for _, step in counts})] if counts else reference.active

@@ -20,7 +20,7 @@ from torch import Tensor
 from zbench.verify.distance import LEAST_SHARE, SMALLEST, TINY, UNIT_ROUNDOFF
 
 LENGTH, DECAY, EPS, EPS_INSIDE = range(1, 5)
-"""Rows of `Remainder.gram` after the remainder itself: the update, the decay per unit of `weight_decay`, eps
+"""Rows of `Residual.gram` after the residual itself: the update, the decay per unit of `weight_decay`, eps
 per unit of eps, and eps inside the root."""
 
 State = dict[str, Tensor]
@@ -31,7 +31,7 @@ Parts = dict[str, State]
 
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 WORST_UP_TO = 3.0
-"""Largest remainder of one element's update, in units of its rounding."""
+"""Largest residual of one element's update, in units of its rounding."""
 _CHUNK = 1 << 15  # elements whose float64 intermediates stay in a core's cache
 _SAMPLE = 1 << 17
 _UNITS = np.eye(5)
@@ -95,12 +95,12 @@ class Adam:
 
 
 @dataclass(slots=True, eq=False)
-class Remainder:
+class Residual:
     """What remained of one parameter's update on one rank in one step.
 
     count: the parameter's updates so far, this one included. gram [5, 5], moments [2, 2] float64: inner
     products of what remains (first) and `DIRECTIONS`; of second moments: the direction is another beta2, per
-    unit of 1 - beta2. worst, worst_moment: the largest remainder in units of its rounding, or of a
+    unit of 1 - beta2. worst, worst_moment: the largest residual in units of its rounding, or of a
     share of the update too small for a fault. alike: how many
     elements on average share one value, and so perhaps one rounding error. coherent [3, 5]: the products with
     one rounding of all elements, in one direction, in that of their updates, or of the weights.
@@ -169,7 +169,7 @@ class Remainder:
 
 def replay(
     before: Parts, after: Parts, adams: Mapping[str, Adam], counts: Mapping[str, int], *, rank: int, step: int
-) -> Iterator[Remainder]:
+) -> Iterator[Residual]:
     """Yield what remained of each part that has moments; rebuilds its second moments where they are not kept.
 
     Rebuilt ones are put into `after`; after the second step there is nothing to rebuild them from. `counts`:
@@ -190,7 +190,7 @@ def replay(
             new["exp_avg_sq"] = given.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
             if adam.amsgrad:
                 new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
-        remainder = Remainder(name, rank, step, count, new["param"].numel())
+        residual = Residual(name, rank, step, count, new["param"].numel())
         coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
         for first in range(0, new["param"].numel(), _CHUNK):
             cut = slice(first, first + _CHUNK)
@@ -198,9 +198,9 @@ def replay(
                 {kind: value[cut].to(torch.float64, copy=True) for kind, value in state.items()}
                 for state in (old, new)
             )
-            remainder.add(was, now, adam, rebuilt, coarse)
-        remainder.alike = _alike(old["param"][:_SAMPLE], new["param"][:_SAMPLE])
-        yield remainder
+            residual.add(was, now, adam, rebuilt, coarse)
+        residual.alike = _alike(old["param"][:_SAMPLE], new["param"][:_SAMPLE])
+        yield residual
 
 
 def _alike(start: Tensor, end: Tensor) -> float:
@@ -226,7 +226,7 @@ def without(direction: Products, left: Products, gram: Products, ways: tuple[flo
 
 
 def _apart(rest: Tensor, update: Tensor, lengths: tuple[float, ...]) -> float:
-    """Return the norm of what is left of a remainder without what rounded bias corrections explain of it."""
+    """Return the norm of what is left of a residual without what rounded bias corrections explain of it."""
     square = float(update @ update)
     share = within(float(rest @ update) / square, lengths) if square > 0 else 0.0
     return float(rest.norm() if share == 0 else (rest - share * update).norm())

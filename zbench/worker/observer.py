@@ -17,7 +17,7 @@ from zbench.record.record import Correctness
 from zbench.spec.trial import TrialSpec
 from zbench.verify.diagnosis import Finding
 from zbench.verify.evidence import Witness, adam_of, judge_buffers, judge_copies
-from zbench.verify.replay import KINDS, Adam, Parts, Remainder, replay
+from zbench.verify.replay import KINDS, Adam, Parts, Residual, replay
 from zbench.verify.sketches import Partial, of_parts, sketch, together
 from zbench.verify.trajectory import Trajectory, digest, load_reference, load_steps
 from zbench.verify.verdict import Judgement, judge, worse
@@ -108,10 +108,10 @@ class Observer:
         """
         own, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
         state = [*judge_buffers(self._model, reference, dist.get_rank()), *self._copies]
-        every = from_all((replayer.remainders, replayer.unread, state))
+        every = from_all((replayer.residuals, replayer.unread, state))
         evidence = Witness(
             adams=replayer.adams,
-            remainders=[one for remainders, _, _ in every for one in remainders],
+            residuals=[one for residuals, _, _ in every for one in residuals],
             unread=next((why for _, why, _ in every if why is not None), None),
             unread_moments=replayer.unread_moments,
             gradients=replayer.first_gradients(),
@@ -157,7 +157,7 @@ class _Replayer:
         self.drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
         self._steps = {0, 1, last} | self.drawn
         self._skipped: list[bool] = []
-        self.remainders: list[Remainder] = []
+        self.residuals: list[Residual] = []
         self.unread: str | None = None
         self.unread_moments: str | None = None
         self._before, self._first_moments = _Spool(), _Spool()
@@ -180,7 +180,7 @@ class _Replayer:
         if own and not skipped and not self._is_reference:
             before, counts = self._before.take(), self._counts(step)
             rank = dist.get_rank()
-            self.remainders += replay(before, own, self.adams, counts, rank=rank, step=step)
+            self.residuals += replay(before, own, self.adams, counts, rank=rank, step=step)
         if step + 1 in self._steps:
             self._before.put(parts)
 

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from torch.distributed import Store
 
-from zbench.engine.transport.agreement import Board
+from zbench.engine.transport.agreement import RankMessages
 from zbench.engine.transport.hybrid import check_shard_group_size
 from zbench.engine.transport.peers import PeerListener
 from zbench.errors import UsageError
@@ -30,12 +30,12 @@ class LateStore:
 
 def test_a_text_that_comes_late_is_waited_for() -> None:
     store = LateStore({"topic/0": b"mine", "topic/1": b"late"}, times=3)
-    assert Board(0, 2, cast(Store, store)).read("topic", 60.0) == {0: "mine", 1: "late"}
+    assert RankMessages(0, 2, cast(Store, store)).read("topic", 60.0) == {0: "mine", 1: "late"}
 
 
 def test_a_text_that_does_not_come_is_not_waited_for_without_end() -> None:
     store = LateStore({"topic/0": b"mine"}, times=0)
-    assert Board(0, 2, cast(Store, store)).read("topic", 0.0) == {0: "mine"}
+    assert RankMessages(0, 2, cast(Store, store)).read("topic", 0.0) == {0: "mine"}
 
 
 @pytest.mark.parametrize("size", [0, 3, 8])

@@ -18,7 +18,7 @@ from zbench.launch import pair
 from zbench.launch.pair import Sampler
 from zbench.launch.process import heats, sweeps
 from zbench.launch.revisions import Version, version_of
-from zbench.launch.turns import Contender
+from zbench.launch.turns import Participant
 
 from .repositories import sweep_document
 
@@ -171,8 +171,8 @@ def test_an_interruption_leaves_no_sweep(
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
-    def interrupted(contenders: Sequence[Contender], lot: random.Random) -> None:
-        for sweep in contenders:
+    def interrupted(participants: Sequence[Participant], lot: random.Random) -> None:
+        for sweep in participants:
             assert isinstance(sweep, sweeps.Sweep)
             sweep._process = sweep.started()
         raise KeyboardInterrupt

@@ -88,7 +88,7 @@ class StreamDevice(Protocol):
         """Return the present end of a stream."""
 
 
-class Board:
+class RankMessages:
     """Texts that each rank writes for the others; `store` is None in a world of one rank. lost: the rank that
     serves the store has left.
     """
@@ -136,7 +136,7 @@ class Agreement:
     ) -> None:
         """end: disconnects this rank, so that ranks that wait for it fail."""
         self._rank, self._world_size, self._end = rank, world_size, end
-        self._board = Board(rank, world_size, store)
+        self._messages = RankMessages(rank, world_size, store)
         self._count = dict.fromkeys(CHANNELS, 0)
         self._hash = dict.fromkeys(CHANNELS, 0)
         self._latest = {channel: deque[Call](maxlen=_REMEMBERED) for channel in CHANNELS}
@@ -206,11 +206,11 @@ class Agreement:
         with self._lock:
             if self._ended is None:
                 self._is_ending = True
-                self._board.write("ended", json.dumps([str(call), self._remembered()]))
+                self._messages.write("ended", json.dumps([str(call), self._remembered()]))
                 self._end()
                 raised = self._raised_elsewhere(call)
-                texts = {} if raised else self._board.read("ended", _SECONDS_TO_HEAR)
-                if raised is None and (self._board.lost or not isinstance(error, OtherCallError)):
+                texts = {} if raised else self._messages.read("ended", _SECONDS_TO_HEAR)
+                if raised is None and (self._messages.lost or not isinstance(error, OtherCallError)):
                     raised = self._left(call, texts)
                 ends = {rank: json.loads(text) for rank, text in texts.items()}
                 self._ended = raised or _difference(ends) or _other_than(error, call)
@@ -235,7 +235,7 @@ class Agreement:
         gone = ", ".join(str(rank) for rank in range(self._world_size) if rank not in texts)
         if not gone:
             return None
-        who = "the rank that serves the process group's store (0, as a rule)" if self._board.lost else gone
+        who = "the rank that serves the process group's store (0, as a rule)" if self._messages.lost else gone
         earlier = [str(c) for c in self._latest[call.channel] if c.number < call.number]
         return RanksDisagreeError(
             f"rank {who} has left: it ended, was killed, or closed its engine; its last such call:"
@@ -258,10 +258,10 @@ class Agreement:
         codes = {
             channel: [(c.number, c.code) for c in list(calls)] for channel, calls in self._latest.items()
         }
-        self._board.write("waiting", json.dumps([self._awaited(call), self._count, codes]))
-        posts = [json.loads(text) for text in self._board.read("waiting", 0.0).values()]
+        self._messages.write("waiting", json.dumps([self._awaited(call), self._count, codes]))
+        posts = [json.loads(text) for text in self._messages.read("waiting", 0.0).values()]
         stuck = len(posts) == self._world_size and all(_is_blocked(post, posts) for post in posts)
-        if not stuck and not self._board.lost and self._raised_elsewhere(call) is None:
+        if not stuck and not self._messages.lost and self._raised_elsewhere(call) is None:
             return False
         self.failed(call, OtherCallError("ranks wait for one another"))
         return True
@@ -288,9 +288,9 @@ class Agreement:
 
     def tell_gone(self, rank: int) -> None:
         """Say to the others that another rank's process has ended, unless it has said so itself."""
-        said = self._board.read("raised", 0.0).get(rank)
+        said = self._messages.read("raised", 0.0).get(rank)
         if not (said and json.loads(said)[0]):
-            self._board.write("gone", str(rank))
+            self._messages.write("gone", str(rank))
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -304,23 +304,23 @@ class Agreement:
 
     def _tell_error(self, text: str) -> None:
         self._posted = text
-        self._board.write("raised", json.dumps([text, self._errors, self._count]))
+        self._messages.write("raised", json.dumps([text, self._errors, self._count]))
         for other in self.joined:
             other.tell_alike(text, self._errors)
 
     def tell_alike(self, text: str, errors: int) -> None:
         """Post what the other communicator of the same engine has posted."""
         self._posted, self._errors = text, errors
-        self._board.write("raised", json.dumps([text, errors, self._count]))
+        self._messages.write("raised", json.dumps([text, errors, self._count]))
 
     def _raised_elsewhere(self, call: Call) -> Exception | None:
         """Return the error of a rank that raised one where this rank did not, and has not made `call`."""
-        for rank, text in self._board.read("raised", 0.0).items():
+        for rank, text in self._messages.read("raised", 0.0).items():
             error, errors, count = json.loads(text)
             behind = any(count[channel] < number for channel, number in self._awaited(call).items())
             if error and errors > self._errors and behind:
                 return RanksDisagreeError(f"rank {rank} has stopped: {error} (this rank {call})")
-        gone = ", ".join(sorted(set(self._board.read("gone", 0.0).values())))
+        gone = ", ".join(sorted(set(self._messages.read("gone", 0.0).values())))
         if not gone:
             return None
         return RanksDisagreeError(f"rank {gone} has left: its process has ended (this rank {call}); {_SEE}")
@@ -337,8 +337,8 @@ class Agreement:
         """Return every rank's text. All ranks call it after one of them has reported a disagreement."""
         self._meetings += 1
         topic = f"meeting/{self._meetings}"
-        self._board.write(topic, text)
-        return {self._rank: text, **self._board.read(topic, _SECONDS_TO_HEAR)}
+        self._messages.write(topic, text)
+        return {self._rank: text, **self._messages.read(topic, _SECONDS_TO_HEAR)}
 
 
 _AGREEMENTS: "weakref.WeakSet[Agreement]" = weakref.WeakSet()

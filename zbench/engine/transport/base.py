@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Call
 from zbench.engine.transport.buffers import ScratchPool, to_device
-from zbench.engine.transport.watching import Attended, Watch
+from zbench.engine.transport.watching import Watch, WatchedWork
 from zbench.engine.transport.works import WorkerThread
 
 
@@ -38,11 +38,11 @@ class GroupCollectives(ABC):
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         call = self.agreement.note(REDUCTIONS, tag, send.nbytes)
-        return Attended(self._reduce_scatter(send, out, call), call, self.agreement)
+        return WatchedWork(self._reduce_scatter(send, out, call), call, self.agreement)
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         call = self.agreement.note(GATHERS, tag, flat.nbytes)
-        return Attended(self._all_gather(flat, call), call, self.agreement)
+        return WatchedWork(self._all_gather(flat, call), call, self.agreement)
 
     def all_reduce(self, flat: Tensor, tag: Tag) -> None:
         """flat [W * n] = sum over ranks, in place; parts begin at 64-byte boundaries. Returns when the result
@@ -77,7 +77,7 @@ class GroupCollectives(ABC):
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         call = self.agreement.note(GATHERS, tag, tensor.nbytes)
         work = launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))
-        return Attended(work, call, self.agreement)
+        return WatchedWork(work, call, self.agreement)
 
     def barrier(self) -> None:
         dist.barrier(self.group)

@@ -14,7 +14,7 @@ from zbench.engine.transport.base import GroupCollectives, launched
 from zbench.engine.transport.buffers import to_device
 from zbench.engine.transport.neighbours import Neighbour
 from zbench.engine.transport.sums import sum_in_rank_order
-from zbench.engine.transport.watching import Attended
+from zbench.engine.transport.watching import WatchedWork
 from zbench.engine.transport.works import OnStream, Then
 from zbench.errors import UsageError
 
@@ -92,7 +92,7 @@ class ProcessGroupCollectives(GroupCollectives):
         else:
             call = self.agreement.note(REDUCTIONS, tag, flat.nbytes)
             work = launched(dist.all_reduce(flat, group=self.group, async_op=True))
-            Attended(work, call, self.agreement).wait()
+            WatchedWork(work, call, self.agreement).wait()
 
     def follow(self, work: Work, run: Callable[[], object]) -> Work:
         """Have it follow on a stream of its own, where there are streams: what is computed does not wait."""
@@ -103,7 +103,7 @@ class ProcessGroupCollectives(GroupCollectives):
         total = to_device(words, self.device)
         call = self.agreement.note(GATHERS, tag, total.nbytes)
         work = launched(dist.all_reduce(total, group=self._gathers, async_op=True))
-        Attended(work, call, self.agreement).wait()
+        WatchedWork(work, call, self.agreement).wait()
         return total
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:

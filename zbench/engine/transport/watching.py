@@ -10,7 +10,7 @@ from zbench.engine.transport.agreement import Agreement, Call, OtherCallError
 
 
 @dataclass(slots=True)
-class Attended:
+class WatchedWork:
     """A collective's work; while this rank waits for it, `look` can report which call it waits for."""
 
     work: Work

@@ -30,7 +30,7 @@ from zbench.job.messages import (
     StartGroup,
 )
 from zbench.launch.process.reaper import KILLED
-from zbench.launch.turns import Seat
+from zbench.launch.turns import TurnGate
 from zbench.spec.environments import extensions_directory
 
 PEER_GRACE_SECONDS = 2.0
@@ -101,16 +101,16 @@ class RankGroup:
             raise ServerLostError
         self._pids = message.pids
 
-    def advance(self, seat: Seat | None = None) -> None:
-        """Return when all ranks wait at `seat`, or when none of them is left.
+    def advance(self, gate: TurnGate | None = None) -> None:
+        """Return when all ranks wait at `gate`, or when none of them is left.
 
         ServerLostError if keeper or server died. While the ranks wait, their processes are stopped: gloo's
-        threads would wake up a hundred times a second, beside the contender that is timed.
+        threads would wake up a hundred times a second, beside the participant that is timed.
         """
         began = time.monotonic()
-        if seat is not None:
+        if gate is not None:
             self._signal(signal.SIGCONT)
-        if self._watch(began + self._left, seat):
+        if self._watch(began + self._left, gate):
             self._signal(signal.SIGSTOP)
             self._left -= time.monotonic() - began
             return
@@ -130,21 +130,21 @@ class RankGroup:
             self._finish()
         self._keeper.close()
 
-    def _watch(self, deadline: float, seat: Seat | None) -> bool:
-        """Return True when all ranks wait at `seat`, False when the group has ended or must be ended."""
+    def _watch(self, deadline: float, gate: TurnGate | None) -> bool:
+        """Return True when all ranks wait at `gate`, False when the group has ended or must be ended."""
         give_up = deadline
         while not self.is_gone:
-            if seat is not None and seat.is_taken:
+            if gate is not None and gate.is_taken:
                 return True
             remaining = give_up - time.monotonic()
             if remaining <= 0:
                 self.end.timed_out = give_up == deadline
                 return False
             waitable: list[connection.Connection[object, object] | socket.socket] = [self._keeper]
-            waitable += seat.waitable() if seat is not None else []
+            waitable += gate.waitable() if gate is not None else []
             ready = connection.wait(waitable, min(remaining, _POLL_SECONDS))
-            if seat is not None:
-                seat.receive(ready)
+            if gate is not None:
+                gate.receive(ready)
             if self._keeper in ready:
                 event = self._next_event(0.0)
                 if isinstance(event, Exited):

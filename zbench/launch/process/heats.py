@@ -11,7 +11,7 @@ from typing import Generic
 from zbench.errors import ZbenchError
 from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, Batch, Executor, OnLine, Task
-from zbench.launch.turns import AnyContender, run_heat
+from zbench.launch.turns import AnyParticipant, run_heat
 from zbench.record.record import Failure
 
 Ends = Generator[tuple[Task, Attempt]]
@@ -27,7 +27,7 @@ class _Begun:
     left: int
 
 
-class HeatExecutor(Executor, Generic[AnyContender]):
+class HeatExecutor(Executor, Generic[AnyParticipant]):
     """Runs one batch after another, the tasks of a batch in turns. See `executor.Executor`."""
 
     takes_turns = True
@@ -38,14 +38,14 @@ class HeatExecutor(Executor, Generic[AnyContender]):
         self._begun: _Begun | None = None
 
     @abstractmethod
-    def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> AnyContender:
+    def participant(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> AnyParticipant:
         """Return what runs a task, not yet started; `stack` ends it and removes its files.
 
         among: how many tasks take turns with one another. ZbenchError where the task can never start.
         """
 
     @abstractmethod
-    def attempt(self, task: Task, contender: AnyContender) -> Attempt:
+    def attempt(self, task: Task, participant: AnyParticipant) -> Attempt:
         """Return how a task ended."""
 
     def submit(self, batch: Batch, on_line: OnLine) -> int:
@@ -79,10 +79,10 @@ class HeatExecutor(Executor, Generic[AnyContender]):
     def _run(self, batch: Batch, on_line: OnLine) -> Ends:
         """Run the tasks of a batch, in turns if there are several, and yield each as it ends."""
         with ExitStack() as stack:
-            tasks: dict[AnyContender, Task] = {}
+            tasks: dict[AnyParticipant, Task] = {}
             for task in batch.tasks:
                 try:
-                    one = self.contender(task, stack, partial(on_line, task), among=len(batch.tasks))
+                    one = self.participant(task, stack, partial(on_line, task), among=len(batch.tasks))
                 except ZbenchError as error:
                     yield task, Attempt("crashed", Failure("crashed", str(error)))
                 else:

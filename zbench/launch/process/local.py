@@ -34,7 +34,7 @@ from zbench.launch.executor import (
 from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.process.processes import Launcher, Processes, ProcessPlan
 from zbench.launch.room import uses_cpu
-from zbench.launch.turns import Seat
+from zbench.launch.turns import TurnGate
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.run import slow_update, updates_on_gpu
@@ -81,7 +81,7 @@ class LocalExecutor(HeatExecutor[Processes]):
             tell(f"ranks are not pinned to cores of their own, so times vary more: {refusal}")
         self.share: Share | None = None
 
-    def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
+    def participant(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
         """Return the processes of a task; see `HeatExecutor`. One alone may take turns with another sweep's.
 
         ZbenchError where no server starts under the task's interpreter.
@@ -94,9 +94,9 @@ class LocalExecutor(HeatExecutor[Processes]):
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
-        seat = stack.enter_context(Seat(scratch / "seat")) if among > 1 or paired is not None else None
+        gate = stack.enter_context(TurnGate(scratch / "gate")) if among > 1 or paired is not None else None
         number, nodes, meeting = self.share or (0, 1, f"file://{scratch}/rendezvous")
-        job = self._jobs.job(task, files, init_method=meeting, turns=None if seat is None else str(seat.path))
+        job = self._jobs.job(task, files, init_method=meeting, turns=None if gate is None else str(gate.path))
         if nodes > 1 and isinstance(job, RankJob):
             each = job.world_size // nodes
             values = resolved(task.trial, self._cpus, each)
@@ -112,16 +112,16 @@ class LocalExecutor(HeatExecutor[Processes]):
             first=job.rank if isinstance(job, RankJob) else 0,
         )
         pair = None if paired is None else stack.enter_context(Turns(paired))
-        return stack.enter_context(Processes(launcher, plan, seat, pair))
+        return stack.enter_context(Processes(launcher, plan, gate, pair))
 
-    def attempt(self, task: Task, contender: Processes) -> Attempt:
+    def attempt(self, task: Task, participant: Processes) -> Attempt:
         """Return how a task ended, with its result."""
         assert not isinstance(task, SampleTask), "it runs trials"
         facts = environment_facts(task.trial, self._jobs.base_dir)
-        attempt = replace(contender.attempt(), environment=facts, seconds=contender.seconds)
+        attempt = replace(participant.attempt(), environment=facts, seconds=participant.seconds)
         if self.share is not None and self.share[0] > 0:
             return attempt
-        return collected(task, contender.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
+        return collected(task, participant.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
     def close(self) -> None:
         """End the servers; nothing that was started is left."""

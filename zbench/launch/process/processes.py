@@ -16,7 +16,7 @@ from zbench.launch.disturbance import DisturbanceMeter
 from zbench.launch.executor import MODULES, Attempt, TaskFiles
 from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
 from zbench.launch.process.outcome import classify, kernel_oom_kills
-from zbench.launch.turns import Contender, Seat
+from zbench.launch.turns import Participant, TurnGate
 from zbench.record.record import Failure
 from zbench.record.secrets import mask_files
 from zbench.scratch import scratch_folder
@@ -90,17 +90,17 @@ class Launcher(AbstractContextManager["Launcher"]):
         return reason
 
 
-class Processes(Contender):
+class Processes(Participant):
     """The processes of one task: started, waited for, in turns if need be, and judged.
 
-    seat: where they wait for their turns, if they take any.
+    gate: where they wait for their turns, if they take any.
     """
 
     def __init__(
-        self, launcher: Launcher, plan: ProcessPlan, seat: Seat | None = None, pair: Turns | None = None
+        self, launcher: Launcher, plan: ProcessPlan, gate: TurnGate | None = None, pair: Turns | None = None
     ) -> None:
         """pair: where they ask for their turns with another sweep; they then wait in `advance`."""
-        self.plan, self.seat, self._pair = plan, seat, pair
+        self.plan, self.gate, self._pair = plan, gate, pair
         self._launcher = launcher
         tail, watch = ProgressTail(plan.files.progress), plan.watch
         stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
@@ -109,7 +109,7 @@ class Processes(Contender):
         self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
 
     def advance(self) -> None:
-        """Start the processes, or let them go on; return when they wait at their seat, or are gone.
+        """Start the processes, or let them go on; return when they wait at their gate, or are gone.
 
         If the server is killed meanwhile, another is started and the processes count as killed.
         """
@@ -125,9 +125,9 @@ class Processes(Contender):
             if not self._has_begun:
                 self._has_begun = True
                 self._launcher.start(self._group, self.plan)
-            elif self.seat is not None:
-                self.seat.go()
-            self._group.advance(self.seat)
+            elif self.gate is not None:
+                self.gate.go()
+            self._group.advance(self.gate)
         except ServerLostError as error:
             reason = self._launcher.replace_server()
             self._lost = str(error) or reason or "the trial server was killed from outside"

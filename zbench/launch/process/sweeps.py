@@ -13,7 +13,7 @@ from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, SampleTask, Task
 from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.revisions import clean_environment
-from zbench.launch.turns import Contender, Seat, paired_environment
+from zbench.launch.turns import Participant, TurnGate, paired_environment
 from zbench.record.record import Failure
 from zbench.scratch import scratch_directory
 
@@ -24,15 +24,15 @@ _END_SECONDS = 0.25
 _POLL_SECONDS = 0.1
 
 
-class Sweep(Contender):
+class Sweep(Participant):
     """One `zbench sweep` of a version. A context manager: afterwards nothing of it runs.
 
-    seat: where its trials take their turns, if they do.
+    gate: where its trials take their turns, if they do.
     """
 
-    def __init__(self, task: SampleTask, place: Path, seat: Seat | None) -> None:
+    def __init__(self, task: SampleTask, place: Path, gate: TurnGate | None) -> None:
         """place: an empty directory, for all that it writes."""
-        self._version, self._place, self.seat = task.version, place, seat
+        self._version, self._place, self.gate = task.version, place, gate
         words = [word for setting in task.settings for word in ("--set", setting)]
         # -P: a zbench directory in the working directory must not shadow the version's own
         self._command = [str(task.version.python), "-P", "-m", "zbench.cli.main", "sweep", str(task.file)]
@@ -48,16 +48,16 @@ class Sweep(Contender):
             except OSError as error:  # its interpreter was there when the measurement began
                 self._gone = str(error.strerror)
                 return
-        elif self.seat is not None:
-            self.seat.go()
-        while self.seat is not None and not self.seat.is_taken and self._process.poll() is None:
-            self.seat.receive(connection.wait(self.seat.waitable(), _POLL_SECONDS))
+        elif self.gate is not None:
+            self.gate.go()
+        while self.gate is not None and not self.gate.is_taken and self._process.poll() is None:
+            self.gate.receive(connection.wait(self.gate.waitable(), _POLL_SECONDS))
         if not self.waits:
             self._process.wait()
 
     def started(self) -> subprocess.Popen[bytes]:
         """Start it and return its process."""
-        environment = paired_environment(clean_environment(), self.seat)
+        environment = paired_environment(clean_environment(), self.gate)
         with (self._place / "out").open("wb") as out, (self._place / "err").open("wb") as err:
             return subprocess.Popen(
                 bound(self._command), stdout=out, stderr=err, cwd=self._place, env=environment
@@ -71,7 +71,7 @@ class Sweep(Contender):
             return _failed("crashed", f"{name} cannot be run any more: {python}: {self._gone}; {remedy}")
         status, document = self._process.wait(), self._document()
         if document.get("trials") and status >= 0:
-            return Attempt("ok", result={**document, "took_turns": self.seat and self.seat.was_used})
+            return Attempt("ok", result={**document, "took_turns": self.gate and self.gate.was_used})
         last_words = (self._place / "err").read_text(errors="replace").strip()[-_LONGEST_MESSAGE:]
         reason = (document.get("error") or {}).get("message") or last_words or "it said nothing"
         kind = "killed" if status < 0 else "usage" if status == ExitCode.USAGE else "crashed"
@@ -99,13 +99,13 @@ def _failed(kind: str, message: str) -> Attempt:
 class SweepsExecutor(HeatExecutor[Sweep]):
     """Runs each sample as a process of its version; two of a batch take turns, trial by trial."""
 
-    def contender(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Sweep:
+    def participant(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Sweep:
         """Return the sweep of a sample; see `HeatExecutor`."""
         assert isinstance(task, SampleTask), "it runs nothing else"
         place = Path(stack.enter_context(scratch_directory()))
-        seat = stack.enter_context(Seat(place / "seat")) if among > 1 else None
-        return stack.enter_context(Sweep(task, place, seat))
+        gate = stack.enter_context(TurnGate(place / "gate")) if among > 1 else None
+        return stack.enter_context(Sweep(task, place, gate))
 
-    def attempt(self, task: Task, contender: Sweep) -> Attempt:
+    def attempt(self, task: Task, participant: Sweep) -> Attempt:
         """Return how a sample ended: its result is the document that the sweep printed."""
-        return contender.attempt()
+        return participant.attempt()
