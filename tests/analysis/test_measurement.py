@@ -16,7 +16,7 @@ from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_cells, bl
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, OutOfTimeError, UsageError
-from zbench.launch.samples import KeptSamples, SampleSource
+from zbench.launch.samples import KeptSamples, SampleTaker
 from zbench.record.record import Record, Traffic
 
 from .machine import Machine, OneByOne
@@ -26,7 +26,7 @@ SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 
 
 def measured(
-    samples: SampleSource | Callable[[Side], Sequence[Record]],
+    samples: SampleTaker | Callable[[Side], Sequence[Record]],
     plan: Plan | None = None,
     said: list[str] | None = None,
     settings: Settings = SETTINGS,
@@ -225,7 +225,7 @@ def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer:
 
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_the_interval_is_that_of_the_pairs(in_turns: bool) -> None:
-    samples: SampleSource = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
+    samples: SampleTaker = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
     found = measured(samples, Plan(8, 8))
     row, orders = found.rows[0], block_orders(8, 0)
     seconds = {
