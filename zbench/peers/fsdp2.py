@@ -1,5 +1,6 @@
 """torch's FSDP2 (`fully_shard`) with a fused Adam over its shards: `engine: fsdp2`, stages 2 and 3."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -62,9 +63,10 @@ def build_engine(
         shard(unit)
     sharded: FSDPModule = shard(model)
     if parts:
-        memory, transport = DeviceMemory(device), (instruments or Instruments()).transport
-        collectives = transport(group, memory, memory, None, "auto")
-        _fill(model, parts, collectives, torch.device("cpu") if offloads else device)
+        memory, instruments = DeviceMemory(device), instruments or Instruments()
+        collectives = instruments.transport(group, memory, memory, None, "auto")
+        with instruments.on_host() if offloads else nullcontext():
+            _fill(model, parts, collectives, torch.device("cpu") if offloads else device)
     # of the sharded parameters; FSDP asks which are frozen at the first forward
     adam = TorchAdam.of(model, spec)
     named = dict(model.named_parameters())
