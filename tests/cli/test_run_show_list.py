@@ -126,7 +126,7 @@ def test_configurations_are_shown_relative_to_their_counterparts(zbench, engines
     lines = [line.split() for line in shown.out.splitlines() if line.strip()]
     assert lines[0] == ["engine=builtin", "zero_stage=0", "against", "engine=ddp"]
     assert lines[2][:3] == ["0.90", "1.00", "90"]
-    assert lines[3] == ["engine=builtin", "zero_stage=1", "against", "engine=zero_redundancy"]
+    assert lines[4] == ["engine=builtin", "zero_stage=1", "against", "engine=zero_redundancy"]
     rows = zbench("show", *BEST_OF_TORCH, "--json").document["relative"]
     assert [(row["axes"]["zero_stage"], row["against_axes"]["engine"]) for row in rows] == [
         (0, "ddp"),

@@ -49,9 +49,11 @@ def test_the_largest_micro_batch_that_fits():
 def test_worlds_are_searched_up_to_4096_ranks():
     assert limits(Formula(), TRIAL, Capacity(10 * BATCH)).smallest_world_size == 961
     formula = Formula()
-    formula.of = lambda trial: replace(Formula.of(formula, trial), peak_device_bytes=-trial.run.world_size)
-    assert limits(formula, TRIAL, Capacity(-4096)).smallest_world_size == 4096
-    assert limits(formula, TRIAL, Capacity(-4097)).smallest_world_size is None
+    formula.of = lambda trial: replace(
+        Formula.of(formula, trial), peak_device_bytes=5000 - trial.run.world_size
+    )
+    assert limits(formula, TRIAL, Capacity(904)).smallest_world_size == 4096
+    assert limits(formula, TRIAL, Capacity(903)).smallest_world_size is None
 
 
 def test_none_fits_only_where_every_point_was_simulated():
