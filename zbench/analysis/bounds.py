@@ -42,7 +42,7 @@ class Bounds:
 def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
     """Return the bounds of these rows of a fit, compared with one another."""
     at = [fit.rows.index(name) for name in rows]
-    estimates, covariance = fit.estimates[at], fit.covariance[np.ix_(at, at)]
+    estimates, covariance = fit.estimates[at], fit.covariance(at)
     gaps = estimates[:, None] - estimates[None, :]
     variances = np.diag(covariance)
     errors = np.sqrt(np.maximum(variances[:, None] + variances[None, :] - 2 * covariance, 0.0))

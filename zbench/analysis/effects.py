@@ -108,7 +108,7 @@ def _exception(
         values = {repr(points[one][axis]): points[one][axis] for one, _ in pairs}
         for value in values.values() if len(values) > 1 else ():
             there = [pair for pair in pairs if points[pair[0]][axis] == value]
-            elsewhere = [pair for pair in pairs if pair not in there]
+            elsewhere = [pair for pair in pairs if points[pair[0]][axis] != value]
             splits.append(((axis, value), _contrast(fit, there, elsewhere)))
     real = [
         (abs(contrast.value) / contrast.error if contrast.error else math.inf, where)

@@ -111,10 +111,15 @@ class Fit:
     dispersion: float | None
     summary: str
 
-    @cached_property
-    def covariance(self) -> Floats:
-        """The covariance of the estimates."""
-        return np.asarray((self.projection * self.noise) @ self.projection.T)
+    def covariance(self, at: Sequence[int]) -> Floats:
+        """Return the covariance of the estimates of some rows."""
+        part = self.projection[at]
+        return np.asarray((part * self.noise) @ part.T)
+
+    @property
+    def variance(self) -> float:
+        """The sum of the variances of all estimates."""
+        return float(np.square(self.projection).sum(axis=0) @ self.noise)
 
     @cached_property
     def _place(self) -> dict[str, int]:
@@ -124,10 +129,10 @@ class Fit:
         """Return the weighted sum of rows; the weights add up to 0."""
         at = [self._place[name] for name in weights]
         given = np.array(list(weights.values()))
-        variance = float(given @ self.covariance[np.ix_(at, at)] @ given)
+        variance = float(np.square(given @ self.projection[at]) @ self.noise)
         is_linked = len({*self.component[at].tolist()}) == 1
         degrees = float(self.degrees[at].min()) if is_linked else 0.0
-        return Contrast(float(given @ self.estimates[at]), math.sqrt(max(variance, 0.0)), degrees)
+        return Contrast(float(given @ self.estimates[at]), math.sqrt(variance), degrees)
 
 
 def _mean(turns: Turns) -> float:
@@ -267,7 +272,7 @@ def fitted(cells: Sequence[Cell], summary: str | None = None) -> Fit:
     fits = [_fit(cells, layout, "mean")]
     if any(sum(map(len, cell.turns)) > 1 for cell in cells):
         fits += [_fit(cells, layout, name) for name in list(SUMMARIES)[1:] if _shortens_alike(cells, name)]
-    return min(fits, key=lambda fit: float(np.trace(fit.covariance)))
+    return min(fits, key=lambda fit: fit.variance)
 
 
 def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
