@@ -263,7 +263,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "verify": 1830,
     "workloads": 847,
     "record": 1250,
-    "measure peers _inside children errors gpus private scratch topology units": 1325,
+    "measure peers _inside children errors gpus private scratch topology units": 1330,
 }
 
 
