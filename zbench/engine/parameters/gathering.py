@@ -251,12 +251,16 @@ class Gatherer:
 
 
 class Packer:
-    """Saved-tensor hooks of a region. Tensors that belong to no group go to the `outer` hooks."""
+    """Saved-tensor hooks of a region. Tensors that belong to no group go to the `outer` hooks, and those of a
+    group, too, unless the owner of the outer hooks `leaves_weights` to the region within.
+    """
+
+    leaves_weights = True
 
     def __init__(self, gatherer: Gatherer, outer: Hooks | None) -> None:
         self.gatherer, self._outer = gatherer, outer
         owner = getattr(outer[0], "__self__", None) if outer is not None else None
-        self._nested = isinstance(owner, Packer) or getattr(owner, "leaves_weights", False)
+        self._keeps_weights = outer is None or getattr(owner, "leaves_weights", False)
 
     @uncompiled
     def pack(self, tensor: Tensor) -> object:
@@ -264,7 +268,7 @@ class Packer:
         group = self.gatherer.group_behind(tensor)
         if group is None and tensor._base is not None:
             self.gatherer.check_age(tensor)
-        if self._outer is not None and not (group is not None and self._nested):
+        if self._outer is not None and (group is None or not self._keeps_weights):
             return self._outer[0](tensor if group is None else tensor.detach())  # memory that stays
         return (SavedView.of(group, tensor) if group is not None else None) or Saved(tensor)
 
