@@ -16,7 +16,7 @@ from zbench.spec.engine import EngineSpec
 
 
 class RuledEngine:
-    """DeepSpeed's engine: what every stage has. is_card: host memory is apart, and Adam is the card's."""
+    """DeepSpeed's engine: what every stage has. is_apart: host memory is, and Adam is the card's."""
 
     def __init__(
         self, model: nn.Module, spec: EngineSpec, keys: Keys, ledger: AllocationLedger, *, is_apart: bool

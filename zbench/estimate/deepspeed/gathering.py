@@ -214,8 +214,8 @@ class Gathered(RuledEngine):
         keys, on_host = self.keys, self.keys.offloads
         self._shards = [self._shard(p, k) for k, p in enumerate(self.module.parameters())]
         self._coordinator = Coordinator(self, self._shards)
-        of = {shard.parameter: shard for shard in self._shards}
-        trained = [[of[p] for p in group] for group in self.groups]
+        self._of = {shard.parameter: shard for shard in self._shards}
+        trained = [[self._of[p] for p in group] for group in self.groups]
         self._frozen = [
             self.new(s.part, keys.dtype, PARAMETERS) for s in self._shards if not s.parameter.requires_grad
         ]
@@ -240,11 +240,7 @@ class Gathered(RuledEngine):
         self._queue: list[Shard] = []
         for shard in self._shards:
             shard.free()
-        for group in trained:
-            for shard in group:
-                shard.parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(self._fill, shard)
-                )
+        self.listen(self.take)
         self._watch()
 
     def _shard(self, parameter: nn.Parameter, number: int) -> Shard:
@@ -260,8 +256,9 @@ class Gathered(RuledEngine):
             module.register_forward_hook(partial(_after_forward, self._coordinator))
 
     @torch.no_grad()
-    def _fill(self, shard: Shard, parameter: nn.Parameter) -> None:
+    def take(self, parameter: nn.Parameter) -> None:
         """`reduce_independent_p_g_buckets_and_remove_grads`: copy the gradient to the one bucket."""
+        shard = self._of[parameter]
         filled = sum(s.numel for s in self._queue)
         if filled and filled + shard.numel > self.keys.bucket:
             self._reduce()
