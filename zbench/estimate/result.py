@@ -89,8 +89,7 @@ class Estimate:
     bytes at the step's peaks. phase: the phase of the step with the device's peak. alive: the largest
     allocations at that peak. traffic: collective -> calls and payload bytes of one step; of torch's engines
     the collectives of `counts`. flops: model FLOPs of one step. work: the work of its operators. counts: what
-    it launches and waits for. parameters: elements of the whole
-    model. reserved: on a card.
+    it launches and waits for. parameters: elements of the whole model. reserved: on a card.
     """
 
     peak_device_bytes: int

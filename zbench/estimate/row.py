@@ -53,11 +53,11 @@ class EstimateRow:
     @property
     def may_fit(self) -> bool | None:
         """Return whether it fits if the least is beside what is reserved; None without a limit."""
-        least = BESIDE[1] - BESIDE[0] if self.estimate is not None and self.estimate.reserved else 0
-        widened = self.spare | {
-            place: left + least for place, left in self.spare.items() if place == "device"
-        }
-        return all(left >= 0 for left in widened.values()) if widened else None
+        if not self.spare:
+            return None
+        is_a_range = self.estimate is not None and self.estimate.reserved is not None
+        more = {"device": BESIDE[1] - BESIDE[0] if is_a_range else 0, "host": 0}
+        return all(left + more[place] >= 0 for place, left in self.spare.items())
 
     @property
     def host_bytes_of_a_node(self) -> int:
