@@ -260,6 +260,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, losses) -> None:
 {clip}    optimizer.step()
     optimizer.zero_grad()
 '''
+FSDP2_BEGINS = _TEMPLATE.partition("{")[0]
 
 
 def fsdp2_code(trial: TrialSpec) -> str:

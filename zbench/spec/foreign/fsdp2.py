@@ -7,8 +7,8 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.spec.document import read_text
 from zbench.spec.foreign.reading import Imported
+from zbench.spec.targets import FSDP2_BEGINS
 
-_BEGINS = '"""FSDP2 with the settings of zbench\'s trial '
 _CONSTANTS = {
     "MICRO_BATCH_SIZE": "workload.micro_batch_size",
     "GRADIENT_ACCUMULATION_STEPS": "engine.gradient_accumulation_steps",
@@ -17,7 +17,7 @@ _CONSTANTS = {
 
 def is_export(path: Path) -> bool:
     """Return whether a file is Python that zbench exported for FSDP2."""
-    return path.suffix == ".py" and path.is_file() and read_text(path).startswith(_BEGINS)
+    return path.suffix == ".py" and path.is_file() and read_text(path).startswith(FSDP2_BEGINS)
 
 
 def from_export(path: Path) -> Imported:
