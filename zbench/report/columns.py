@@ -108,8 +108,10 @@ _NOTES = {
 
 def metric(name: str) -> Column[ConfigSummary]:
     """Return the column of a metric of `zbench.spec.metrics`."""
-    known, note = METRICS[name], _NOTES.get(name, "")
-    return Column(name, lambda summary: summary.metric(name), known.format, known.title, note=note)
+    measure = METRICS[name]
+    return Column(
+        name, lambda summary: summary.metric(name), measure.format, measure.title, note=_NOTES.get(name, "")
+    )
 
 
 def spread(rate: str) -> Column[ConfigSummary]:

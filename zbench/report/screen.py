@@ -89,10 +89,8 @@ def print_table(
     columns = list(table.columns)
     rows = [[_cell(column, row) for column in columns] for row in table.rows]
     if any(table.marks):
-        columns = [
-            Column("", str, left=True, note=_TIED * any("≈" in mark for mark in table.marks)),
-            *columns,
-        ]
+        is_tied = any(_MARK in mark for mark in table.marks)
+        columns = [Column("", str, left=True, note=_TIED if is_tied else ""), *columns]
         rows = [[Text(mark), *row] for mark, row in zip(table.marks, rows, strict=True)]
     titles = [column.title for column in columns]
     headings = [Text(re.sub("[ _.]", "\n", title) if screen.is_terminal else title) for title in titles]
