@@ -97,33 +97,48 @@ def is_silent(file: Path, data: bytes, whole: list[object]) -> bool:
         file.write_bytes(before)
 
 
+Change = Callable[[random.Random, bytes], tuple[bytes, str]]
+"""Returns changed data, and what was changed."""
+
+
+def silent_changes(files: list[Path], times: int, change: Change) -> list[str]:
+    """Return the changes of the files, in turn, that are silent."""
+    whole, rng, silent = figures(), random.Random(0), list[str]()
+    for number in range(times):
+        file = files[number % len(files)]
+        data, what = change(rng, file.read_bytes())
+        if is_silent(file, data, whole):
+            silent.append(f"{file}: {what}")
+    return silent
+
+
+def flipped(rng: random.Random, before: bytes) -> tuple[bytes, str]:
+    data = bytearray(before)
+    bit = rng.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data), f"bit {bit}"
+
+
+def with_other_lines(rng: random.Random, before: bytes) -> tuple[bytes, str]:
+    lines = before.splitlines(keepends=True)
+    one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    match rng.choice(("lost", "doubled", "exchanged")):
+        case "lost":
+            del lines[one]
+        case "doubled":
+            lines.insert(other, lines[one])
+        case _:
+            lines[one], lines[other] = lines[other], lines[one]
+    return b"".join(lines), f"lines {one}, {other}"
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("flips", [200, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_a_flipped_bit_of_any_file_changes_no_figure(files: list[Path], flips: int) -> None:
-    whole, rng, silent = figures(), random.Random(0), list[str]()
-    for number in range(flips):
-        file = files[number % len(files)]
-        data = bytearray(file.read_bytes())
-        bit = rng.randrange(8 * len(data))
-        data[bit // 8] ^= 1 << bit % 8
-        silent += [f"{file}: bit {bit}"] * is_silent(file, bytes(data), whole)
-    assert silent == []
+    assert silent_changes(files, flips, flipped) == []
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("times", [30, pytest.param(500, marks=pytest.mark.soak)])
 def test_lines_lost_doubled_or_exchanged_change_no_figure(files: list[Path], times: int) -> None:
-    whole, rng, silent = figures(), random.Random(0), list[str]()
-    for number in range(times):
-        file = files[number % len(files)]
-        lines = file.read_bytes().splitlines(keepends=True)
-        one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-        match rng.choice(("lost", "doubled", "exchanged")):
-            case "lost":
-                del lines[one]
-            case "doubled":
-                lines.insert(other, lines[one])
-            case _:
-                lines[one], lines[other] = lines[other], lines[one]
-        silent += [f"{file}: lines {one}, {other}"] * is_silent(file, b"".join(lines), whole)
-    assert silent == []
+    assert silent_changes(files, times, with_other_lines) == []
