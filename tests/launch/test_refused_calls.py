@@ -1,6 +1,7 @@
 """Where the machine refuses a call, as containers do, trials run without it or the message names the call."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_trials_run_where_pinning_and_process_descriptors_are_refused(tmp_path: 
         )
 
 
-@pytest.mark.parametrize(("error", "who"), [("EPERM", "rank 0: "), ("ENOSYS", "")])
+@pytest.mark.parametrize(("error", "who"), [("EPERM", "rank [01]: "), ("ENOSYS", "")])
 def test_a_process_that_cannot_go_on_reports_the_refused_call(tmp_path: Path, error: str, who: str) -> None:
     """A rank is refused its own group, and its keeper that of the rank."""
     code, err, _ = swept(tmp_path, f"setpgid:{error}")
@@ -45,8 +46,7 @@ def test_a_process_that_cannot_go_on_reports_the_refused_call(tmp_path: Path, er
     (run,) = find_runs(tmp_path / "results")
     (record,) = load_records(run)
     assert record.error is not None
-    assert record.error.message.startswith(who)
-    assert "at `os.setpgid(" in record.error.message
+    assert re.match(f"{who}.*at `os[.]setpgid[(]", record.error.message)
     assert "from outside" not in err
 
 
