@@ -112,7 +112,9 @@ class Buckets:
             bucket = self.all[portion.bucket]
             buffer = self._open(bucket, source).buffer
             if buffer is not source:
-                place = buffer.narrow(0, portion.target, portion.length).view(source.shape)
+                place = buffer.narrow(0, portion.target, portion.length)
+                if source.dim() != 1:
+                    place = place.view(source.shape)
                 accumulate(place, source) if index in bucket.holds else place.copy_(source)
             bucket.holds.add(index)
             bucket.missing -= 1
@@ -212,9 +214,9 @@ class Buckets:
 
 def _runs(portions: Sequence[Portion], gradient: Tensor) -> Iterator[tuple[Portion, Tensor]]:
     """Yield each portion of a gradient, and the run of the gradient that it is."""
-    if len(portions) == 1 and not gradient.is_contiguous():
-        yield portions[0], gradient
+    flat = gradient.reshape(-1) if gradient.is_contiguous() or len(portions) > 1 else gradient
+    if len(portions) == 1:
+        yield portions[0], flat
         return
-    flat = gradient.reshape(-1)
     for p in portions:
         yield p, flat.narrow(0, p.source, p.length)

@@ -38,6 +38,7 @@ class ReplicatedParameters(Parameters):
         dtype_groups = [layout.dtype_group_extent(k) for k in range(len(dtypes))]
         super().__init__(param_infos, shard, dtypes, memory, dtype_groups)
         self.collectives, self._watched = collectives, watched
+        self._views: dict[int, list[Tensor]] = {}  # by storage: speculation exchanges the buffers
         self._versions: list[int] = []
         self._contents: list[Contents] = []
         self._written = False
@@ -47,9 +48,9 @@ class ReplicatedParameters(Parameters):
 
     def adopt(self) -> None:
         self.settle()
-        for t in self.param_infos:
+        for t, values in zip(self.param_infos, self._values(), strict=True):
             kinds = kinds_of(t.parameter)
-            set_values(t.parameter, kinds.whole if self._watched else kinds.trained, self._view(t))
+            set_values(t.parameter, kinds.whole if self._watched else kinds.trained, values)
             data_was_read(t.parameter)
         if self.has_masters:
             for k, (whole, flat) in enumerate(zip(self.dtype_groups, self.buffers, strict=True)):
@@ -71,8 +72,8 @@ class ReplicatedParameters(Parameters):
     def absorb(self) -> None:
         """Report the parameters that user code has changed since the last step."""
         edited = set()
-        for t, version in zip(self.param_infos, self._versions, strict=True):
-            other_memory = put_back(t, self._view(t))
+        for t, values, version in zip(self.param_infos, self._values(), self._versions, strict=True):
+            other_memory = put_back(t, values)
             if data_was_read(t.parameter) or t.parameter._version != version or other_memory:
                 edited.add(t.index)
         if edited or self._written:
@@ -101,10 +102,16 @@ class ReplicatedParameters(Parameters):
             t.parameter.__class__ = kinds_of(t.parameter).original
             data_was_read(t.parameter)
 
-    def _view(self, t: ParamInfo) -> Tensor:
-        span = self.shard.layout.spans[t.index]
-        stored = self._stored(self.shard.layout.dtype_group_of[t.index], span.start, span.length)
-        return stored.view(t.parameter.shape)
+    def _values(self) -> list[Tensor]:
+        """Return each parameter's values in its shape."""
+        storage = self.buffers[0].untyped_storage()._cdata if self.buffers else 0
+        if storage not in self._views:
+            group_of, spans = self.shard.layout.dtype_group_of, self.shard.layout.spans
+            self._views[storage] = [
+                self._stored(group_of[i], span.start, span.length).view(t.parameter.shape)
+                for i, (t, span) in enumerate(zip(self.param_infos, spans, strict=True))
+            ]
+        return self._views[storage]
 
     def owned(self, segment: Segment) -> Tensor:
         return self._stored(segment.dtype_group, segment.flat, segment.length)

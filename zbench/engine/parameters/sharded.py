@@ -51,13 +51,14 @@ _LEFT = (
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One parameter of a group: where it begins in it, and what it holds while it is released."""
+    """One parameter of a group: where it begins in it, what it holds while it is released, and now."""
 
     info: ParamInfo
     start: int
     shape: torch.Size
     nowhere: Tensor
     kinds: Kinds
+    values: Tensor
     version: int = 0
 
     @property
@@ -186,7 +187,8 @@ class ShardedParameters(Parameters):
             for i in planned.parameters:
                 t, at = param_infos[i], layout.spans[i].start - group.extent.start
                 shape, kinds = t.parameter.shape, kinds_of(t.parameter)
-                group.members.append(Member(t, at, shape, nowhere.expand(shape), kinds))
+                elsewhere = nowhere.expand(shape)
+                group.members.append(Member(t, at, shape, elsewhere, kinds, values=elsewhere))
             group.tag = Tag(WEIGHTS + ", ".join(m.info.name for m in group.members))
             group.members.sort(key=lambda m: (m.start, m.stop))
             group.starts = [m.start for m in group.members]
@@ -256,9 +258,9 @@ class ShardedParameters(Parameters):
         full = self._gathered(group)
         group.filled = Filled(full)
         for m in group.members:
-            parameter = m.info.parameter
-            set_values(parameter, m.kinds.whole, full[m.start : m.stop].view(m.shape))
-            m.version = parameter._version
+            m.values = full[m.start : m.stop].view(m.shape)
+            set_values(m.info.parameter, m.kinds.whole, m.values)
+            m.version = m.info.parameter._version
         group.become(GroupState.WHOLE)
 
     def _gathered(self, group: ShardedGroup) -> Tensor:
@@ -284,6 +286,7 @@ class ShardedParameters(Parameters):
         group.full = group.filled = None
         group.become(GroupState.SHARDED)
         for m in group.members:
+            m.values = m.nowhere
             release(m.info.parameter, m.kinds.released, m.nowhere)
 
     def leave(self) -> None:
@@ -298,9 +301,8 @@ class ShardedParameters(Parameters):
     @_apart
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
-        assert group.full is not None
         for m in group.members:
-            other_memory = put_back(m.info, group.full[m.start : m.stop].view(m.shape))
+            other_memory = put_back(m.info, m.values)
             if data_was_read(m.info.parameter) or m.info.parameter._version != m.version or other_memory:
                 self._take_edit(group, m)
 
