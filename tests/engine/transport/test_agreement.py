@@ -8,14 +8,18 @@ from torch.distributed import HashStore
 from zbench.engine.protocols import Tag
 from zbench.engine.transport import agreement
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Call
+from zbench.errors import RanksDisagreeError
 
 
 class Ranks:
-    """Two ranks that count calls; `ended` has those that were disconnected."""
+    """Ranks that count calls; `ended` has those that were disconnected."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 2) -> None:
         store, self.ended = HashStore(), list[int]()
-        self.all = [Agreement(rank, 2, store, lambda rank=rank: self.ended.append(rank)) for rank in (0, 1)]  # type: ignore[misc]
+        self.all = [
+            Agreement(rank, count, store, lambda rank=rank: self.ended.append(rank))  # type: ignore[misc]
+            for rank in range(count)
+        ]
 
     def wait(self, rank: int, channel: str, what: str, seconds: float = 10.0) -> Call:
         """Have a rank wait for a call that it makes now, for so long already."""
@@ -65,3 +69,20 @@ def test_a_rank_that_waits_for_slow_bytes_will_make_the_call_that_another_waits_
         ranks.wait(rank, GATHERS, "of both")
     ranks.wait(0, REDUCTIONS, "not yet made by rank 1")
     assert not any(ranks.all[rank].look(5.0) for rank in (0, 1, 0))
+
+
+@pytest.mark.parametrize("by_another_communicator", [False, True])
+def test_a_rank_that_left_because_another_had_is_not_named(by_another_communicator: bool) -> None:
+    """It has closed its engine, and so its connection to the rank before it."""
+    first, second, _ = Ranks(3).all
+    for rank in (first, second):
+        call = rank.note(GATHERS, Tag("of all"), 4)
+        rank.waiting = call, time.monotonic() - 10.0
+    if by_another_communicator:
+        second.end_with(RanksDisagreeError("there"))
+    second.tell_gone(2)
+    second.look(5.0)
+    first.tell_gone(1)
+    assert first.look(5.0)
+    with pytest.raises(RanksDisagreeError, match="rank 2 has left"):
+        first.check_going_on()

@@ -37,8 +37,11 @@ _REMEDY = (
     " modules that route to experts in leaf_modules"
 )
 _SEE = "see what that rank has printed"
-PATIENCE = 5.0
-"""Seconds after which a waiting rank tells the others which call it waits for."""
+PATIENCE = 3.0
+"""Seconds after which a waiting rank tells the others which call it waits for. It may be short: a slow rank
+is never taken for stuck. Two looks, a fifth of it apart, and `_SECONDS_TO_HEAR` follow; every rank has raised
+within 10 seconds.
+"""
 _SECONDS_TO_HEAR = 5.0
 _POLL = 1e-4  # seconds between two questions whether a device has got somewhere
 _REMEMBERED = 256  # calls of each channel that can be named
@@ -206,6 +209,7 @@ class Agreement:
         with self._lock:
             if self._ended is None:
                 self._is_ending = True
+                self._messages.write("heard", "")
                 self._messages.write("ended", json.dumps([str(call), self._remembered()]))
                 self._end()
                 raised = self._raised_elsewhere(call)
@@ -223,6 +227,7 @@ class Agreement:
         with self._lock:
             if self._ended is None:
                 self._ended, self._is_ending = error, True
+                self._messages.write("heard", "")
                 self._end()
 
     def _remembered(self) -> list[list[str]]:
@@ -287,9 +292,11 @@ class Agreement:
         return {channel: one.number for channel, one in self._waited.items()} | {call.channel: call.number}
 
     def tell_gone(self, rank: int) -> None:
-        """Say to the others that another rank's process has ended, unless it has said so itself."""
+        """Say to the others that another rank's process has ended, unless it has said so itself, or has left
+        because it heard of an error.
+        """
         said = self._messages.read("raised", 0.0).get(rank)
-        if not (said and json.loads(said)[0]):
+        if not (said and json.loads(said)[0]) and rank not in self._messages.read("heard", 0.0):
             self._messages.write("gone", str(rank))
 
     @contextmanager
