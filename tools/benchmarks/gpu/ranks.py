@@ -31,7 +31,7 @@ SOON = 10.0
 """Seconds within which every rank must have raised."""
 HEARTBEAT = 5
 """Seconds after which, in this part, NCCL's monitor takes a silent process for stuck; by default 480."""
-_STOPPED = 2.5 * HEARTBEAT
+_STOPPED = {"cuda": 2.5 * HEARTBEAT, "cpu": 1.0}  # seconds; gloo has no monitor
 _GIVE_UP = 90.0
 COLUMNS = ("ranks", "case", "outcome", "slowest, s", "what rank 0 heard")
 
@@ -151,7 +151,7 @@ def have(world: int, case: str, device: str) -> Trouble:
             processes.append(process)
         try:
             if case == "stopped":
-                _go_on_later([process.pid or 0 for process in processes])
+                _go_on_later([process.pid or 0 for process in processes], _STOPPED[device])
             answers = _answers(pipes)
         finally:
             for process in processes:
@@ -168,13 +168,13 @@ def _rank(*arguments: Any) -> None:
     train(*arguments)
 
 
-def _go_on_later(pids: Sequence[int]) -> None:
-    """Wait until every rank has stopped itself, then for longer than NCCL's heartbeat, and let them go on."""
+def _go_on_later(pids: Sequence[int], seconds: float) -> None:
+    """Wait until every rank has stopped itself, and let them go on some seconds later."""
     ranks = [psutil.Process(pid) for pid in pids]
     give_up = time.monotonic() + _GIVE_UP
     while any(rank.status() != psutil.STATUS_STOPPED for rank in ranks) and time.monotonic() < give_up:
         time.sleep(0.05)
-    time.sleep(_STOPPED)
+    time.sleep(seconds)
     for rank in ranks:
         rank.send_signal(SIGCONT)
 
