@@ -1,14 +1,27 @@
 """A model compiled for a sink that keeps gradients, beside an untouched copy of it; no engine."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch._inductor import config
 
 from tests.engine.compiled import models
 from zbench.engine.compiled.backend import compile_in_place
 from zbench.engine.compiled.registry import StepRegistry
+
+
+@contextmanager
+def trusted_processor() -> Iterator[None]:
+    """Let inductor use what the processor says it can: else it compiles a dozen programs to try it, 12 s
+    where no cache is, and loads some of them in every process.
+    """
+    untried = mock.patch("torch.cpu._is_avx512_bf16_supported", return_value=False, create=True)
+    with config.patch({"cpp.vec_isa_ok": True}), untried:
+        yield
 
 
 class Kept:

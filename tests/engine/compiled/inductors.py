@@ -3,21 +3,17 @@
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._inductor import config
 
 from tests.engine.compiled import harness, models
 from tests.engine.compiled.cases import BASE, make, train_recorded
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
-# Inductor may use what the processor says it can: else it compiles a dozen programs to try it, 12 s where no
-# cache is, and loads some of them in every process.
-config.cpp.vec_isa_ok = True
-pytest.MonkeyPatch().setattr("torch.cpu._is_avx512_bf16_supported", lambda: False, raising=False)
+_TRUST = harness.trusted_processor()
+_TRUST.__enter__()
 
 
 def train_with_inductor(

@@ -15,7 +15,7 @@ CASES = "tests.engine.compiled.inductors"
 LIFETIMES = "tests.engine.compiled.lifetimes"
 
 INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
-    "two_graphs_share_a_parameter": (2, "two_graphs_share_a_parameter", {}, {}),
+    "two_graphs_share_a_parameter": (1, "two_graphs_share_a_parameter", {}, {}),
     "sent_from_where_they_are": (2, "wide", {"reduce_bucket_size": 10**6}, {}),
     "new_sequence_lengths": (1, "new_lengths_of_one_graph", {}, {}),
     "partly_trained_no_reduction_checkpointed": (0, "mixture", {}, {}),
