@@ -15,12 +15,12 @@ from zbench.engine.compiled.registry import StepRegistry
 
 
 @contextmanager
-def trusted_processor() -> Iterator[None]:
-    """Let inductor use what the processor says it can: else it compiles a dozen programs to try it, 12 s
-    where no cache is, and loads some of them in every process.
+def quick_inductor() -> Iterator[None]:
+    """Have inductor not try what the processor can do (a dozen programs, 12 s where no cache is, and
+    some are loaded in every process), and start no helpers, which import torch.
     """
     untried = mock.patch("torch.cpu._is_avx512_bf16_supported", return_value=False, create=True)
-    with config.patch({"cpp.vec_isa_ok": True}), untried:
+    with config.patch({"cpp.vec_isa_ok": True, "compile_threads": 1}), untried:
         yield
 
 

@@ -12,8 +12,8 @@ from tests.engine.compiled.cases import BASE, make, train_recorded
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
-_TRUST = harness.trusted_processor()
-_TRUST.__enter__()
+_QUICK = harness.quick_inductor()
+_QUICK.__enter__()
 
 
 def train_with_inductor(

@@ -10,7 +10,7 @@ from torch.export import export
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.engine.compiled.harness import trusted_processor
+from tests.engine.compiled.harness import quick_inductor
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
 from tests.engine.safety.plainly import Plain, batch, by_forward, same_steps
@@ -171,7 +171,7 @@ INDUCTOR = [{"zero_stage": 1}, {"zero_stage": 2, **OFFLOADED}]
 def test_inductor_compiles_a_model_as_it_would_without_an_engine(engine: Engine, plain: Plain) -> None:
     """Its own arithmetic is not eager PyTorch's: the twin is compiled, too."""
     uses = {id(net): torch.compile(net) for net in (engine.model, plain.model)}
-    with trusted_processor():
+    with quick_inductor():
         same_steps(engine, plain, 0, 1, 2, loss=lambda net, x: by_forward(uses[id(net)], x))  # type: ignore[arg-type]
 
 
