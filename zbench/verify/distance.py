@@ -4,7 +4,7 @@ truth."""
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -100,23 +100,42 @@ class Errors:
         return min(largest, 1 + (largest - 1) / 3)
 
 
+@dataclass(frozen=True, slots=True)
+class Healthy:
+    """Which errors are healthy, however lucky the yardstick is.
+
+    sizes: the root mean square that each tensor's elements have, or moved by; 1 where it is not given.
+    anywhere: the share of it by which every element may be off. counts_from: the share of it that counts, of
+    each tensor, beside `roundings` roundings of all elements alike. A smaller error of a tensor has a ratio
+    of 1 at most.
+    """
+
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    anywhere: float = 0.0
+    counts_from: Mapping[str, float] = field(default_factory=dict)
+    roundings: int = 0
+
+    def size(self, name: str) -> float:
+        """Return the size of a tensor's elements."""
+        return self.sizes.get(name, 1.0)
+
+    def least(self, name: str) -> float:
+        """Return the absolute error of a tensor's elements that counts."""
+        return self.counts_from.get(name, 0.0) * self.size(name)
+
+
 def errors_of(
     values: Mapping[str, Tensor],
     yardstick: Mapping[str, Tensor],
     truth: Mapping[str, Tensor],
     gradient_sizes: Mapping[str, Tensor] | None = None,
-    allowed: Mapping[str, float] | None = None,
-    counts_from: Mapping[str, float] | None = None,
-    roundings: int = 0,
+    healthy: Healthy = Healthy(),
 ) -> Errors:
     """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
 
     gradient_sizes: an element's errors count as much as its gradient is large beside its tensor's. Adam moves
     all elements alike, so rounding moves an element the further, the smaller its gradient is. One whose
     gradient is rounding alone, as of a key's bias, moves anywhere. One without any gradient counts fully.
-    allowed: absolute error of a tensor's elements that is healthy whatever the yardstick's own. counts_from:
-    the absolute error of a tensor that counts, beside that of `roundings` roundings of all its elements
-    alike. A smaller error has a ratio of 1 at most, however lucky the yardstick is.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
@@ -124,12 +143,14 @@ def errors_of(
     element, and honest runs differ tenfold and more in it, while a fault moves many elements.
 
     The yardstick is never smaller than rounding the values to float32 makes it. A tensor of few elements
-    shares that of `_POOLED_ELEMENTS` elements of the median tensor, since it cannot tell its own noise.
+    shares that of `_POOLED_ELEMENTS` elements of the tensor with the median error for its size, since it
+    cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
     totals, roots, single = [], dict[str, tuple[float, float, float]](), 0.0
     for name, size in sizes.items():
-        least, sums = max(SMALLEST, (allowed or {}).get(name, 0.0)), torch.zeros(2, 3, dtype=torch.float64)
+        least = max(SMALLEST, healthy.anywhere * healthy.size(name))
+        sums = torch.zeros(2, 3, dtype=torch.float64)
         largest, weights = 0.0, (gradient_sizes or {}).get(name, torch.zeros(()).expand(truth[name].shape))
         scale = math.sqrt(int(weights.count_nonzero())) / max(float(weights.norm()), SMALLEST)
         for value, other, exact, weight in _pieces(values[name], yardstick[name], truth[name], weights):
@@ -143,17 +164,19 @@ def errors_of(
         root, yard, rounded = (sums[1] / size).tolist()
         roots[name] = _without_singles(root, math.sqrt(largest), size), yard, rounded
     ours, yard, rounded = torch.stack(totals).sum(dim=0).tolist()
-    median = statistics.median(root for _, root, _ in roots.values())
-    each, counted = dict[str, float](), counts_from or {}
+    scales = {name: math.sqrt(healthy.size(name)) for name in sizes}
+    median = statistics.median([yard / scales[n] for n, (_, yard, _) in roots.items() if scales[n]] or [0.0])
+    each = dict[str, float]()
     for name, size in sizes.items():
         own, root, rounding = roots[name]
-        pooled = (root * size + median * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
+        pooled = (root * size + median * scales[name] * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
         each[name] = (own / max(pooled, rounding)) ** 2
-        if own**2 <= counted.get(name, 0.0) + roundings * rounding**2:
+        if own**2 <= healthy.least(name) + healthy.roundings * rounding**2:
             each[name] = min(1.0, each[name])
     elements = sum(sizes.values())
     overall = _without_singles(ours / elements, single, elements) * elements / max(yard, rounded)
-    if ours <= sum(counted.get(n, 0.0) * size for n, size in sizes.items()) + roundings * rounded:
+    counting = sum(healthy.least(name) * size for name, size in sizes.items())
+    if ours <= counting + healthy.roundings * rounded:
         overall = min(1.0, overall)
     return Errors(overall, each)
 

@@ -15,7 +15,7 @@ from zbench.verify.distance import errors_of
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Residual
 from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
-from zbench.verify.steps import judge_losses, judge_steps
+from zbench.verify.steps import judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
 
 _BUFFERS_UP_TO = 10.0
@@ -63,7 +63,6 @@ def examine(
         unchecked["scale"] = evidence.unread_moments or neither
     faults = [*scale, *updates, *state]
     faults = faults or judge_steps(observed, reference, evidence.adams, evidence.dtype)
-    faults = faults or judge_losses(observed, reference, evidence.dtype)
     findings = sorted(faults, key=lambda finding: finding.gravity != "wrong")
     return findings, [*of_gradient, *of_update], unchecked
 

@@ -27,6 +27,8 @@ DIVERGED = 5.0
 LOSSES_UP_TO = 16.0
 TELLS_UP_TO = 0.5
 """A limit above half of a term says nothing."""
+CHAOTIC_BELOW = 0.75
+"""Where so few of the gradients that were usable are still, those that are left are a choice of luck."""
 _LEAST_SUMS = 16
 _LEAST_STEPS = 3
 _UNITS = {"float32": UNIT_ROUNDOFF, "bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -129,13 +131,16 @@ class _Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step, or `count` together. first: from 1. farther: see `_farther`."""
+    """One step, or `count` together. first: from 1. farther: see `_farther`. readable: the share of its
+    gradients that are usable.
+    """
 
     first: int
     count: int
     farther: float
     update: _Shares
     gradient: _Shares
+    readable: float = 1.0
 
     @classmethod
     def together(cls, steps: Sequence["_Step"]) -> "_Step":
@@ -167,6 +172,10 @@ class _Judges:
         self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
 
+    def tells_after(self, step: _Step) -> bool:
+        """Say whether the trajectory has made less of rounding than half a gradient."""
+        return DIVERGED * step.farther * self._gradient.together < TELLS_UP_TO
+
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
         update = self._update.faulty(step.update, step.farther, step.count)
@@ -187,23 +196,33 @@ class _Judges:
 def judge_steps(
     observed: Trajectory, reference: Reference, adams: Mapping[str, Adam], dtype: str
 ) -> list[Finding]:
-    """Return the fault of the first step that has one, or of several; none where sketches are missing."""
-    plain, true = reference.plain.sketches, reference.true_sketches
-    if plain.numel() == 0 or observed.sketches.shape != plain.shape or true.shape != plain.shape:
-        return []
+    """Return the fault of the first step that has one, of several, or of the losses.
+
+    Steps count up to the one from which on the trajectory decides more than the training does.
+    """
     if observed.skipped != reference.plain.skipped:
         return []
-    judges, steps = _Judges(reference, adams, dtype), list[_Step]()
+    plain, true = reference.plain.sketches, reference.true_sketches
+    if plain.numel() == 0 or observed.sketches.shape != plain.shape or true.shape != plain.shape:
+        return _judge_losses(observed, reference, dtype, len(observed.losses))
+    judges, steps, most, horizon = _Judges(reference, adams, dtype), list[_Step](), 0.0, len(plain)
     for step in _steps(observed, reference, adams):
+        most = max(most, step.readable)
+        if step.readable < CHAOTIC_BELOW * most:
+            horizon = step.first - 1
+            break
         if finding := judges.finding(step):
             return [finding]
         steps.append(step)
+        if not judges.tells_after(step):
+            horizon = step.first - 1
+            break
     for count in (len(steps), len(steps) // 2, len(steps) // 4):
         if count >= _LEAST_STEPS:
             together = _Step.together(steps[-count:])
             if finding := judges.finding(together):
                 return [finding]
-    return []
+    return _judge_losses(observed, reference, dtype, horizon)
 
 
 def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Iterator[_Step]:
@@ -218,13 +237,10 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         pairs = list(zip(before, after, strict=True))
         moves = [new[:, 0] - old[:, 0] for old, new in pairs]
         given = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) for old, new in pairs]
-        yield _Step(
-            step + 1,
-            1,
-            _farther(before),
-            _Shares.of(moves, active, before[1][:, 0]),
-            _Shares.of(given, active & shows_moments),
-        )
+        update = _Shares.of(moves, active, before[1][:, 0])
+        gradient = _Shares.of(given, active & shows_moments)
+        readable = int(gradient.usable.sum()) / max(1, int(active.sum()))
+        yield _Step(step + 1, 1, _farther(before), update, gradient, readable)
 
 
 def _farther(before: Sequence[Tensor]) -> float:
@@ -238,32 +254,41 @@ def _farther(before: Sequence[Tensor]) -> float:
     return max(1.0, overall, statistics.median(of_each or [1.0]))
 
 
-def growth(reference: Reference) -> float:
+def growth(reference: Reference) -> dict[str, float]:
     """Return how many times as large as after the first step the reference's errors have become.
 
-    They are those of the median parameter's first moments, as a share of these: rounding at first, and then
-    what the trajectory makes of it. It makes as much of what else is too small for a fault.
+    They are those of a parameter's first moments, as a share of these, or of the median parameter's, if it
+    has more: rounding at first, and then what the trajectory makes of it. It makes as much of what else is
+    too small for a fault.
     """
     runs = (reference.plain.sketches, reference.true_sketches)
     if runs[0].numel() == 0 or runs[0].shape != runs[1].shape:
-        return 1.0
+        return dict.fromkeys(reference.plain.names, 1.0)
     plain, true = (sketches[1:, :, 1] for sketches in runs)
-    shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0).median(dim=1).values
+    shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0)
+    grown = [_grown(of_one) for of_one in (shares.median(dim=1).values, *shares.T)]
+    return {name: max(grown[0], own) for name, own in zip(reference.plain.names, grown[1:], strict=True)}
+
+
+def _grown(shares: Tensor) -> float:
     first = next((share for share in shares.tolist() if share > 0), 1.0)
     return max(1.0, float(shares.max()) / first)
 
 
-def judge_losses(observed: Trajectory, reference: Reference, dtype: str) -> list[Finding]:
-    """Return the first step whose losses are further from the reference's than rounding explains."""
+def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizon: int) -> list[Finding]:
+    """Return the first of `horizon` steps whose losses are further from the reference's than rounding
+    explains.
+    """
     ours, plain, true = observed.losses, reference.plain.losses, reference.true_losses
-    if ours.shape != plain.shape or true.shape != plain.shape or observed.skipped != reference.plain.skipped:
+    if ours.shape != plain.shape or true.shape != plain.shape:
         return []
     apart, own, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
     most = torch.from_numpy(np.maximum.accumulate(own.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
     looked = all(len(run) > len(apart) for run in runs)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
-    bad = apart > LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
+    limits = LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
+    bad = (apart > limits)[:horizon]
     if not bool(bad.any()):
         return []
     step = int(bad.nonzero()[0])

@@ -10,7 +10,8 @@ parameter stands out from the median one. `distance` says how each is taken, and
 done with the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its
 own size, so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
 A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of all
-elements alike, it does not count. Where gradients are clipped, an error as large as that of torch's own norm
+elements alike, it does not count. Where the trajectory makes more of rounding, 1e-4 becomes as many times as
+much. Where gradients are clipped, an error as large as that of torch's own norm
 is healthy. `clip_grad_norm_` adds up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million
 elements.
 
@@ -27,13 +28,13 @@ quarter of what it travelled. Four times that is the whole way, which a run of o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, compare, errors_of
+from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, Healthy, compare, errors_of
 from zbench.verify.evidence import Witness, examine
 from zbench.verify.steps import growth
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
@@ -135,18 +136,13 @@ def _weigh(
     clipping, exact, steps = float(reference.clipping_error), reference.true_moments, len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    least, counting = LEAST_SHARE * growth(reference), reference.gradient_sizes
-
-    def healthy(sizes: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-        return {n: clipping * size for n, size in sizes.items()}, {
-            n: least * size for n, size in sizes.items()
-        }
-
-    truth = reference.truth
-    errors = [errors_of(observed.parameters, plain.parameters, truth, counting, *healthy(sizes), steps)]
+    least = {name: LEAST_SHARE * factor for name, factor in growth(reference).items()}
+    healthy = Healthy(sizes, clipping, least, steps)
+    weights, truth = reference.gradient_sizes, reference.truth
+    errors = [errors_of(observed.parameters, plain.parameters, truth, weights, healthy)]
     if observed.moments and exact:
-        of_moments = healthy(_sizes_of_moments(reference))
-        errors.append(errors_of(observed.moments, plain.moments, exact, counting, *of_moments, steps))
+        of_moments = replace(healthy, sizes=_sizes_of_moments(reference))
+        errors.append(errors_of(observed.moments, plain.moments, exact, weights, of_moments))
     ratio = max(e.ratio for e in errors)
     verdict, worst = name_of(ratio), _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
