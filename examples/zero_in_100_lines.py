@@ -135,6 +135,7 @@ def train_all() -> None:
 
 def run_rank(rank: int, store: str, work: Callable[[], None]) -> None:
     """Do `work` as one of two ranks, which find one another through the file `store`."""
+    torch.set_num_threads(1)  # as under torchrun: the ranks share the cores
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     work()
     dist.destroy_process_group()
