@@ -257,9 +257,9 @@ def _farther(before: Sequence[Tensor]) -> float:
 def growth(reference: Reference) -> dict[str, float]:
     """Return how many times as large as after the first step the reference's errors have become.
 
-    They are those of a parameter's first moments, as a share of these, or of the median parameter's, if it
-    has more: rounding at first, and then what the trajectory makes of it. It makes as much of what else is
-    too small for a fault.
+    They are those of a parameter's first moments, as a share of these. If the median parameter's have grown
+    more, it is those. They are rounding at first, and then what the trajectory makes of rounding. It makes as
+    much of what else is too small for a fault.
     """
     runs = (reference.plain.sketches, reference.true_sketches)
     if runs[0].numel() == 0 or runs[0].shape != runs[1].shape:
