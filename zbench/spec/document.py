@@ -134,12 +134,15 @@ def _read_yaml(text: str, file: str) -> Document:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     loader = YAML(typ="safe", pure=True)
+    loader.max_depth = 2 * MAX_DEPTH  # the time to read brackets grows with the square of their depth
     try:
         loader.composer.warn_double_anchors = False  # YAML 1.2 allows an anchor to be redefined
         root = loader.compose(text)
         reader = _YamlReader(loader, file)
         data = None if root is None else reader.value(root, ())
     except MarkedYAMLError as error:
+        if "maximum depth" in (error.problem or ""):
+            raise RecursionError from None
         mark = error.problem_mark or error.context_mark
         what = error.problem or error.context or "not YAML"
         line = mark.line + 1 if mark else None
