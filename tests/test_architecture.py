@@ -250,7 +250,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4390,
+    "spec": 4395,
     "launch": 3750,
     "app": 921,
     "cli": 1990,
@@ -260,7 +260,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "worker": 1470,
     "tune": 1161,
     "estimate": 2540,
-    "verify": 1830,
+    "verify": 1860,
     "workloads": 847,
     "record": 1250,
     "measure peers _inside children errors gpus private scratch topology units": 1330,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_760), ("tests", 37_020)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_900), ("tests", 37_020)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
