@@ -228,7 +228,11 @@ def judge_steps(
 def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Iterator[_Step]:
     """Yield the steps that were not skipped."""
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
-    beta1 = torch.tensor([adams[name].beta1 for name in reference.plain.names], dtype=torch.float64)[:, None]
+    of_each = [adams[name] for name in reference.plain.names]
+    beta1 = torch.tensor([adam.beta1 for adam in of_each], dtype=torch.float64)[:, None]
+    decay = torch.tensor(  # is no gradient, but Adam takes it for one
+        [0.0 if adam.decoupled else adam.weight_decay for adam in of_each], dtype=torch.float64
+    )[:, None]
     shows_moments = bool((observed.sketches[:, :, 1] != 0).any())  # zeros: no rank could read any
     for step, active in enumerate(reference.active):
         if step in observed.skipped:
@@ -236,7 +240,7 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         before, after = ([run[at] for run in runs] for at in (step, step + 1))
         pairs = list(zip(before, after, strict=True))
         moves = [new[:, 0] - old[:, 0] for old, new in pairs]
-        given = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) for old, new in pairs]
+        given = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) - decay * old[:, 0] for old, new in pairs]
         update = _Shares.of(moves, active, before[1][:, 0])
         gradient = _Shares.of(given, active & shows_moments)
         readable = int(gradient.usable.sum()) / max(1, int(active.sum()))
