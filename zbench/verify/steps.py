@@ -4,6 +4,7 @@ The first step that differs by more than rounding explains is named: after it th
 too small to be seen in one step is looked for in all steps together, in the last half and the last quarter.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
 OWN_CERTAIN = 2.0
 """Standard errors of the reference's own factor that its rounding explains."""
 DIVERGED = 5.0
-"""How many times the reference's own errors, at a trial's distance, its errors may be."""
+"""How many times the reference's own errors, at its distance, a trial's errors may be."""
+DIVERGES = 1.5
+"""The power of a trial's distance with which its errors may grow: what is farther away diverges faster."""
 LOSSES_UP_TO = 16.0
 TELLS_UP_TO = 0.5
 """A limit above half of a term says nothing."""
@@ -87,7 +90,7 @@ class _Judge:
 
     The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
     together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
-    and an error along it hits any parameter. A trial may be as many times as far off as it is farther away.
+    and an error along it hits any parameter. A trial that is farther away may be as many times as far off, and more.
 
     alone, whole: the least size of a fault of one parameter, and of all.
     """
@@ -115,8 +118,8 @@ class _Judge:
         if count == 1:
             self.together, self.apart = together, apart
         limit = self.whole + ALL_CERTAIN * float(common.error) + float(common.rounding)
-        limit += DIVERGED * farther * together
-        limits = self.alone + ALONE_CERTAIN * shares.error + shares.rounding + DIVERGED * farther * apart
+        limit += _made(farther, together)
+        limits = self.alone + ALONE_CERTAIN * shares.error + shares.rounding + _made(farther, apart)
         mean = float(common.more)
         usable = usable & (limits < TELLS_UP_TO)
         bad = usable & ((shares.more - min(max(mean, -limit), limit)).abs() > limits)
@@ -174,7 +177,7 @@ class _Judges:
 
     def tells_after(self, step: _Step) -> bool:
         """Say whether the trajectory has made less of rounding than half a gradient."""
-        return DIVERGED * step.farther * self._gradient.together < TELLS_UP_TO
+        return _made(step.farther, self._gradient.together) < TELLS_UP_TO
 
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
@@ -256,6 +259,11 @@ def _farther(before: Sequence[Tensor]) -> float:
     of_each: list[float] = (apart / own)[own > 0].tolist()
     overall = float(apart.norm() / own.norm()) if of_each else 1.0
     return max(1.0, overall, statistics.median(of_each or [1.0]))
+
+
+def _made(farther: float, own: float) -> float:
+    """Return what the trajectory may have made of a trial's rounding, if it made `own` of the reference's."""
+    return DIVERGED * math.pow(farther, DIVERGES) * own
 
 
 def growth(reference: Reference) -> dict[str, float]:
