@@ -90,7 +90,7 @@ class _Judge:
 
     The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
     together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
-    and an error along it hits any parameter. A trial that is farther away may be as many times as far off, and more.
+    and an error along it hits any parameter. A trial that is farther away may be farther off.
 
     alone, whole: the least size of a fault of one parameter, and of all.
     """
