@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t
 
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
-from zbench.analysis.ratios import Cell, Fit, cells_of, fitted
+from zbench.analysis.ratios import SUMMARIES, Cell, Fit, cells_of, fitted
 from zbench.analysis.variances import Floats, shrunk
 from zbench.record.record import Heat
 from zbench.record.summary import summarize
@@ -56,6 +56,33 @@ def test_the_estimates_are_those_of_the_full_design_matrix(missing: float) -> No
     fit = fitted(one_value(table))
     assert fit.estimates - fit.estimates[0] == pytest.approx(book - book[0], abs=1e-9)
     assert fit.repeats == tuple((~np.isnan(table)).sum(axis=1))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_fit_is_that_of_the_dense_projection(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells = in_turns(rng, rng.normal(0, 0.1, 6), 4)
+    cells = [cell for cell in cells if rng.random() < 0.8]
+    if seed % 3 == 0:
+        cells = [replace(cell, turns=(cell.turns[0],)) for cell in cells]
+    fit = fitted(cells, "mean")
+    row = np.array([fit.rows.index(cell.row) for cell in cells])
+    block = np.array([int(cell.block) for cell in cells])
+    noise = fit.noise * np.array(fit.repeats)  # of one cell of each row
+    weights = np.ones(len(cells)) if fit.dispersion is None else 1 / noise[row]
+    design = np.zeros((len(cells), len(fit.rows) + 4))
+    design[np.arange(len(cells)), row] = design[np.arange(len(cells)), len(fit.rows) + block] = 1
+    root = np.sqrt(weights)
+    projection = (np.linalg.pinv(root[:, None] * design) * root)[: len(fit.rows)]
+    book = projection @ [SUMMARIES["mean"](cell.turns) for cell in cells]
+    given = rng.normal(0, 1, len(fit.rows))
+    given -= given.mean()
+    contrast = fit.contrast(dict(zip(fit.rows, given.tolist(), strict=True)))
+    error = math.sqrt(np.square(given @ projection) @ noise[row])
+    assert contrast.error == pytest.approx(error, rel=1e-6)
+    assert contrast.value == pytest.approx(given @ book, abs=1e-9)
+    pair = (projection[0] - projection[-1]) ** 2 @ noise[row]
+    assert fit.errors(np.array([0]), np.array([len(fit.rows) - 1])) == pytest.approx(math.sqrt(pair))
 
 
 def test_a_contrast_of_two_rows_without_turns_is_students() -> None:

@@ -10,7 +10,7 @@ from zbench.analysis.ranking import rank
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.summary import obstacles, summarize
-from zbench.report.exports.frame import row
+from zbench.report.exports.frame import documents
 from zbench.spec import metrics
 from zbench.spec.metrics import METRICS, Constraint, Metric
 from zbench.spec.sweep import ObjectiveSpec
@@ -123,7 +123,7 @@ def test_a_metric_of_a_plug_in_ranks_constrains_and_is_exported(plugged: dict[st
     assert rank(summaries, objective).best == "c"
     assert obstacles(summaries[0], objective) == ["cost <= 1.00 (has 2.00)"]
     del plugged["broken"]
-    assert row(summaries[0], rank(summaries, objective))["cost"] == 2.0
+    assert documents(summaries, rank(summaries, objective))[0]["cost"] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ each side has half of alpha.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from scipy.special import gammaln, ndtr
 
-from zbench.analysis.ratios import EXACT, Fit
+from zbench.analysis.ratios import EXACT, Fit, Indices
 from zbench.analysis.variances import Floats
 
 _NODES = 96
@@ -23,6 +23,7 @@ _WIDEST = 8.0
 """Standard deviations: beyond them lies less of either distribution than the quadrature's error."""
 
 _MOST_DEGREES = 500
+_AT_ONCE = 256  # rows that are compared with all others
 _NAMED = 0.01
 """The chance of naming a best where all are equal, however few they are."""
 
@@ -41,28 +42,27 @@ class Bounds:
 
 def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
     """Return the bounds of these rows of a fit, compared with one another."""
-    at = [fit.rows.index(name) for name in rows]
-    estimates, covariance = fit.estimates[at], fit.covariance(at)
-    gaps = estimates[:, None] - estimates[None, :]
-    variances = np.diag(covariance)
-    errors = np.sqrt(np.maximum(variances[:, None] + variances[None, :] - 2 * covariance, 0.0))
-    part, own = fit.component[at], fit.degrees[at]
-    degrees = np.where(part[:, None] == part[None, :], np.minimum(own[:, None], own[None, :]), 0.0)
-    critical = _critical(errors, degrees, len(rows) - 1, alpha / 2)
-    np.fill_diagonal(critical, 0.0)
+    at, count = fit.places(rows), len(rows)
+    estimates, leads, most = fit.estimates[at], np.empty(count, bool), np.empty(count)
+    bound = partial(dunnett, count - 1, alpha=alpha / 2)
+    for some in np.array_split(np.arange(count), -(-count // _AT_ONCE)):
+        gaps, critical = estimates[some][:, None] - estimates, _critical(fit, at[some], at, bound)
+        leads[some] = (gaps <= critical).all(axis=1)
+        most[some] = (gaps + critical).max(axis=1)
     order = np.argsort(np.round(estimates / EXACT), kind="stable")
-    leads = np.asarray(~(gaps - critical > 0).any(axis=1))
     if not leads.any():
         leads[order[0]] = True
     if leads.sum() == 1:
-        first = int(np.flatnonzero(leads)[0])
-        near = gaps[:, first] <= _critical(errors, degrees, len(rows) - 1, None)[:, first]
-        leads |= near & (np.arange(len(rows)) != first)
-    leaders = [int(i) for i in order if leads[i]]
-    least = np.where(leads, 0.0, np.maximum(0.0, (gaps - critical)[:, leaders].min(axis=1)))
-    others = gaps + critical
-    np.fill_diagonal(others, 0.0)
-    most = others.max(axis=1)
+        first = np.flatnonzero(leads)
+        leads |= (
+            estimates - estimates[first]
+            <= _critical(fit, at, at[first], partial(naming_value, count - 1))[:, 0]
+        )
+    leaders, rest = order[leads[order]], np.flatnonzero(~leads)
+    least = np.zeros(count)
+    for some in np.array_split(rest, -(-len(rest) // _AT_ONCE) or 1):
+        gaps = estimates[some][:, None] - estimates[leaders]
+        least[some] = (gaps - _critical(fit, at[some], at[leaders], bound)).min(axis=1).clip(0.0)
     return Bounds(
         tuple(rows[i] for i in leaders),
         dict(zip(rows, least.tolist(), strict=True)),
@@ -70,14 +70,19 @@ def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
     )
 
 
-def _critical(errors: Floats, degrees: Floats, others: int, alpha: float | None) -> Floats:
-    """Return the critical difference of each pair: Dunnett's at `alpha`; for None that of naming a best."""
-    whole = np.clip(np.floor(degrees), 0, _MOST_DEGREES).astype(int)
-    critical = np.full(errors.shape, math.inf)  # where nothing is known of the noise
-    for count in {*whole.ravel().tolist()} - {0}:
-        value = naming_value(others, count) if alpha is None else dunnett(others, count, alpha)
-        critical[whole == count] = np.maximum(value * errors[whole == count], EXACT)
-    return critical
+def _critical(fit: Fit, some: Indices, others: Indices, value: Callable[[int], float]) -> Floats:
+    """Return the critical differences, some x others. value: in standard errors, by degrees of freedom.
+
+    They are infinite where nothing is known of the noise, and 0 between a row and itself.
+    """
+    whole = np.clip(np.floor(fit.degrees), 0, _MOST_DEGREES).astype(int)
+    values = np.full(_MOST_DEGREES + 1, math.inf)
+    for count in {*whole.tolist()} - {0}:
+        values[count] = value(count)
+    degrees = np.minimum(whole[some][:, None], whole[others])
+    is_linked = (degrees > 0) & (fit.component[some][:, None] == fit.component[others])
+    critical = np.where(is_linked, np.maximum(values[degrees] * fit.errors(some, others), EXACT), math.inf)
+    return np.where(some[:, None] == others, 0.0, critical)
 
 
 @cache

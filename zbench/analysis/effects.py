@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from zbench.record.summary import ConfigSummary, point, varied_keys
 
 if TYPE_CHECKING:  # imports scipy, and a ranking of one row needs none
@@ -87,13 +89,12 @@ def _effect(fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs
     return replace(effect, exception=where, change_there=math.expm1(there.value), is_none_there=is_none)
 
 
-def _contrast(fit: "Fit", pairs: Pairs, less: Pairs = ()) -> "Contrast":
-    """Return the mean over pairs, less the mean over others."""
+def _contrast(fit: "Fit", pairs: Pairs) -> "Contrast":
+    """Return the mean over pairs."""
     weights: dict[str, float] = {}
-    for some, share in ((pairs, 1.0), (less, -1.0)):
-        for one, other in some:
-            weights[one] = weights.get(one, 0.0) + share / len(some)
-            weights[other] = weights.get(other, 0.0) - share / len(some)
+    for one, other in pairs:
+        weights[one] = weights.get(one, 0.0) + 1 / len(pairs)
+        weights[other] = weights.get(other, 0.0) - 1 / len(pairs)
     return fit.contrast(weights)
 
 
@@ -103,13 +104,23 @@ def _exception(
     """Return the value of another axis where the effect differs most from that elsewhere, by more than
     noise.
     """
-    splits = []
+    splits: list[tuple[tuple[str, Any], Contrast]] = []
+    names = [*dict.fromkeys(itertools.chain(*pairs))]
+    row = {name: number for number, name in enumerate(names)}
+    first, second = np.array([[row[one], row[other]] for one, other in pairs]).T
     for axis in (axis for axis in points[pairs[0][0]] if axis != key):
         values = {repr(points[one][axis]): points[one][axis] for one, _ in pairs}
-        for value in values.values() if len(values) > 1 else ():
-            there = [pair for pair in pairs if points[pair[0]][axis] == value]
-            elsewhere = [pair for pair in pairs if points[pair[0]][axis] != value]
-            splits.append(((axis, value), _contrast(fit, there, elsewhere)))
+        if len(values) < 2:
+            continue
+        place = {name: number for number, name in enumerate(values)}
+        number = np.array([place[repr(points[one][axis])] for one, _ in pairs])
+        there = np.zeros((len(values), len(names)))
+        np.add.at(there, (number, first), 1.0)
+        np.add.at(there, (number, second), -1.0)
+        pairs_there = np.bincount(number)[:, None]
+        elsewhere = (there.sum(axis=0) - there) / (len(pairs) - pairs_there)
+        contrasts = fit.contrasts(fit.places(names), there / pairs_there - elsewhere)
+        splits += zip(((axis, value) for value in values.values()), contrasts, strict=True)
     real = [
         (abs(contrast.value) / contrast.error if contrast.error else math.inf, where)
         for where, contrast in splits

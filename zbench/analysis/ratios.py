@@ -12,7 +12,7 @@ of each row's residuals, shrunk alike.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -95,31 +95,42 @@ def reach(degrees: float, level: float, power: float) -> float:
 class Fit:
     """The fit of a table. estimates: of each row. repeats: of each row.
 
-    projection: from the cells to the estimates. noise: the variance of each cell. degrees: of each row's
-    noise; 0 where nothing is known of it. component: rows of one number are linked by the blocks that they
-    share. dispersion: the factor for what differs between processes; None without turns. summary: of a
-    repeat.
+    noise: the variance of each row's mean. shared: rows x blocks, and blocks: what each row takes on of the
+    variance of blocks, and their covariance. degrees: of each row's noise; 0 where nothing is known of it.
+    component: rows of one number are linked by the blocks that they share. dispersion: the factor for what
+    differs between processes; None without turns. summary: of a repeat.
     """
 
     rows: tuple[str, ...]
     estimates: Floats
     repeats: tuple[int, ...]
-    projection: Floats
     noise: Floats
+    shared: Floats
+    blocks: Floats
     degrees: Floats
     component: Indices
     dispersion: float | None
     summary: str
 
-    def covariance(self, at: Sequence[int]) -> Floats:
-        """Return the covariance of the estimates of some rows."""
-        part = self.projection[at]
-        return np.asarray((part * self.noise) @ part.T)
+    def errors(self, some: Indices, others: Indices) -> Floats:
+        """Return the standard errors of the differences between rows of one component: some x others."""
+        covariance = self.shared[some] @ self.blocks @ self.shared[others].T
+        return np.sqrt(np.maximum(self._own[some][:, None] + self._own[others] - 2 * covariance, 0.0))
+
+    @cached_property
+    def _own(self) -> Floats:
+        return np.asarray(self.noise + np.einsum("ij,ij->i", self.shared @ self.blocks, self.shared))
 
     @property
     def variance(self) -> float:
-        """The sum of the variances of all estimates."""
-        return float(np.square(self.projection).sum(axis=0) @ self.noise)
+        """The sum of the variances of all estimates, each about the mean of the rows linked to it."""
+        number = np.bincount(self.component)[self.component]
+        about = self.shared - _means(self.shared, self.component)[self.component]
+        return float(self.noise @ (1 - 1 / number) + np.einsum("ij,ij->", about @ self.blocks, about))
+
+    def places(self, names: Iterable[str]) -> Indices:
+        """Return the numbers of rows."""
+        return np.array([self._place[name] for name in names])
 
     @cached_property
     def _place(self) -> dict[str, int]:
@@ -127,12 +138,18 @@ class Fit:
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        at = [self._place[name] for name in weights]
-        given = np.array(list(weights.values()))
-        variance = float(np.square(given @ self.projection[at]) @ self.noise)
+        return self.contrasts(self.places(weights), np.array([[*weights.values()]]))[0]
+
+    def contrasts(self, at: Indices, weights: Floats) -> list[Contrast]:
+        """Return a weighted sum of the rows `at` for each row of weights; no weight of a sum is 0."""
+        blocks = np.flatnonzero(self.shared[at].any(axis=0))
+        shared = weights @ self.shared[np.ix_(at, blocks)]
+        covariance = np.einsum("ij,ij->i", shared @ self.blocks[np.ix_(blocks, blocks)], shared)
+        errors = np.sqrt(np.maximum(np.square(weights) @ self.noise[at] + covariance, 0.0))
         is_linked = len({*self.component[at].tolist()}) == 1
         degrees = float(self.degrees[at].min()) if is_linked else 0.0
-        return Contrast(float(given @ self.estimates[at]), math.sqrt(variance), degrees)
+        values = weights @ self.estimates[at]
+        return [Contrast(*both, degrees) for both in zip(values.tolist(), errors.tolist(), strict=True)]
 
 
 def _mean(turns: Turns) -> float:
@@ -216,22 +233,38 @@ class _Layout:
         self.degrees = len(cells) - len(self.rows) - len(blocks) + parts
         self.between = len(self.rows) - parts
 
-    def solve(self, weights: Floats) -> tuple[Floats, Floats]:
-        """Return the projection of cells on rows, and what share of each cell is left to its residual.
+    def solve(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Return the estimates of rows, and the inverse of the blocks' normal equations. weights: of rows.
 
-        Blocks are eliminated first. Each linked part of the table has its mean row at 0.
+        Rows are eliminated first (Schur complement). Each linked part of the table has its mean row at 0.
         """
-        weights, rows = weights / weights.mean(), len(self.rows)
-        total = np.bincount(self.block, weights)
-        design = np.zeros((len(self.row), rows))
-        design[np.arange(len(self.row)), self.row] = 1
-        means = np.zeros((len(total), rows))
-        np.add.at(means, (self.block, self.row), weights)
-        design -= (means / total[:, None])[self.block]
-        same = (self.component[:, None] == self.component[None, :]).astype(float)
-        inverse = np.linalg.inv(design.T @ (weights[:, None] * design) + same)
-        left = 1 - weights / total[self.block] - weights * np.einsum("ij,ij->i", design @ inverse, design)
-        return inverse @ (design.T * weights), np.maximum(left, 0.0)
+        part = np.zeros(len(self.shared.T), int)
+        part[self.block] = self.component[self.row]
+        same = (part[:, None] == part[None, :]) * weights.mean()
+        inverse = np.linalg.inv(self.normal(weights) + same)
+        means = _means(values, self.row)
+        rest = np.bincount(self.block, weights[self.row] * (values - means[self.row]))
+        estimates = means - self.shared @ (inverse @ rest)
+        return estimates - _means(estimates, self.component)[self.component], inverse
+
+    def normal(self, weights: Floats) -> Floats:
+        """Return the normal equations of the blocks once rows are eliminated. weights: of rows."""
+        normal = np.diag(np.bincount(self.block, weights[self.row]))
+        order = np.argsort(self.row, kind="stable")
+        row, block = self.row[order], self.block[order]
+        share = weights[row] / np.bincount(row)[row]
+        for ahead in range(int(np.bincount(row).max())):  # pairs of cells of one row
+            first = np.flatnonzero(row[: len(row) - ahead] == row[ahead:])
+            for pair in {(0, ahead), (ahead, 0)}:
+                np.add.at(normal, (block[first + pair[0]], block[first + pair[1]]), -share[first])
+        return np.asarray(normal, float)
+
+    @cached_property
+    def shared(self) -> Floats:
+        """Which share of the cells of each row is in each block."""
+        counts = np.zeros((len(self.rows), int(self.block.max()) + 1))
+        np.add.at(counts, (self.row, self.block), 1.0)
+        return np.asarray(counts / counts.sum(axis=1)[:, None])
 
     def residuals(self, values: Floats, estimates: Floats, weights: Floats) -> Floats:
         """Return what rows and blocks do not explain."""
@@ -241,6 +274,13 @@ class _Layout:
         """Return the values about the weighted means of their blocks."""
         means = np.bincount(self.block, weights * values) / np.bincount(self.block, weights)
         return np.asarray(values - means[self.block])
+
+
+def _means(values: Floats, number: Indices) -> Floats:
+    """Return the means of values, or of rows of them, of each number from 0; 0 where there are none."""
+    total = np.zeros((int(number.max()) + 1, *values.shape[1:]))
+    np.add.at(total, number, values)
+    return np.asarray((total.T / np.maximum(np.bincount(number), 1)).T)
 
 
 def _components(row: Indices, block: Indices, rows: int) -> Indices:
@@ -277,29 +317,31 @@ def fitted(cells: Sequence[Cell], summary: str | None = None) -> Fit:
 
 def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
     values = np.array([SUMMARIES[summary](cell.turns) for cell in cells])
+    repeats = np.bincount(layout.row)
     if all(len(cell.turns) > 1 for cell in cells):
         of_row, degrees = _turn_noise(cells, layout, SUMMARIES[summary])
-        weights = 1 / of_row[layout.row]
+        weights = of_row.mean() / of_row
     else:
-        of_row, weights = None, np.ones(len(cells))
-    projection, left = layout.solve(weights)
-    estimates = projection @ values
-    squares = np.square(layout.residuals(values, estimates, weights))
+        of_row, weights = None, np.ones(len(layout.rows))
+    estimates, inverse = layout.solve(values, weights)
+    squares = np.square(layout.residuals(values, estimates, weights[layout.row]))
     dispersion = None
     if of_row is None:
-        free = np.bincount(layout.row, left)
+        taken = layout.shared @ inverse
+        free = repeats * (1 - layout.shared @ np.diag(inverse) + np.einsum("ij,ij->i", taken, layout.shared))
+        free = np.maximum(free - 1, 0.0)
         own = np.bincount(layout.row, squares) / np.maximum(free, EXACT)
         noise, degrees = shrunk(own, free)
         noise = np.maximum(noise, np.where(free > EXACT, own, 0.0))  # two repeats show no unlike noise
     else:
-        dispersion, about = _dispersion(float((squares * weights).sum()), layout.degrees)
+        dispersion, about = _dispersion(float(squares @ (1 / of_row)[layout.row]), layout.degrees)
         uneven = float(np.ptp(of_row) > 0)  # where all rows have one variance, the factor alone is uncertain
         noise, degrees = dispersion * of_row, 1 / (1 / about + uneven / degrees)
     if layout.degrees < 1:
         degrees = np.zeros(len(layout.rows))
-    repeats = tuple(np.bincount(layout.row).tolist())
     return Fit(
-        layout.rows, estimates, repeats, projection, noise[layout.row], degrees, layout.component,
+        layout.rows, estimates, tuple(repeats.tolist()), noise / repeats, layout.shared,
+        inverse @ layout.normal(np.square(weights) * noise) @ inverse, degrees, layout.component,
         dispersion, summary,
     )  # fmt: skip
 
@@ -331,7 +373,7 @@ def _shortens_alike(cells: Sequence[Cell], summary: str) -> bool:
     gaps = np.array([_mean(cell.turns) - SUMMARIES[summary](cell.turns) for cell in own])
     if layout.degrees < 1 or layout.between < 1:
         return True
-    estimates = layout.solve(ones)[0] @ gaps
+    estimates, _ = layout.solve(gaps, np.ones(len(layout.rows)))
     within = float(np.square(layout.residuals(gaps, estimates, ones)).sum())
     between = float(np.square(layout.centred(gaps, ones)).sum()) - within
     ratio = (between / layout.between) / max(within / layout.degrees, EXACT**2)

@@ -64,7 +64,7 @@ def command(
     if console.state.json:
         trials = [jsonable(record) for summary in chosen for record in summary.records]
         about: dict[str, Any] = {"run_id": path.name, "run_dir": str(path), "trials": trials}
-        about["configurations"] = [frame.row(summary, ranking) for summary in chosen]
+        about["configurations"] = frame.documents(chosen, ranking)
         more: dict[str, Any] = {} if relative is None else {"relative": relative_documents(relative)}
         more["run_exit_code"] = int(exit_code(records))
         console.document({**about, **ranking.document(), **more})

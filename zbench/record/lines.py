@@ -48,7 +48,8 @@ def encode_all(records: Iterable[Record]) -> bytes:
 
 def jsonable(record: Record) -> dict[str, Any]:
     """Return the record as values of strict JSON; `decode` reads them back."""
-    return {key: _finite(value) for key, value in record.to_json().items()}
+    plain = _RECORD.dump_python(record, warnings=False)
+    return {key: _finite(value) for key, value in plain.items()}
 
 
 def decode(value: object, place: str = "record") -> Record:

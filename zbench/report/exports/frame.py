@@ -18,11 +18,10 @@ _PLAIN = (str, int, float, bool)
 _UNKNOWN = (None, None)
 
 
-def row(summary: ConfigSummary, ranking: Ranking) -> dict[str, Any]:
-    """Return one configuration over all of its repeats, as JSON documents have it."""
+def documents(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict[str, Any]]:
+    """Return each configuration over all of its repeats, as JSON documents have it."""
     interval = _of("of_compute_interval", ranking.of_compute.get)
-    (document,) = DataTable([TRIAL, AXES, *_figures(ranking), interval], [summary]).documents()
-    return document
+    return DataTable([TRIAL, AXES, *_figures(ranking), interval], summaries).documents()
 
 
 def flat_rows(summaries: Sequence[ConfigSummary], ranking: Ranking) -> list[dict[str, Any]]:
