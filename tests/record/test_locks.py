@@ -28,6 +28,16 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
     DirectoryLock(tmp_path).release()
 
 
+def test_a_lock_message_is_masked(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path)
+    (tmp_path / ".lock").write_text("process 1 of postgresql://me:hunter2@host/db\n" * 20)
+    with pytest.raises(UsageError, match=r"by process 1 of postgresql://me:\*+@host") as refusal:
+        DirectoryLock(tmp_path)
+    assert "hunter2" not in str(refusal.value)
+    assert len(str(refusal.value)) < 500
+    first.release()
+
+
 def test_a_lock_is_its_owners_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

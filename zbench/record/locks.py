@@ -9,12 +9,15 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 
 from zbench.errors import UsageError
+from zbench.record.secrets import masked
 
 _POLL_SECONDS = 0.02
+_LONGEST_NAME = 200
 _WITHOUT_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK)
 
 
@@ -25,12 +28,12 @@ class DirectoryLock:
         """Take the lock. UsageError that names the process which holds it for longer than `patience_s`, or
         the file system that has no locks.
         """
-        self._fd: int | None = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd: int | None = _opened(directory / ".lock")
         end = time.monotonic() + patience_s
         while not self._is_taken(self._fd, directory):
             if time.monotonic() >= end:
                 with os.fdopen(self._fd, errors="replace") as file:
-                    name = file.read().strip() or "another process"
+                    name = masked(file.read(_LONGEST_NAME)).strip() or "another process"
                 raise UsageError(f"{directory} is being written by {name}; wait for it or end it first")
             time.sleep(_POLL_SECONDS)
         with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
@@ -58,6 +61,21 @@ class DirectoryLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _opened(lock: Path) -> int:
+    """Open a lock's file, made if missing. UsageError for one through which another file is written."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(lock, flags, 0o600)
+        about = os.fstat(fd)
+        if stat.S_ISREG(about.st_mode) and about.st_nlink == 1:
+            return fd
+        os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+    raise UsageError(f"{lock} is a link, a pipe or a socket, which zbench never makes; remove it")
 
 
 def _file_system(place: Path) -> str:
