@@ -142,3 +142,23 @@ def test_a_flipped_bit_of_any_file_changes_no_figure(files: list[Path], flips: i
 @pytest.mark.parametrize("times", [30, pytest.param(500, marks=pytest.mark.soak)])
 def test_lines_lost_doubled_or_exchanged_change_no_figure(files: list[Path], times: int) -> None:
     assert silent_changes(files, times, with_other_lines) == []
+
+
+def test_no_figure_comes_from_logs_journal_or_feed(zbench: Callable[..., Any], sweep_file: Path) -> None:
+    zbench("tune", sweep_file, "--budget", "2trials", "--objective", "minimize:median_step_s")
+    zbench("compare", "last", "--save-baseline", "main")
+    zbench("publish", "--to", "site")
+    commands = (("show", "--json"), ("compare", "main", "last", "--json"), ("report",), ("list", "--json"))
+    before = [zbench(*words) for words in commands]
+    for run in Path("results").glob("tried/*"):
+        (run / "logs" / "rank0.log").write_text('{"median_step_s": 1e-9}')
+    kinds = {
+        "log": [path for path in Path("results").glob("*/*/logs/**/*") if path.is_file()],
+        "journal": [*Path("results").glob("*/*/*journal*")],
+        "feed": [Path("site/feed.xml")],
+    }
+    for kind, found in kinds.items():
+        assert found, kind
+        for file in found:
+            file.write_bytes(bytes(255 - byte for byte in file.read_bytes()) or b"1e99")
+    assert [zbench(*words) for words in commands] == before

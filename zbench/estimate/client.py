@@ -15,6 +15,7 @@ from typing import IO
 
 from zbench.children import watch_parent
 from zbench.estimate.result import NotSimulated, SimulationOutcome
+from zbench.job.calling import private_caches
 from zbench.spec.trial import TrialSpec
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -113,6 +114,7 @@ def serve(parent: int) -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     gc.disable()  # collect after each simulation only: a collection during a step would change its peak
+    private_caches()  # before torch is imported, which makes its own folder in a shared place
     from zbench.estimate.reading import answer
 
     with suppress(EOFError):

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.job.failures import report
 from zbench.private import private_cache, private_directory
+from zbench.scratch import scratch_folder
 
 
 def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
@@ -49,5 +49,5 @@ def private_caches() -> None:
         try:
             folder = private_cache("compiled", kind)
         except UsageError:
-            folder = Path(tempfile.mkdtemp(prefix=f"zbench-{kind}-"))
+            folder = scratch_folder()
         os.environ[variable] = str(folder)
