@@ -43,7 +43,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "verify": {"spec", "record", "engine", "workloads"},
     "job": {"spec", "record"},
     "worker": {"spec", "record", "job", "engine", "peers", "workloads", "measure", "verify"},
-    "estimate": {"spec", "record", "engine", "peers", "workloads", "measure", "worker"},
+    "estimate": {"spec", "record", "job", "engine", "peers", "workloads", "measure", "worker"},
     "launch": {"spec", "record", "job"},
     "analysis": {"spec", "record"},
     "tune": {"spec", "record", "job", "launch", "analysis", "estimate"},
