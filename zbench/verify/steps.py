@@ -4,7 +4,6 @@ The first step that differs by more than rounding explains is named: after it th
 too small to be seen in one step is looked for in all steps together, in the last half and the last quarter.
 """
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,18 @@ from torch import Tensor
 from zbench.verify.diagnosis import NEAR, WRONG_FROM, Finding, percent, where_of
 from zbench.verify.distance import LEAST_SHARE, TINY, UNIT_ROUNDOFF
 from zbench.verify.replay import Adam
+from zbench.verify.sketches import SKETCH
 from zbench.verify.slope import ALONE_UP_TO, common_limit, factor_in_words
 from zbench.verify.trajectory import Reference, Trajectory
 
 ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
 """Standard errors of one step's factor of all parameters, and of one: of the latter a run has many."""
+OF_CONSTANTS = 3e-5
+"""Share by which bias corrections in float32 make the first updates longer or shorter."""
 OWN_CERTAIN = 2.0
 """Standard errors of the reference's own factor that its rounding explains."""
 DIVERGED = 5.0
-"""How many times the reference's own errors, at its distance, a trial's errors may be."""
-DIVERGES = 1.5
-"""The power of a trial's distance with which its errors may grow: what is farther away diverges faster."""
+"""How many times the reference's own errors, at a trial's distance, its errors may be."""
 LOSSES_UP_TO = 16.0
 TELLS_UP_TO = 0.5
 """A limit above half of a term says nothing."""
@@ -90,17 +90,22 @@ class _Judge:
 
     The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
     together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
-    and an error along it hits any parameter. A trial that is farther away may be farther off.
+    and an error along it hits any parameter. A trial may be as many times as far off as it is
+    farther away.
 
-    alone, whole: the least size of a fault of one parameter, and of all.
+    alone, whole: the least size of a fault of one parameter, and of all. unit: one rounding. first [P], grown
+    [P]: the reference's own errors after the first step, and how many times as large they have become.
     """
 
     names: Sequence[str]
     adams: Mapping[str, Adam]
     alone: float
     whole: float
+    unit: float
     together: float = 0.0
     apart: float = 0.0
+    first: Tensor | None = None
+    grown: Tensor | None = None
 
     def faulty(self, shares: _Shares, farther: float, count: int) -> tuple[float, str] | None:
         """Return by which share a step is off, and where; None for a right one. farther: see `_farther`.
@@ -117,9 +122,12 @@ class _Judge:
         together = max(self.together / count**0.5, alike)
         if count == 1:
             self.together, self.apart = together, apart
+        healthy = self._grown_from(shares)
         limit = self.whole + ALL_CERTAIN * float(common.error) + float(common.rounding)
-        limit += _made(farther, together)
-        limits = self.alone + ALONE_CERTAIN * shares.error + shares.rounding + _made(farther, apart)
+        limit += float(healthy[usable].median()) + DIVERGED * farther * together
+        limits = (
+            self.alone + healthy + ALONE_CERTAIN * shares.error + shares.rounding + DIVERGED * farther * apart
+        )
         mean = float(common.more)
         usable = usable & (limits < TELLS_UP_TO)
         bad = usable & ((shares.more - min(max(mean, -limit), limit)).abs() > limits)
@@ -130,6 +138,14 @@ class _Judge:
         faulty = {(self.names[at], 0) for at in bad.nonzero().flatten().tolist()}
         sound = {(self.names[at], 0) for at in (usable & ~bad & other).nonzero().flatten().tolist()}
         return size, where_of(faulty, sound, self.adams)
+
+    def _grown_from(self, shares: _Shares) -> Tensor:
+        """Return [P]: what the trajectory may have made so far of the rounding of Adam's constants."""
+        sizes = (shares.own.square() + SKETCH * shares.own_error.square()).sqrt()
+        if self.first is None or self.grown is None:
+            self.first, self.grown = sizes.clamp(min=self.unit), torch.ones_like(sizes)
+        self.grown = torch.maximum(self.grown, sizes / self.first)
+        return OF_CONSTANTS * self.grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +187,14 @@ class _Judges:
     def __init__(self, reference: Reference, adams: Mapping[str, Adam], dtype: str) -> None:
         names, clipping = reference.plain.names, float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
-        self._update = _Judge(names, adams, LEAST_SHARE, LEAST_SHARE if dtype == "float32" else 1e-3)
-        self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole)
+        of_update, unit = LEAST_SHARE if dtype == "float32" else 1e-3, _UNITS[dtype]
+        self._update = _Judge(names, adams, LEAST_SHARE, of_update, unit)
+        self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole, unit)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
 
     def tells_after(self, step: _Step) -> bool:
         """Say whether the trajectory has made less of rounding than half a gradient."""
-        return _made(step.farther, self._gradient.together) < TELLS_UP_TO
+        return DIVERGED * step.farther * self._gradient.together < TELLS_UP_TO
 
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
@@ -259,11 +276,6 @@ def _farther(before: Sequence[Tensor]) -> float:
     of_each: list[float] = (apart / own)[own > 0].tolist()
     overall = float(apart.norm() / own.norm()) if of_each else 1.0
     return max(1.0, overall, statistics.median(of_each or [1.0]))
-
-
-def _made(farther: float, own: float) -> float:
-    """Return what the trajectory may have made of a trial's rounding, if it made `own` of the reference's."""
-    return DIVERGED * math.pow(farther, DIVERGES) * own
 
 
 def growth(reference: Reference) -> dict[str, float]:
