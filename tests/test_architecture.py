@@ -260,7 +260,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "worker": 1470,
     "tune": 1161,
     "estimate": 2540,
-    "verify": 1860,
+    "verify": 1875,
     "workloads": 847,
     "record": 1263,
     "measure peers _inside children errors gpus private scratch topology units": 1330,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_840), ("tests", 37_382)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_890), ("tests", 37_382)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
