@@ -75,7 +75,7 @@ def _critical(fit: Fit, some: Indices, others: Indices, value: Callable[[int], f
 
     They are infinite where nothing is known of the noise, and 0 between a row and itself.
     """
-    whole = np.clip(np.floor(fit.degrees), 0, _MOST_DEGREES).astype(int)
+    whole = np.clip(np.floor(fit.degrees + EXACT), 0, _MOST_DEGREES).astype(int)
     values = np.full(_MOST_DEGREES + 1, math.inf)
     for count in {*whole.tolist()} - {0}:
         values[count] = value(count)
