@@ -33,11 +33,11 @@ def contenders(records: Sequence[Record], objective: ObjectiveSpec) -> frozenset
     return frozenset(s.trial_id for s in summaries if s.trial_id in leaders and len(s.records) < _most(s))
 
 
-def is_answered(ranking: Ranking, wanted: float) -> bool:
-    """Say whether one leads alone, or all leaders are equal within `wanted`."""
+def is_answered(ranking: Ranking, tolerance: float) -> bool:
+    """Say whether one leads alone, or all leaders are equal within `tolerance`."""
     if len(ranking.indistinguishable) <= 1:
         return True
-    return ranking.equal_within is not None and ranking.equal_within <= wanted
+    return ranking.equal_within is not None and ranking.equal_within <= tolerance
 
 
 def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str | None:

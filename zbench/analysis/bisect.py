@@ -89,32 +89,32 @@ class Bisection:
 
 
 def bisect(
-    revisions: Sequence[str], probe: Probe, known: MutableMapping[str, Finding], *, attempts: int = 3
+    revisions: Sequence[str], probe: Probe, findings: MutableMapping[str, Finding], *, attempts: int = 3
 ) -> Bisection:
     """Return the first bad one of `revisions`: oldest first, the first known good and the last known bad.
 
-    known: what earlier probes found; a new finding is put there as soon as it is known, so that an
+    findings: what earlier probes found; a new finding is put there as soon as it is known, so that an
     interrupted search goes on where it stopped. An undecided probe is repeated up to `attempts` times, and
     then skipped. A skipped revision's neighbour is asked instead.
     """
     low, high, probes = 0, len(revisions) - 1, 0
     while True:
-        open_ones = [i for i in range(low + 1, high) if known.get(revisions[i]) != "skip"]
+        open_ones = [i for i in range(low + 1, high) if findings.get(revisions[i]) != "skip"]
         if not open_ones:
             return Bisection(tuple(revisions[low + 1 : high + 1]), probes)
         middle = min(open_ones, key=lambda i: abs(i - (low + high) / 2))
         name = revisions[middle]
         for _ in range(attempts):
-            if known.get(name) in ("good", "bad", "skip"):
+            if findings.get(name) in ("good", "bad", "skip"):
                 break
             finding = probe(name)
             probes += 1
-            known[name] = finding
-        if known[name] == "undecided":
-            known[name] = "skip"
-        if known[name] == "good":
+            findings[name] = finding
+        if findings[name] == "undecided":
+            findings[name] = "skip"
+        if findings[name] == "good":
             low = middle
-        elif known[name] == "bad":
+        elif findings[name] == "bad":
             high = middle
 
 

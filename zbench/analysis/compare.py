@@ -184,17 +184,17 @@ def _stored_decisions(pairs: Mapping[str, Pair], settings: Settings) -> dict[str
 
 
 def _beside(part: str, base: trials.Logs, head: trials.Logs) -> Evidence:
-    own = (base[PLAIN], head[PLAIN])
-    return of_runs(*own) if part == PLAIN else over_part(own, (base[part], head[part]))
+    plain_logs = (base[PLAIN], head[PLAIN])
+    return of_runs(*plain_logs) if part == PLAIN else over_part(plain_logs, (base[part], head[part]))
 
 
 def _refused(pair: Pair, settings: Settings) -> Decision:
     """Return the estimate of two runs without a common yardstick: no number of repeats makes it an answer."""
     base, head = (trials.step_logs(trial) for trial in pair)
     family = {"": (of_runs(base, head), settings.margin("step_time"))}
-    what = "two stored runs without a common yardstick do not show what the machine did between them"
+    reason = "two stored runs without a common yardstick do not show what the machine did between them"
     return decision.refused(
-        decision.decide(family, settings.alpha)[""], f"{what}; measure it paired: zbench compare --paired"
+        decision.decide(family, settings.alpha)[""], f"{reason}; measure it paired: zbench compare --paired"
     )
 
 

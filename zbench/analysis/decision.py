@@ -144,7 +144,7 @@ def decide_over(parts: Mapping[str, Family], level: float) -> dict[str, Decision
     """Decide a family over each part of a yardstick and by plain time; an answer needs all to agree."""
     by_part = {part: decide(family, level) for part, family in parts.items()}
     names = next(iter(parts.values()))
-    return {name: _agreed({part: found[name] for part, found in by_part.items()}) for name in names}
+    return {name: _agreed({part: decisions[name] for part, decisions in by_part.items()}) for name in names}
 
 
 def _agreed(parts: Mapping[str, Decision]) -> Decision:
@@ -155,9 +155,9 @@ def _agreed(parts: Mapping[str, Decision]) -> Decision:
     ones = list(parts.values())
     least_sure = max(ones, key=lambda one: (not one.is_decided, one.high - one.low))
     answer, reason = least_sure.answer, least_sure.reason
-    names = {own.answer: [part for part, one in parts.items() if one.answer == own.answer] for own in ones}
+    names = {each.answer: [part for part, one in parts.items() if one.answer == each.answer] for each in ones}
     if len(names) > 1:
-        says = ", ".join(f"{said} by {' and '.join(those)}" for said, those in names.items())
+        says = ", ".join(f"{name} by {' and '.join(those)}" for name, those in names.items())
         reason = "; ".join(filter(None, [f"the machine's yardstick does not decide: {says}", reason]))
         answer = "suspected" if {"regression", "suspected"} & names.keys() else "inconclusive"
     return replace(

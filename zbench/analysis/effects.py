@@ -54,11 +54,11 @@ def effects_of(
     """Return the effect of every value of each axis against that of `reference`, the largest of all first."""
     keys = varied_keys(summaries)
     points = {summary.trial_id: point(summary, keys) for summary in summaries}
-    own = points[reference.trial_id]
-    found = []
+    reference_point = points[reference.trial_id]
+    effects = []
     for key in keys:
-        found += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, own[key])]
-    return tuple(sorted(found, key=lambda effect: -abs(math.log1p(effect.change))))
+        effects += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, reference_point[key])]
+    return tuple(sorted(effects, key=lambda effect: -abs(math.log1p(effect.change))))
 
 
 def _pairs(points: Mapping[str, Mapping[str, Any]], key: str, against: Any) -> list[list[tuple[str, str]]]:

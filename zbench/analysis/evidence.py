@@ -66,22 +66,22 @@ def of_runs(base: Sequence[float], head: Sequence[float], shift: float = RESIDUA
     return Evidence(replace(seen, error=error, degrees=degrees), len(base), len(head), False, floor)
 
 
-def over_part(own: Sides, part: Sides) -> Evidence:
+def over_part(times: Sides, part: Sides) -> Evidence:
     """Return two stored runs' times over a part of the yardstick, by the share of it that they may follow."""
-    share = share_followed(own, part)
-    base, head = ([t - share * p for t, p in zip(*logs, strict=True)] for logs in zip(own, part, strict=True))
+    share = share_followed(times, part)
+    base, head = ([t - share * p for t, p in zip(*run, strict=True)] for run in zip(times, part, strict=True))
     return of_runs(base, head)
 
 
-def share_followed(own: Sides, part: Sides) -> float:
+def share_followed(step_logs: Sides, part: Sides) -> float:
     """Return which share of a yardstick's change the times of two runs follow at most: 0 to 1, at 95 %.
 
-    own, part: base and head, a logarithm for each repeat. The bound is that of the slope of least squares of
-    the repeats about the means of their runs. Where the runs' means of the part lie farther apart than these
-    repeats do, something changed between the runs that no repeat shows: all of it may count, so 1.
+    step_logs, part: base and head, a logarithm for each repeat. The bound is that of the slope of least
+    squares of the repeats about the means of their runs. Where the runs' means of the part lie farther apart
+    than these repeats do, something changed between the runs that no repeat shows. Then all may count: 1.
     """
     times, paces = (
-        np.concatenate([np.subtract(side, np.mean(side)) for side in both]) for both in (own, part)
+        np.concatenate([np.subtract(side, np.mean(side)) for side in both]) for both in (step_logs, part)
     )
     if abs(np.mean(part[1]) - np.mean(part[0])) >= np.ptp(paces):
         return 1.0

@@ -36,8 +36,8 @@ def nominal_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     for i, look in enumerate(looks):
         since = look - (looks[i - 1] if i else 0)
         density = _spread(density, most, since)
-        wanted = budget[i] - (budget[i - 1] if i else 0.0)
-        boundary = _boundary(density, grid, wanted, step)
+        spending = budget[i] - (budget[i - 1] if i else 0.0)
+        boundary = _boundary(density, grid, spending, step)
         levels.append(float(ndtr(-boundary / math.sqrt(look))))
         density = density * _below(grid, boundary, step)
     return tuple(levels)
@@ -64,10 +64,10 @@ def _spread(density: NDArray[np.float64] | None, most: int, blocks: int) -> NDAr
     return np.asarray(_kernel(most, blocks) @ density)
 
 
-def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], wanted: float, step: float) -> float:
-    """Return the sum that is passed with probability `wanted`."""
+def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], alpha: float, step: float) -> float:
+    """Return the sum that is passed with probability `alpha`."""
     tail = (density[::-1].cumsum()[::-1] - density / 2) * step  # half of a point's cell lies above it
-    return float(np.interp(-wanted, -tail, grid))
+    return float(np.interp(-alpha, -tail, grid))
 
 
 def _below(grid: NDArray[np.float64], boundary: float, step: float) -> NDArray[np.float64]:

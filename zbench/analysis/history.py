@@ -159,8 +159,8 @@ def _memory(segment: Floats, split: int) -> float:
     """
     deviations = np.concatenate([part - part.mean() for part in (segment[:split], segment[split:])])
     squares, n = float(deviations @ deviations), len(segment)
-    own = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
-    return min(max(0.0, own + (2 + 4 * max(own, 0.0)) / n + 2 / math.sqrt(n)), 0.6)
+    correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
+    return min(max(0.0, correlation + (2 + 4 * max(correlation, 0.0)) / n + 2 / math.sqrt(n)), 0.6)
 
 
 def most_distant_split(distances: Floats) -> tuple[int, float]:
@@ -245,8 +245,8 @@ def history(runs: Iterable[Run], metric: str, *, alpha: float = 0.01) -> list[Se
     figures: list[tuple[KeptTrial, Source, frozenset[str]]] = []
     for run in runs:  # one at a time: its records are not kept
         ran.setdefault(_facts(run.source), set()).update([run.machines] if run.machines else [])
-        kept = (_kept(trial, metric) for trial in run.trials)
-        figures += ((trial, run.source, run.machines) for trial in kept if trial is not None)
+        trials = (_kept(trial, metric) for trial in run.trials)
+        figures += ((trial, run.source, run.machines) for trial in trials if trial is not None)
     gathered: dict[str, list[tuple[KeptTrial, Source]]] = {}
     for trial, source, machines in figures:
         several = len(ran[_facts(source)]) > 1  # jobs that one machine started ran on unlike ones

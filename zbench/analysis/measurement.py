@@ -154,8 +154,8 @@ class PairedMeasurement:
         for number, order in enumerate(orders, start=1):
             if not self._samples.is_time_for(_BLOCK):
                 return self._stop(number - 1, planned, decisions)
-            left = (_BLOCK * max(end - number + 1, 1) for end in (least, len(orders)))
-            self._tell(f"block {number} of {planned}{self._samples.time_left(*left)}")
+            remaining = (_BLOCK * max(end - number + 1, 1) for end in (least, len(orders)))
+            self._tell(f"block {number} of {planned}{self._samples.time_left(*remaining)}")
             self._add_block(number, order)
             if number in levels:
                 decisions = self._look(levels[number], decisions)

@@ -157,16 +157,16 @@ def _recommended(leaders: Sequence[ConfigSummary], estimates: Mapping[str, float
     }
 
     costs = {summary.trial_id: cost(summary, goal) for summary in able}
-    known = sorted((peak, costs[name]) for name, peak in peaks.items() if peak is not None)
-    least_costs = list(itertools.accumulate((figure for _, figure in known), min))
+    peak_costs = sorted((peak, costs[name]) for name, peak in peaks.items() if peak is not None)
+    least_costs = list(itertools.accumulate((figure for _, figure in peak_costs), min))
 
     def is_beaten(name: str) -> bool:
-        smaller = 0 if (own := peaks[name]) is None else bisect.bisect_left(known, (own, -math.inf))
+        smaller = 0 if (peak := peaks[name]) is None else bisect.bisect_left(peak_costs, (peak, -math.inf))
         return smaller > 0 and least_costs[smaller - 1] < costs[name]
 
-    left = [summary for summary in able if not is_beaten(summary.trial_id)]
-    first = estimates[left[0].trial_id]
-    near = [summary.trial_id for summary in left if not estimates[summary.trial_id] - first > _NEAR]
+    contenders = [summary for summary in able if not is_beaten(summary.trial_id)]
+    first = estimates[contenders[0].trial_id]
+    near = [summary.trial_id for summary in contenders if not estimates[summary.trial_id] - first > _NEAR]
     least = min((peak for name in near if (peak := peaks[name]) is not None), default=None)
     if least is None:
         return near[0]
@@ -204,8 +204,8 @@ def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: Obj
     if spec.is_file() and not (directory / SEARCH).exists():
         with suppress(UsageError):  # a file of another version of zbench
             ids = recorded_trials(spec)
-            left = ids - {summary.trial_id for summary in summaries}
-            pending = len(left) if left != ids else 0  # else identities are those of another version
+            missing = ids - {summary.trial_id for summary in summaries}
+            pending = len(missing) if missing != ids else 0  # else identities are those of another version
     return Ranking(pending=pending) if pending else rank(summaries, objective)
 
 

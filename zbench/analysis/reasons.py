@@ -47,9 +47,9 @@ def needed_n(evidence: Evidence, margin: float, level: float, comparisons: int) 
     spread = (contrast.error**2 - floor**2) * n
     groups = contrast.degrees / (n - 1) if evidence.paired else 2.0
 
-    def decides(wanted: int) -> bool:
-        errors = reach(groups * (wanted - 1), level, POWER)
-        return distance >= errors * math.sqrt(spread / wanted + floor**2)
+    def decides(count: int) -> bool:
+        errors = reach(groups * (count - 1), level, POWER)
+        return distance >= errors * math.sqrt(spread / count + floor**2)
 
     counts = range(LEAST, _MOST_NEEDED + 1)
     index = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval

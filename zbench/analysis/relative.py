@@ -77,8 +77,8 @@ def compared(
     points = {summary.trial_id: point(summary, [*varied_keys(able), *named]) for summary in able}
     groups: dict[bool, list[ConfigSummary]] = {True: [], False: []}
     for summary in able:
-        own = points[summary.trial_id]
-        groups[all(own[key] in wanted for key, wanted in named.items())].append(summary)
+        values = points[summary.trial_id]
+        groups[all(values[key] in accepted for key, accepted in named.items())].append(summary)
     fit = _fit(able)
     rows, lonely = [], []
     for summary in groups[False]:
@@ -137,8 +137,8 @@ def _row(summary: ConfigSummary, other: ConfigSummary, fit: "Fit | None") -> Rel
     assert fit is not None, "both have times"
     contrast = fit.contrast({summary.trial_id: 1.0, other.trial_id: -1.0})
     time = Ratio(math.exp(contrast.value), *map(_ratio, contrast.interval()))
-    own, others = (one.number("peak_device_bytes") for one in (summary, other))
-    peak = Ratio(*3 * [own / others]) if own is not None and others else None
+    peak_bytes, other_bytes = (one.number("peak_device_bytes") for one in (summary, other))
+    peak = Ratio(*3 * [peak_bytes / other_bytes]) if peak_bytes is not None and other_bytes else None
     heats = [{r.heat.name for r in one.ok if r.heat is not None} for one in (summary, other)]
     return RelativeRow(summary, other, time, peak, len(heats[0] & heats[1]))
 
@@ -149,10 +149,10 @@ def _ratio(log: float) -> float:
 
 def _no_counterpart(near: Sequence[ConfigSummary], named: Mapping[str, Sequence[Any]]) -> str:
     """Return that nothing has a counterpart, and what may be named. near: what has the values, or all."""
-    wanted = " ".join(f"{key}={','.join(map(str, values))}" for key, values in named.items())
+    settings = " ".join(f"{key}={','.join(map(str, values))}" for key, values in named.items())
     held = {key: dict.fromkeys(str(point(one, [key])[key]) for one in near) for key in varied_keys(near)}
-    known = "; ".join(f"{key}={', '.join(values)}" for key, values in held.items())
+    alternatives = "; ".join(f"{key}={', '.join(values)}" for key, values in held.items())
     return (
-        f"--relative-to: no configuration has a counterpart with {wanted} that agrees in every other axis;"
-        f" there is {known or 'nothing timed yet'}: name another value, or another key as well"
+        f"--relative-to: no configuration has a counterpart with {settings} that agrees in every other axis;"
+        f" there is {alternatives or 'nothing timed yet'}: name another value, or another key as well"
     )

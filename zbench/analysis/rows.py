@@ -40,10 +40,10 @@ def match_trials(base: Sequence[ConfigSummary], head: Sequence[ConfigSummary]) -
     """
     heads = {trial.trial_id: trial for trial in head}
     others = {trial.trial_id: heads.pop(trial.trial_id, None) for trial in base}
-    left = {_computation(trial): trial.trial_id for trial in heads.values()}
+    ids_by_computation = {_computation(trial): trial.trial_id for trial in heads.values()}
     for trial in base:
         if others[trial.trial_id] is None:
-            others[trial.trial_id] = heads.pop(left.get(_computation(trial), ""), None)
+            others[trial.trial_id] = heads.pop(ids_by_computation.get(_computation(trial), ""), None)
     pairs = tuple((trial, other) for trial in base if (other := others[trial.trial_id]) is not None)
     missing = tuple(trial for trial in base if others[trial.trial_id] is None)
     return Matching(pairs, missing, tuple(heads.values()))
@@ -97,8 +97,8 @@ class Row:
     @property
     def lost_repeats(self) -> int:
         """Return how many repeats head lacks of those that it was to measure and base has."""
-        wanted = (self.head.config.get("run") or {}).get("repeats")
-        most = min(wanted if isinstance(wanted, int) else 0, len(self.base.records))
+        planned_repeats = (self.head.config.get("run") or {}).get("repeats")
+        most = min(planned_repeats if isinstance(planned_repeats, int) else 0, len(self.base.records))
         return max(most - len(self.head.records), 0)
 
     @property

@@ -47,15 +47,15 @@ _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 _HIGHEST = 10.0
 
 
-def parse_percent(text: str, what: str) -> float:
+def parse_percent(text: str, label: str) -> float:
     """Return `3%` as 0.03; UsageError without a unit, or outside 0 to 1000 %."""
     match = _PERCENT.fullmatch(text)
     if match is None or not match[2]:
         remedy = f"; write {match[1]}%" if match else ""
-        raise UsageError(f"{what}: expected a percentage with its unit, such as 3%, got {text!r}{remedy}")
+        raise UsageError(f"{label}: expected a percentage with its unit, such as 3%, got {text!r}{remedy}")
     share = float(match[1]) / 100
     if share > _HIGHEST:
-        raise UsageError(f"{what}: expected at most {100 * _HIGHEST:g}%, got {text}")
+        raise UsageError(f"{label}: expected at most {100 * _HIGHEST:g}%, got {text}")
     return share
 
 
@@ -68,8 +68,8 @@ def parse_thresholds(texts: Sequence[str], *, paired: bool = False) -> dict[str,
         if not sign:
             raise UsageError(f"--threshold: expected METRIC=PERCENT, such as step_time=3%, got {text!r}")
         if metric not in thresholds:
-            known, hint = ", ".join(thresholds), nearest(metric, thresholds)
-            raise UsageError(f"--threshold: unknown metric {metric!r}{hint}; expected one of {known}")
+            choices, hint = ", ".join(thresholds), nearest(metric, thresholds)
+            raise UsageError(f"--threshold: unknown metric {metric!r}{hint}; expected one of {choices}")
         thresholds[metric] = parse_percent(value, f"--threshold {metric}")
     return thresholds
 

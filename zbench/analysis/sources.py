@@ -110,10 +110,10 @@ def _from_file(name: str, path: Path) -> RunResults:
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
     """Return where the records of a baseline, or of what `--json` printed, came from."""
     facts = document.get("facts")
-    known = {key: document.get(key) for key in ("fingerprint", "commit", "branch", "started", "sweep")}
+    origin = {key: document.get(key) for key in ("fingerprint", "commit", "branch", "started", "sweep")}
     runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
     known_facts = dict(facts) if isinstance(facts, Mapping) else {}
-    return Source(name, str(path), tuple(map(str, runs)), facts=known_facts, **known)
+    return Source(name, str(path), tuple(map(str, runs)), facts=known_facts, **origin)
 
 
 def _from_directory(name: str, path: Path) -> RunResults:
@@ -138,8 +138,8 @@ def _from_run(name: str, path: Path) -> RunResults:
 
 def source_of(path: Path, name: str) -> Source:
     """Return where the records of a run directory come from, without reading them."""
-    known, whole = _machine_and_code(store.load_environment(path)), path.resolve()
-    return Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
+    origin, whole = _machine_and_code(store.load_environment(path)), path.resolve()
+    return Source(name, str(path), (whole.name,), sweep=whole.parent.name, **origin)
 
 
 def _machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,10 +174,10 @@ def is_torn(path: Path) -> bool:
 def check_plausible(records: list[Record], place: str) -> list[Record]:
     """Return the records; UsageError for a figure that no measurement gives: damage, or an edit by hand."""
     for record in records:
-        for what, value, possible in _figures(record):
+        for figure, value, possible in _figures(record):
             if not possible:
                 raise UsageError(
-                    f"{place}: trial {record.trial_id} repeat {record.repeat}: {what} is {value}, which no "
+                    f"{place}: trial {record.trial_id} repeat {record.repeat}: {figure} is {value}, which no "
                     "measurement gives; the file was damaged or edited; run the trial again"
                 )
     return records

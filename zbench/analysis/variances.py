@@ -26,18 +26,18 @@ def shrunk(variances: Floats, degrees: NDArray[Any]) -> tuple[Floats, Floats]:
 
     degrees: of each variance; 0 where a row shows none. No row gets more degrees than all have together.
     """
-    known = degrees > _LEAST_DEGREES
-    if not known.any():
+    has_variance = degrees > _LEAST_DEGREES
+    if not has_variance.any():
         return np.full(len(variances), _TINY), np.zeros(len(variances))
-    least = max(_LEAST_SHARE * float(np.median(variances[known])), _TINY)
-    scale, prior = _prior(np.maximum(variances[known], least), degrees[known])
+    least = max(_LEAST_SHARE * float(np.median(variances[has_variance])), _TINY)
+    scale, prior = _prior(np.maximum(variances[has_variance], least), degrees[has_variance])
     total = float(degrees.sum())
     if math.isinf(prior):
         return np.full(len(variances), scale), np.full(len(variances), total)
-    own = np.where(known, degrees, 0.0)
-    pooled = (prior * scale + own * np.maximum(variances, least)) / (prior + own)
+    row_degrees = np.where(has_variance, degrees, 0.0)
+    pooled = (prior * scale + row_degrees * np.maximum(variances, least)) / (prior + row_degrees)
     # never below its own: quiet rows lend no precision to noisy ones
-    return np.maximum(pooled, np.where(known, variances, 0.0)), np.minimum(prior + own, total)
+    return np.maximum(pooled, np.where(has_variance, variances, 0.0)), np.minimum(prior + row_degrees, total)
 
 
 def _prior(variances: Floats, degrees: Floats) -> tuple[float, float]:
