@@ -109,18 +109,18 @@ def _conditions(
     when: Mapping[str, Any], earlier: Sequence[Axis], place: KeyPath
 ) -> dict[str, tuple[Any, ...]]:
     conditions: dict[str, tuple[Any, ...]] = {}
-    for name, wanted in when.items():
+    for name, condition in when.items():
         here = (*place, "when", name)
         path = _path(name, here)
         axis = next((axis for axis in earlier if axis.path == path), None)
         if axis is None:
             raise ProblemsError.at(here, "not an earlier axis; move that axis above this one")
-        values = wanted if isinstance(wanted, list) else [wanted]
+        values = condition if isinstance(condition, list) else [condition]
         conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
         absent = [value for value in conditions[axis.key] if value not in (axis.values or [value])]
         if absent:
-            known = list(axis.values or ())
-            raise ProblemsError.at(here, f"{shown(absent[0])} is not a value of that axis; it has {known}")
+            choices = list(axis.values or ())
+            raise ProblemsError.at(here, f"{shown(absent[0])} is not a value of that axis; it has {choices}")
     return conditions
 
 
@@ -168,13 +168,13 @@ def _entries(
     return entries
 
 
-def _matching_values(path: Key, wanted: Any, place: KeyPath) -> tuple[Any, ...]:
-    if isinstance(wanted, list):
+def _matching_values(path: Key, pattern: Any, place: KeyPath) -> tuple[Any, ...]:
+    if isinstance(pattern, list):
         try:
-            return (canonical_value(path, wanted),)  # a key whose value is a list, such as betas
+            return (canonical_value(path, pattern),)  # a key whose value is a list, such as betas
         except ValidationError:
-            return tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(wanted))
-    return (checked_value(path, wanted, place),)
+            return tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(pattern))
+    return (checked_value(path, pattern, place),)
 
 
 def _path(name: str, place: KeyPath) -> Key:

@@ -72,8 +72,8 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
     torch_adam: use torch's Adam. No clipping is written as 0, because DeepSpeed >= 0.19 clips at 1 by
     default. A missing size takes its default on a CPU.
     """
-    given = SIZES | engine.model_dump(mode="json", exclude_none=True)
-    config = {"engine": {"allgather_bucket_size": given["reduce_bucket_size"]} | given}
+    settings = SIZES | engine.model_dump(mode="json", exclude_none=True)
+    config = {"engine": {"allgather_bucket_size": settings["reduce_bucket_size"]} | settings}
     document: dict[str, Any] = {}
     for theirs, ours in PLAIN.items():
         if ours.startswith("engine.") and _applies(theirs, engine, torch_adam):

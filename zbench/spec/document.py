@@ -71,9 +71,9 @@ def _plain(data: Any, file: str) -> Document:
     return Document(data, file, {path: (file, None) for path, _ in paths})
 
 
-def _merged(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
-    for key, value in own.items():
+    for key, value in overrides.items():
         old = merged.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             value = {**old, **value} if key == "axes" else _merged(old, value)
@@ -144,9 +144,9 @@ def _read_yaml(text: str, file: str) -> Document:
         if "maximum depth" in (error.problem or ""):
             raise RecursionError from None
         mark = error.problem_mark or error.context_mark
-        what = error.problem or error.context or "not YAML"
+        problem = error.problem or error.context or "not YAML"
         line = mark.line + 1 if mark else None
-        raise SpecError(f"not YAML: {what}; correct the syntax", file=file, line=line) from None
+        raise SpecError(f"not YAML: {problem}; correct the syntax", file=file, line=line) from None
     except YAMLError as error:
         raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
     return Document(data, file, {path: (file, line) for path, line in reader.lines.items()})

@@ -48,28 +48,28 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
     varied: the paths of the axes. place: base of relative paths; None: do not read the file that is named.
     ValueError, with the remedy, if keys disagree; SpecError if the file cannot be read.
     """
-    given = config["engine"].get("ds_config")
-    if isinstance(given, str) and place is not None:
-        file = place / Path(given).expanduser()
+    ds_config = config["engine"].get("ds_config")
+    if isinstance(ds_config, str) and place is not None:
+        file = place / Path(ds_config).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
-        given = read_foreign(file)
-    elif given is None or isinstance(given, str):
+        ds_config = read_foreign(file)
+    elif ds_config is None or isinstance(ds_config, str):
         return config
-    if not isinstance(given, Mapping):
-        raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(given)}")
-    for problem in unwritable(given):
+    if not isinstance(ds_config, Mapping):
+        raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(ds_config)}")
+    for problem in unwritable(ds_config):
         raise ValueError(f"ds_config: {key_text(problem.path)}: {problem.message}")
-    written = dict(leaves(given))
+    written = dict(leaves(ds_config))
     for name, value in written.items():
         accepted, reason = _REFUSED.get("scheduler" if name.startswith("scheduler.") else name, (None, ""))
         if accepted is not None and str(value).lower() not in accepted:
             raise ValueError(f"ds_config: {name}: {shown(value)}: {reason}")
-    own, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
+    sweep_config, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
 
     def sets(path: Key) -> bool:
         """Return whether the sweep sets a key: as an axis, or as an engine key that is not at its default."""
-        differs = value_at(own, path) != value_at(defaults, path)
+        differs = value_at(sweep_config, path) != value_at(defaults, path)
         return path in varied or (path[0] == "engine" and differs)
 
     config = _agreed(config, written, sets)
@@ -96,7 +96,7 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
     """
     decided = {key: value for key, value in written.items() if value != "auto"}
     deciding = {_OURS[key]: key for key in decided if key in _OURS}
-    left = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
+    auto_keys = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
     agreed = copy.deepcopy(config)
     theirs = {key: value for key, value in decided.items() if key != "train_batch_size"}
     meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | theirs)).document
@@ -105,7 +105,7 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
         raise ValueError(f"ds_config: {key}: expected one value, got {shown(values)}; make {ours} an axis")
     for ours, value in leaves(meant):
         path = tuple(ours.split("."))
-        if path[0] not in ("engine", "workload") or ours in left:
+        if path[0] not in ("engine", "workload") or ours in auto_keys:
             continue
         if sets(path):
             now = value_at(config, path)

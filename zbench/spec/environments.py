@@ -140,12 +140,12 @@ def with_environment(config: dict[str, Any], directory: str | None, place: Path 
     if written is None or directory is None or place is None:
         return config
     folder = place / Path(directory).expanduser()
-    known = sorted(path.parents[1].name for path in folder.glob("*/bin/python"))
-    if written in known:
+    names = sorted(path.parents[1].name for path in folder.glob("*/bin/python"))
+    if written in names:
         return {**config, "engine": {**config["engine"], "engine_python": str(folder / written)}}
     if "/" in written or executable(written, place).exists():
         return config
     raise ValueError(
-        f"no environment is named {written!r}{nearest(written, known)}; {directory} has"
-        f" {', '.join(known) or 'none yet'}; name one, or give a path"
+        f"no environment is named {written!r}{nearest(written, names)}; {directory} has"
+        f" {', '.join(names) or 'none yet'}; name one, or give a path"
     )

@@ -56,9 +56,9 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     if any(axis.range is not None for axis in points.axes):
         raise SpecError("a range has no list of points; only a search draws points from it", key="axes")
     walked = list(_walk(points, extra))
-    left = [trial for trial, _ in walked if trial is not None]
+    candidates = [trial for trial, _ in walked if trial is not None]
     distinct: dict[str, TrialSpec | InvalidTrial] = {}
-    for trial in left:
+    for trial in candidates:
         distinct.setdefault(trial.trial_id, trial)
     trials = [trial for trial in distinct.values() if isinstance(trial, TrialSpec)]
     invalid = [trial for trial in distinct.values() if isinstance(trial, InvalidTrial)]
@@ -67,7 +67,7 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     if sweep.search.method == "covering":
         chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
         trials, invalid = [trials[index] for index in chosen], []
-    return Expansion(trials, invalid, len(left) - len(distinct), len(walked) - len(left), unused)
+    return Expansion(trials, invalid, len(candidates) - len(distinct), len(walked) - len(candidates), unused)
 
 
 def all_points(sweep: SweepSpec, *, simulated: bool = False) -> Iterator[TrialSpec | InvalidTrial]:
@@ -155,8 +155,8 @@ class Points:
         if isinstance(base, InvalidTrial):
             reason = f"the run to compare it with is invalid: {base.reason}; set verify.against"
             return trial.invalid(base.key, reason)
-        own, others = trial.config()["engine"], base.config()["engine"]
-        against = {key: others[key] for key in own if own[key] != others[key]}
+        settings, base_settings = trial.config()["engine"], base.config()["engine"]
+        against = {key: base_settings[key] for key in settings if settings[key] != base_settings[key]}
         return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
@@ -233,8 +233,8 @@ def conflict(
     elsewhere: the sweep names a machine, so `run.device: auto` does not mean a device of this one.
     shared_gpus: those of this machine, if it has fewer than the trial has ranks. simulated: no engine runs.
     """
-    found = _conflicts(engine, run, workload, place, simulated=simulated)
-    return next(itertools.chain(found, _additions(engine, run, elsewhere, shared_gpus)), None)
+    conflicts = _conflicts(engine, run, workload, place, simulated=simulated)
+    return next(itertools.chain(conflicts, _additions(engine, run, elsewhere, shared_gpus)), None)
 
 
 def _conflicts(

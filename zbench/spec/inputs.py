@@ -103,18 +103,18 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     elif name.startswith(shapes.PREFIX):
         pass  # `expand.conflict` checks it for each point
     elif ":" not in name:
-        known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
-        yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
+        choices = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
+        yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {choices}"
     elif not MODULE_CALLABLE.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
-    for section, key, given in (
+    for section, key, function in (
         ("workload", "loss", workload.loss),
         ("workload.data", "dataset", workload.data.dataset),
     ):
-        if given is not None and name in BUILT_IN_MODELS:
+        if function is not None and name in BUILT_IN_MODELS:
             yield f"{section}.{key}", f"{key} is for a model of your own, not for {name}; leave it out"
-        elif given is not None and not MODULE_CALLABLE.fullmatch(given):
-            yield f"{section}.{key}", f"expected module:callable, such as training:{key}, got {given!r}"
+        elif function is not None and not MODULE_CALLABLE.fullmatch(function):
+            yield f"{section}.{key}", f"expected module:callable, such as training:{key}, got {function!r}"
     if workload.data.text is not None:
         message = text_problem(base_dir / workload.data.text, workload.sequence_length)
         if message:

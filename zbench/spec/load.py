@@ -300,10 +300,10 @@ def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[K
 
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
     """Return the name in the file of the axis of `key`, or None if it has no such axis."""
-    axes, wanted = data.get("axes"), _resolved(key)
-    if wanted is None or not isinstance(axes, Mapping):
+    axes, path = data.get("axes"), _resolved(key)
+    if path is None or not isinstance(axes, Mapping):
         return None
-    return next((str(name) for name in axes if _resolved(str(name)) == wanted), None)
+    return next((str(name) for name in axes if _resolved(str(name)) == path), None)
 
 
 def _resolved(key: str) -> Key | None:

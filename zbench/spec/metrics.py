@@ -150,8 +150,8 @@ def metric_named(name: str) -> Metric:
     try:
         return METRICS[name]
     except KeyError:
-        known = METRICS.names()
-        text = f"unknown metric {name!r}{nearest(name, known)}; metrics are {', '.join(known)}"
+        names = METRICS.names()
+        text = f"unknown metric {name!r}{nearest(name, names)}; metrics are {', '.join(names)}"
         raise ValueError(text) from None
 
 
@@ -174,13 +174,13 @@ class Constraint:
     @classmethod
     def parse(cls, metric: str, text: object) -> "Constraint":
         """Parse `<= 2Gi`. ValueError for an unknown metric, a missing operator or a bound of another unit."""
-        known = metric_named(metric)
+        definition = metric_named(metric)
         stripped = text.strip() if isinstance(text, str) else ""
         sign = next((sign for sign in _COMPARE if stripped.startswith(sign)), None)
         if sign is None:
-            example = {"verdict": ">= equivalent", "bytes": "<= 2Gi"}.get(known.unit, "<= 2")
+            example = {"verdict": ">= equivalent", "bytes": "<= 2Gi"}.get(definition.unit, "<= 2")
             raise ValueError(f'expected an operator and a bound such as "{example}", got {text!r}')
-        return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))
+        return cls(metric, sign, definition.parse(stripped[len(sign) :].strip()))
 
     def holds(self, value: float | str | None) -> bool:
         """Return whether a value meets the constraint; False for a missing value."""

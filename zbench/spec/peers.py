@@ -85,10 +85,10 @@ def peer_conflicts(
     if name == "builtin" or name in plugins or ":" in name:  # with a colon: the user's module:callable
         return
     if name not in PEERS:
-        known = ["builtin", *PEERS, *sorted(plugins)]
+        engines = ["builtin", *PEERS, *sorted(plugins)]
         yield (
             "engine.engine",
-            f"unknown engine {name!r}{nearest(name, known)}; expected one of {', '.join(known)}",
+            f"unknown engine {name!r}{nearest(name, engines)}; expected one of {', '.join(engines)}",
         )
         return
     peer = PEERS[name]

@@ -98,20 +98,20 @@ def _place(detail: ErrorDetails, data: object) -> KeyPath:
 
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
     name = str(path[-1])
-    known = list(model_at(path, model).model_fields)
-    if closest(name, known) is None:
+    fields = list(model_at(path, model).model_fields)
+    if closest(name, fields) is None:
         elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)
         if elsewhere:
             return f"unknown key here; move it to `{elsewhere}`"
-        return f"unknown key; expected one of {', '.join(known)}"
-    return f"unknown key{nearest(name, known)}; rename or remove it"
+        return f"unknown key; expected one of {', '.join(fields)}"
+    return f"unknown key{nearest(name, fields)}; rename or remove it"
 
 
 def _expected(details: list[ErrorDetails]) -> str:
     if details[0]["type"] == "value_error":
         return str(details[0]["ctx"]["error"])
-    wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
-    return f"expected {' or '.join(wanted)}, got {shown(details[0]['input'])}"
+    expectations = list(dict.fromkeys(_wanted(detail) for detail in details))
+    return f"expected {' or '.join(expectations)}, got {shown(details[0]['input'])}"
 
 
 _TYPES = {

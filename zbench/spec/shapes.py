@@ -54,8 +54,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def bundled(name: str) -> dict[str, Any] | None:
     """Return the configuration of a bundled shape such as `Llama-3-8B` or `meta-llama/Meta-Llama-3-8B`."""
-    known = name.lower().rpartition("/")[2].removeprefix("meta-")
-    return SHAPES.get(known)
+    shape_name = name.lower().rpartition("/")[2].removeprefix("meta-")
+    return SHAPES.get(shape_name)
 
 
 def config_file(name: str, base_dir: Path) -> Path | None:
@@ -88,11 +88,11 @@ def mistake(model: str, base_dir: Path) -> str | None:
         return (
             f"{model}: {file} has no model_type, so it does not configure a transformers model; name another"
         )
-    known = _model_types(tuple(transformers.submodule_search_locations or ()))
-    if not known or kind in known:
+    kinds = _model_types(tuple(transformers.submodule_search_locations or ()))
+    if not kinds or kind in kinds:
         return None
     return (
-        f"{model}: the installed transformers has no architecture {kind!r}{nearest(kind, known)}; install a"
+        f"{model}: the installed transformers has no architecture {kind!r}{nearest(kind, kinds)}; install a"
         " newer one (`pip install -U transformers`), or name another config.json"
     )
 
@@ -163,8 +163,8 @@ def _resolve(presets: Mapping[str, _Shape], preset: str | None, options: Mapping
         raise UsageError(
             f"unknown preset {name!r}{nearest(name, presets)}; expected one of {', '.join(presets)}"
         )
-    shape, known = presets[name], type(presets[name])
+    shape, shape_class = presets[name], type(presets[name])
     try:
-        return known.model_validate(shape.model_dump() | dict(options))
+        return shape_class.model_validate(shape.model_dump() | dict(options))
     except ValidationError as error:
-        raise UsageError(str(ProblemsError(problems_of(error, dict(options), known)))) from None
+        raise UsageError(str(ProblemsError(problems_of(error, dict(options), shape_class)))) from None

@@ -133,33 +133,33 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
         )
     layers = next((key for key in _LAYERS if key in config), None)
     layers = layers or ("n_layer" if config.get("model_type") == "gpt2" else "num_hidden_layers")
-    known = config.get(layers)
-    if isinstance(known, int) and known <= 2:
+    layer_count = config.get(layers)
+    if isinstance(layer_count, int) and layer_count <= 2:
         return
     sweep.document["workload"]["options"] = {layers: 2}
-    whole = f"{known} layers" if known else "layers"
+    whole = f"{layer_count} layers" if layer_count else "layers"
     sweep.note(
         "speed",
         f"workload.options: {layers} cuts the model to 2 of its {whole}, to run anywhere; remove it for all",
     )
 
 
-def _completed(known: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
-    """Return a complete sweep document: `known`, and defaults for what it lacks."""
-    workload, engine = dict(known.get("workload", {})), dict(known.get("engine", {}))
+def _completed(imported: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
+    """Return a complete sweep document: `imported`, and defaults for what it lacks."""
+    workload, engine = dict(imported.get("workload", {})), dict(imported.get("engine", {}))
     if "command" in workload:
-        run = {"warmup_steps": 2, "steps": 10, "repeats": 3} | known["run"]
-        return {"name": known["name"], "workload": workload, "run": run, "axes": known["axes"]}
+        run = {"warmup_steps": 2, "steps": 10, "repeats": 3} | imported["run"]
+        return {"name": imported["name"], "workload": workload, "run": run, "axes": imported["axes"]}
     model: dict[str, Any] = {} if "model" in workload else {"model": "gpt", "preset": "nano"}
     data: dict[str, Any] = {"data": {"synthetic": True}, "sequence_length": 128, "micro_batch_size": 2}
     run = {"world_size": "auto", "warmup_steps": 2, "steps": 6, "repeats": 5, "timeout": "120s"}
-    read = {key.removeprefix("engine."): values for key, values in known.get("axes", {}).items()}
-    own = engine.get("zero_stage", read.get("zero_stage")), engine.get("offload_optimizer")
+    read = {key.removeprefix("engine."): values for key, values in imported.get("axes", {}).items()}
+    stage, offload = engine.get("zero_stage", read.get("zero_stage")), engine.get("offload_optimizer")
     axes = _axes(engine, read, sweep)
     document = {
-        "name": str(known["name"]),
+        "name": str(imported["name"]),
         "workload": model | data | workload,
-        "run": run | known.get("run", {}),
+        "run": run | imported.get("run", {}),
         "engine": {"optimizer": {"name": "adamw", "lr": 1e-3}} | engine,
         "axes": axes,
         "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
@@ -167,8 +167,8 @@ def _completed(known: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
     }
     if 0 not in axes["zero_stage"] or "cpu" not in axes.get("offload_optimizer", ()):
         del document["exclude"]
-    if own != (None, None) and not isinstance(own[0], list):
-        document["name"] = f"{document['name']}-around-stage-{own[0] or 0}"
+    if (stage, offload) != (None, None) and not isinstance(stage, list):
+        document["name"] = f"{document['name']}-around-stage-{stage or 0}"
     return document
 
 

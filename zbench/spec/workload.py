@@ -55,9 +55,9 @@ class StepTimesSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [name for name in ("jsonl", "regex", "console") if getattr(self, name) is not None]
-        if len(given) != 1:
-            sources = " and ".join(given) or "neither"
+        keys = [name for name in ("jsonl", "regex", "console") if getattr(self, name) is not None]
+        if len(keys) != 1:
+            sources = " and ".join(keys) or "neither"
             raise ValueError(f"expected one of jsonl, regex and console, got {sources}; name one of them")
         return self
 
@@ -97,8 +97,8 @@ def command_mistakes(
     ):
         try:
             for name in sorted(names_of(template or "") - known_names()):
-                known = nearest(name, sorted(known_names()))
-                yield key, f"unknown name {{{name}}}{known}; use a key of workload, run or engine"
+                hint = nearest(name, sorted(known_names()))
+                yield key, f"unknown name {{{name}}}{hint}; use a key of workload, run or engine"
         except ValueError as error:
             yield key, str(error)
 
@@ -144,9 +144,9 @@ class DataSpec(SpecModel):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [self.text is not None, self.synthetic, self.dataset is not None]
-        if sum(given) != 1:
-            sources = {0: "neither", 2: "both"}.get(sum(given), "all")
+        presence = [self.text is not None, self.synthetic, self.dataset is not None]
+        if sum(presence) != 1:
+            sources = {0: "neither", 2: "both"}.get(sum(presence), "all")
             other = ", `dataset: MODULE:CALLABLE`" if self.dataset is not None else ""
             raise ValueError(
                 f"expected either `text: PATH` or `synthetic: true`{other}, got {sources}; keep one"

@@ -35,44 +35,44 @@ _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRI
 def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Imported:
     """Return a file of `accelerate config` as a sweep document; its paths are relative to `base_dir`."""
     flat(config, "accelerate's")
-    given = {key: value for key, value in config.items() if value is not None}
+    options = {key: value for key, value in config.items() if value is not None}
     sweep = Imported({"name": "accelerate", "workload": {}, "run": {}, "engine": {}})
-    kind = str(given.get("distributed_type", "")).upper()
-    precision = str(given.get("mixed_precision", "no")).lower()
+    kind = str(options.get("distributed_type", "")).upper()
+    precision = str(options.get("mixed_precision", "no")).lower()
     if precision not in _DTYPES:
         sweep.note("training", f"mixed_precision: zbench has no {precision}; float32 is written")
     dtype = _DTYPES.get(precision, "float32")
-    ranks = whole(given.get("num_processes", 0), "num_processes")
+    ranks = whole(options.get("num_processes", 0), "num_processes")
     if ranks > 0:
         sweep.put("run.world_size", ranks)
-    if boolean(given.get("use_cpu", False), "use_cpu"):
+    if boolean(options.get("use_cpu", False), "use_cpu"):
         sweep.put("run.device", "cpu")
-    theirs = block(given.get("deepspeed_config"), "deepspeed_config")
+    theirs = block(options.get("deepspeed_config"), "deepspeed_config")
     if theirs and kind in ("DEEPSPEED", ""):
         _deepspeed(theirs, base_dir, dtype, sweep)
     elif dtype != "float32":
         sweep.put("engine.dtype", dtype)
-    fsdp = block(given.get("fsdp_config"), "fsdp_config")
+    fsdp = block(options.get("fsdp_config"), "fsdp_config")
     if kind == "FSDP" or (fsdp and not kind):
-        machines = max(1, whole(given.get("num_machines", 1), "num_machines"))
+        machines = max(1, whole(options.get("num_machines", 1), "num_machines"))
         _fsdp(fsdp, dtype, ranks // machines if machines > 1 else 0, sweep)
-        _parallel(block(given.get("parallelism_config"), "parallelism_config"), sweep)
+        _parallel(block(options.get("parallelism_config"), "parallelism_config"), sweep)
     for section, meant in (("deepspeed_config", ("DEEPSPEED", "")), ("fsdp_config", ("FSDP", ""))):
-        if given.get(section) and kind not in meant:
+        if options.get(section) and kind not in meant:
             sweep.note(
                 "speed", f"{section}: accelerate reads it with distributed_type {meant[0]} only, not {kind}"
             )
-    if "gradient_accumulation_steps" in given:
+    if "gradient_accumulation_steps" in options:
         key = "gradient_accumulation_steps"
-        sweep.put(f"engine.{key}", given[key], key)
-    _rest(given, sweep)
+        sweep.put(f"engine.{key}", options[key], key)
+    _rest(options, sweep)
     return sweep
 
 
-def _rest(given: Mapping[str, Any], sweep: Imported) -> None:
-    for key, value in given.items():
+def _rest(options: Mapping[str, Any], sweep: Imported) -> None:
+    for key, value in options.items():
         effect, reason = _TABLE.reason(key)
-        if key == "parallelism_config" and str(given.get("distributed_type", "")).upper() != "FSDP":
+        if key == "parallelism_config" and str(options.get("distributed_type", "")).upper() != "FSDP":
             sweep.note("speed", f"{key}: zbench reads it with distributed_type FSDP only")
         elif effect == "rest" or (effect is not None and not value):
             sweep.note("rest", key)
@@ -119,12 +119,12 @@ def _deepspeed(theirs: dict[str, Any], base_dir: Path, dtype: str, sweep: Import
         )
 
 
-def fsdp_of_trainer(given: Mapping[str, Any], base_dir: Path, sweep: Imported) -> None:
+def fsdp_of_trainer(args: Mapping[str, Any], base_dir: Path, sweep: Imported) -> None:
     """Read the keys `fsdp` and `fsdp_config` of the Trainer, whose keys may leave the prefix `fsdp_` out."""
-    options = given.get("fsdp") or ""
+    options = args.get("fsdp") or ""
     words = options if isinstance(options, list) else str(options).lower().split()
     words = [str(word).lower() for word in words]
-    config = given.get("fsdp_config")
+    config = args.get("fsdp_config")
     if not words or words == ["false"]:
         if config:
             sweep.note("speed", "fsdp_config: the Trainer reads it with the key fsdp only")
@@ -135,7 +135,7 @@ def fsdp_of_trainer(given: Mapping[str, Any], base_dir: Path, sweep: Imported) -
             theirs.setdefault("sharding_strategy", word.upper())
     if "offload" in words:
         theirs["offload_params"] = True
-    dtype = next((dtype for key, dtype in _DTYPES.items() if given.get(key) in (True, "true")), "float32")
+    dtype = next((dtype for key, dtype in _DTYPES.items() if args.get(key) in (True, "true")), "float32")
     _fsdp(theirs, dtype, 0, sweep)
 
 
@@ -165,8 +165,8 @@ def _fsdp(written: Mapping[str, Any], dtype: str, ranks_of_node: int, sweep: Imp
     for key, value in theirs.items():
         effect, reason = _FSDP.reason(key)
         if effect is None and key not in _FSDP.read:
-            known = [f"fsdp_{name}" for name in _FSDP.known]
-            unknown = reason_of_unknown(f"fsdp_{key}", known, "accelerate", refuses=True)
+            keys = [f"fsdp_{name}" for name in _FSDP.known]
+            unknown = reason_of_unknown(f"fsdp_{key}", keys, "accelerate", refuses=True)
             sweep.note("training", f"fsdp_config.{unknown.text}")
         elif effect == "rest" or value in (False, "false", "NO_WRAP", "NO_PREFETCH"):
             sweep.note("rest", f"fsdp_{key}")

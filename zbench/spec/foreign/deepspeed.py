@@ -54,38 +54,38 @@ def from_deepspeed(config: object, filled: Mapping[str, Any] | None = None) -> I
     filled: what the Trainer fills in for `auto`; None: its arguments are unknown, and its defaults are noted.
     UsageError if it is no such configuration, or a value cannot be read; with the key.
     """
-    given = _current(flat(config, "a DeepSpeed"))
-    if not any(key.partition(".")[0] in {*KNOWN, *_BLOCKS} for key in given):
+    options = _current(flat(config, "a DeepSpeed"))
+    if not any(key.partition(".")[0] in {*KNOWN, *_BLOCKS} for key in options):
         raise UsageError(
             "this is no DeepSpeed configuration: it has none of DeepSpeed's keys; name another file"
         )
     sweep = Imported({"name": "deepspeed"})
-    given = _without_auto(given, filled, sweep)
+    options = _without_auto(options, filled, sweep)
     for rule in (_precision, _zero, _optimizer, _batch):
-        rule(given, sweep)
-    for key, value in _with_defaults(given, sweep).items():
+        rule(options, sweep)
+    for key, value in _with_defaults(options, sweep).items():
         if key in PLAIN:
             sweep.put(PLAIN[key], value, key)
-    if "gradient_clipping" not in given:
+    if "gradient_clipping" not in options:
         sweep.note(
             "training",
             "gradient_clipping: if it is missing, DeepSpeed from 0.19 on clips at 1.0, and zbench does not",
         )
     off = {
-        key.partition(".")[0] for key, value in given.items() if key.endswith(".enabled") and not _on(value)
+        key.partition(".")[0] for key, value in options.items() if key.endswith(".enabled") and not _on(value)
     }
-    off |= {"fp16", "bf16"} - {key.partition(".")[0] for key in given if key.endswith(".enabled")}
-    for key, value in given.items():
+    off |= {"fp16", "bf16"} - {key.partition(".")[0] for key in options if key.endswith(".enabled")}
+    for key, value in options.items():
         if key not in PLAIN and key not in _TABLE.read:
             _left_out(key, value, sweep, is_off=key.partition(".")[0] in off)
     return sweep
 
 
-def _current(given: dict[str, Any]) -> dict[str, Any]:
+def _current(options: dict[str, Any]) -> dict[str, Any]:
     """Return the keys under the names of today's DeepSpeed. UsageError for a value in place of a block."""
     current: dict[str, Any] = {}
     old = _TABLE.written["old_offload"]
-    for key, value in given.items():
+    for key, value in options.items():
         if key == "zero_optimization" and _is_switch(value):  # of the first releases
             current[f"{ZERO}stage"] = int(boolean(value, key))
         elif key in old:
@@ -103,15 +103,15 @@ def _is_switch(value: object) -> bool:
 
 
 def _without_auto(
-    given: Mapping[str, Any], filled: Mapping[str, Any] | None, sweep: Imported
+    options: Mapping[str, Any], filled: Mapping[str, Any] | None, sweep: Imported
 ) -> dict[str, Any]:
     """Return the keys with the Trainer's values in place of `auto`; a guessed value gets a note."""
     values, half = TRAINERS if filled is None else filled, {"bf16", "fp16"}
-    autos = [key for key in ("bf16", "fp16") if given.get(f"{key}.enabled") == "auto"]
+    autos = [key for key in ("bf16", "fp16") if options.get(f"{key}.enabled") == "auto"]
     if (
         filled is None
         and autos
-        and not any(_on(given.get(f"{key}.enabled", False)) for key in half - {*autos})
+        and not any(_on(options.get(f"{key}.enabled", False)) for key in half - {*autos})
     ):
         sweep.note(
             "training",
@@ -119,12 +119,12 @@ def _without_auto(
             f" {autos[0]} of the Trainer, and this file does not have it; write dtype: {DTYPES[autos[0]]} if"
             " you train so",
         )
-    left = {}
-    for key, value in given.items():
+    resolved = {}
+    for key, value in options.items():
         if value != "auto":
-            left[key] = value
+            resolved[key] = value
         elif key in values:
-            left[key] = values[key]
+            resolved[key] = values[key]
             if filled is None and not key.endswith(".enabled"):
                 sweep.note(
                     "training", f"{key}: auto is the Trainer's; its default, {shown(values[key])}, is written"
@@ -141,7 +141,7 @@ def _without_auto(
             sweep.note("speed", f"{key}: auto; {ours} keeps zbench's default, {_default(ours)}")
         elif not key.startswith("scheduler.") and key != "train_batch_size":
             sweep.note("rest", key)
-    return left
+    return resolved
 
 
 def _default(ours: str) -> str:
@@ -152,10 +152,10 @@ def _default(ours: str) -> str:
     return shown(field.default) if field is not None else "as it is"
 
 
-def _precision(given: dict[str, Any], sweep: Imported) -> None:
+def _precision(options: dict[str, Any], sweep: Imported) -> None:
     """Read the dtypes. DeepSpeed accumulates in the model's dtype, but at stage 0 in bfloat16."""
-    bf16 = each(given.get("bf16.enabled", False), boolean, "bf16.enabled")
-    fp16 = each(given.get("fp16.enabled", False), boolean, "fp16.enabled")
+    bf16 = each(options.get("bf16.enabled", False), boolean, "bf16.enabled")
+    fp16 = each(options.get("fp16.enabled", False), boolean, "fp16.enabled")
     if bf16 is True and fp16 is True:
         raise UsageError("bf16.enabled: true beside fp16.enabled: true, which DeepSpeed refuses; keep one")
     dtype: Any = "bfloat16" if bf16 is True else "float16" if fp16 is True else "float32"
@@ -164,14 +164,14 @@ def _precision(given: dict[str, Any], sweep: Imported) -> None:
     elif isinstance(fp16, list):
         dtype = ["float16", dtype]
     sweep.put("engine.dtype", dtype)
-    stages = each(given.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
+    stages = each(options.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
     accumulated = "float32"
     if dtype == "float16" or (dtype == "bfloat16" and stages != 0):
         accumulated = dtype
-    if "fp16.initial_scale_power" in given:
-        power = each(given["fp16.initial_scale_power"], _power, "fp16.initial_scale_power")
+    if "fp16.initial_scale_power" in options:
+        power = each(options["fp16.initial_scale_power"], _power, "fp16.initial_scale_power")
         sweep.put("engine.initial_loss_scale", power, "fp16.initial_scale_power")
-    scale = each(given.get("fp16.loss_scale", 0), number, "fp16.loss_scale")
+    scale = each(options.get("fp16.loss_scale", 0), number, "fp16.loss_scale")
     if isinstance(scale, list):
         sweep.note("training", f"fp16.loss_scale: {scale}: zbench's is one scale, which adapts")
     elif scale:
@@ -180,9 +180,9 @@ def _precision(given: dict[str, Any], sweep: Imported) -> None:
             "training", f"fp16.loss_scale: {scale:g} is constant in DeepSpeed; zbench's only begins there"
         )
     written = {
-        key: each(given[key], _dtype, key)
+        key: each(options[key], _dtype, key)
         for key in ("data_types.grad_accum_dtype", "communication_data_type")
-        if key in given
+        if key in options
     }
     accumulated = written.get("data_types.grad_accum_dtype", accumulated)
     if accumulated != "float32":
@@ -200,43 +200,43 @@ def _power(written: object, key: str) -> float:
 
 
 def _dtype(name: object, key: str) -> str:
-    known = DTYPES | {"fp16": "float16", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
-    if str(name).lower() not in known:
+    dtypes = DTYPES | {"fp16": "float16", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+    if str(name).lower() not in dtypes:
         raise UsageError(f"{key}: expected fp32, bf16 or fp16, got {shown(name)}; correct it")
-    return known[str(name).lower()]
+    return dtypes[str(name).lower()]
 
 
-def _zero(given: dict[str, Any], sweep: Imported) -> None:
+def _zero(options: dict[str, Any], sweep: Imported) -> None:
     """Read what depends on the stage: offload, groups of ranks, leaf modules, compilation."""
-    stages = each(given.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
+    stages = each(options.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
     has_3 = stages == 3 or (isinstance(stages, list) and 3 in stages)
     for key in (f"{ZERO}offload_optimizer.device", f"{ZERO}offload_param.device"):
-        devices = given.get(key)
+        devices = options.get(key)
         if "nvme" in (devices if isinstance(devices, list) else [devices]):
-            given[key] = each(devices, _without_nvme, key)
+            options[key] = each(devices, _without_nvme, key)
             sweep.note("speed", f"{key}: zbench does not offload to NVMe; cpu is written in its place")
-    for key, what in ((f"{ZERO}offload_param.device", "none"), (f"{ZERO}offload_optimizer.ratio", 1.0)):
-        if key in given and not has_3 and given.pop(key) != what:
+    for key, default in ((f"{ZERO}offload_param.device", "none"), (f"{ZERO}offload_optimizer.ratio", 1.0)):
+        if key in options and not has_3 and options.pop(key) != default:
             sweep.note("speed", f"{key}: DeepSpeed reads it at stage 3 only, and so it is left out")
-    if boolean(given.get(f"{ZERO}offload_optimizer.super_offload", False), "super_offload"):
+    if boolean(options.get(f"{ZERO}offload_optimizer.super_offload", False), "super_offload"):
         sweep.put("engine.offload_schedule", "speculative")
-    group = whole(given.get(f"{ZERO}mics_shard_size", -1), f"{ZERO}mics_shard_size")
+    group = whole(options.get(f"{ZERO}mics_shard_size", -1), f"{ZERO}mics_shard_size")
     if group > 0:
         sweep.put("engine.shard_group_size", group)
         sweep.put("run.world_size", _ranks() if _ranks() % group == 0 else group)
-    leaves = [*_names(given, f"{ZERO}leaf_module.classes"), *_names(given, f"{ZERO}leaf_module.names")]
+    leaves = [*_names(options, f"{ZERO}leaf_module.classes"), *_names(options, f"{ZERO}leaf_module.names")]
     if leaves and not has_3:
         sweep.note("speed", f"{ZERO}leaf_module: DeepSpeed reads {shown(leaves)} at stage 3 only; left out")
     elif leaves:
         sweep.put("engine.leaf_modules", tuple(name.rpartition(".")[2] for name in leaves))
-    if boolean(given.get("compile.deepcompile", False), "compile.deepcompile"):
+    if boolean(options.get("compile.deepcompile", False), "compile.deepcompile"):
         if stages == 1:
             sweep.put("engine.compile", "inductor")
         else:
             sweep.note("speed", "compile.deepcompile: zbench compiles stage 1 only")
     for key in (f"{ZERO}stage3_prefetch_bucket_size", f"{ZERO}sub_group_size", f"{ZERO}reduce_bucket_size"):
-        if given.get(key) in (0, "0"):
-            given[key] = 1
+        if options.get(key) in (0, "0"):
+            options[key] = 1
             sweep.note("speed", f"{key}: 0 is 1 here, the smallest size")
 
 
@@ -244,16 +244,16 @@ def _without_nvme(device: object, _: str) -> object:
     return "cpu" if device == "nvme" else device
 
 
-def _names(given: Mapping[str, Any], key: str) -> list[str]:
-    names = given.get(key, [])
+def _names(options: Mapping[str, Any], key: str) -> list[str]:
+    names = options.get(key, [])
     return [str(name) for name in (names if isinstance(names, list) else [names])]
 
 
-def _optimizer(given: dict[str, Any], sweep: Imported) -> None:
+def _optimizer(options: dict[str, Any], sweep: Imported) -> None:
     """Read the optimizer's type. DeepSpeed's `Adam` decays weights as AdamW unless adam_w_mode is false."""
-    kinds = given.get("optimizer.type")
+    kinds = options.get("optimizer.type")
     if kinds is None:
-        if "optimizer.params.adam_w_mode" in given:
+        if "optimizer.params.adam_w_mode" in options:
             sweep.note("rest", "optimizer.params.adam_w_mode")
         return
     kind = str(kinds[0] if isinstance(kinds, list) and kinds else kinds)
@@ -264,14 +264,14 @@ def _optimizer(given: dict[str, Any], sweep: Imported) -> None:
         )
         name = "adamw"
     key = "optimizer.params.adam_w_mode"
-    decoupled = name == "adamw" or boolean(given.get(key, True), key)
+    decoupled = name == "adamw" or boolean(options.get(key, True), key)
     sweep.put("engine.optimizer.name", "adamw" if decoupled else "adam")
 
 
-def _batch(given: dict[str, Any], sweep: Imported) -> None:
+def _batch(options: dict[str, Any], sweep: Imported) -> None:
     """Read train_batch_size: micro-batch size x accumulation steps x ranks; one of these is derived."""
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    total, micro, steps = (each(given[key], whole, key) if key in given else None for key in keys)
+    total, micro, steps = (each(options[key], whole, key) if key in options else None for key in keys)
     if total is None:
         return
     if isinstance(total, list) or isinstance(micro, list) or isinstance(steps, list):
@@ -298,7 +298,7 @@ def _batch(given: dict[str, Any], sweep: Imported) -> None:
         sweep.note(
             "training", f"train_batch_size: {total} does not divide over {ranks} ranks; run.world_size is 1"
         )
-    if given.pop("gradient_accumulation_steps", None) is not None:
+    if options.pop("gradient_accumulation_steps", None) is not None:
         sweep.note(
             "speed",
             f"gradient_accumulation_steps: it follows from global_batch_size: {total}"
@@ -310,20 +310,20 @@ def _ranks() -> int:
     return RunSpec.model_validate({"world_size": "auto"}).world_size
 
 
-def _with_defaults(given: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
+def _with_defaults(options: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
     """Return the keys with DeepSpeed's defaults where those differ from zbench's, unless they were `auto`."""
-    filled = dict(given)
-    stage = each(given.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
+    filled = dict(options)
+    stage = each(options.get(f"{ZERO}stage", 0), whole, f"{ZERO}stage")
     if stage != 0:
         named = {note.text.partition(":")[0] for note in sweep.notes}
         overlapped = 3 in stage if isinstance(stage, list) else stage == 3
         defaults = _TABLE.written["defaults"] | {f"{ZERO}overlap_comm": overlapped}
         filled = {key: value for key, value in defaults.items() if key not in named} | filled
-        if isinstance(stage, list) and overlapped and f"{ZERO}overlap_comm" not in given:
+        if isinstance(stage, list) and overlapped and f"{ZERO}overlap_comm" not in options:
             sweep.note(
                 "speed", f"{ZERO}overlap_comm: DeepSpeed's default is true at stage 3 only; true is written"
             )
-    if "optimizer.type" in given:
+    if "optimizer.type" in options:
         filled = {"optimizer.params.weight_decay": 0.0} | filled
     return filled
 

@@ -53,16 +53,16 @@ def _read_all(sweep: Imported, text: str) -> None:
 
 def _read(sweep: Imported, name: str, call: ast.Call) -> None:
     """Take over the settings of one call."""
-    given = {str(keyword.arg): keyword.value for keyword in call.keywords}
+    arguments = {str(keyword.arg): keyword.value for keyword in call.keywords}
     if name in ("torch.optim.Adam", "torch.optim.AdamW"):
         sweep.put("engine.optimizer.name", name.rpartition(".")[2].lower())
-        for key in given.keys() - {"fused"}:
-            value = ast.literal_eval(given[key])
+        for key in arguments.keys() - {"fused"}:
+            value = ast.literal_eval(arguments[key])
             sweep.put(f"engine.optimizer.{key}", list(value) if isinstance(value, tuple) else value)
     elif name == "nn.utils.clip_grad_norm_":
         sweep.put("engine.gradient_clipping", ast.literal_eval(call.args[1]))
     elif name == "MixedPrecisionPolicy":
-        reduced = ast.unparse(given["reduce_dtype"]).removeprefix("torch.")
-        sweep.put("engine.dtype", ast.unparse(given["param_dtype"]).removeprefix("torch."))
+        reduced = ast.unparse(arguments["reduce_dtype"]).removeprefix("torch.")
+        sweep.put("engine.dtype", ast.unparse(arguments["param_dtype"]).removeprefix("torch."))
         if reduced != "float32":
             sweep.put("engine.communication_dtype", reduced)

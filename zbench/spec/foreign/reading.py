@@ -191,36 +191,36 @@ def each(value: Any, read: Callable[[Any, str], Any], theirs: str) -> Any:
     if isinstance(value, list) and value:
         values: list[Any] = []
         for one in value:
-            if (found := read(one, theirs)) not in values:
-                values.append(found)
+            if (parsed := read(one, theirs)) not in values:
+                values.append(parsed)
         return values[0] if len(values) == 1 else values
     return read(value, theirs)
 
 
-def reason_of_unknown(key: str, known: Sequence[str], tool: str, refuses: bool) -> Note:
+def reason_of_unknown(key: str, keys: Sequence[str], tool: str, refuses: bool) -> Note:
     """Return the note on a key that the tool does not have: in the wrong place, mistyped, or unknown.
 
-    known: all keys of the tool, as dotted paths. refuses: the tool refuses unknown keys beside this one.
+    keys: all of the tool, as dotted paths. refuses: the tool refuses unknown keys beside this one.
     """
     does = "refuses" if refuses else "ignores"
     parent, _, leaf = key.rpartition(".")
-    places = [name for name in known if f".{name}".endswith(f".{key}") and name != key]
+    places = [name for name in keys if f".{name}".endswith(f".{key}") and name != key]
     if not places:
-        places = [name for name in known if name.rpartition(".")[2] == leaf and leaf not in _COMMON]
+        places = [name for name in keys if name.rpartition(".")[2] == leaf and leaf not in _COMMON]
     if places:
         where = f"this stands in the wrong place, where {tool} {does} it; move it to {places[0]}"
         return Note(_effect_of(places[0]), f"{key}: {where}")
-    beside = [name for name in known if name.rpartition(".")[0] == parent]
-    similar = _similar(leaf, beside, 0.8) or _similar(leaf, known, 0.85)
+    beside = [name for name in keys if name.rpartition(".")[0] == parent]
+    similar = _similar(leaf, beside, 0.8) or _similar(leaf, keys, 0.85)
     if similar:
         leaf = similar.rpartition(".")[2]
         return Note(_effect_of(similar), f"{key}: no key of {tool}, which {does} it; did you mean {leaf}?")
     return Note("training", f"{key}: no key of {tool}, which {does} it") if refuses else Note("rest", key)
 
 
-def _similar(leaf: str, known: Sequence[str], cutoff: float) -> str | None:
+def _similar(leaf: str, keys: Sequence[str], cutoff: float) -> str | None:
     """Return the key whose last part is most similar to `leaf`, or None if none is similar."""
-    leaves_of = {name.rpartition(".")[2]: name for name in known}
+    leaves_of = {name.rpartition(".")[2]: name for name in keys}
     match = closest(leaf, leaves_of, cutoff)
     return None if match is None else leaves_of[match]
 

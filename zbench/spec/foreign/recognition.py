@@ -46,9 +46,9 @@ def known_tool(data: object) -> str | None:
         return "accelerate"
     if keys and all(key.startswith("fsdp_") for key in keys):
         return "fsdp_config"
-    own = {"per_device_train_batch_size", "output_dir", "learning_rate", "per_gpu_train_batch_size", "fsdp"}
+    marks = {"per_device_train_batch_size", "output_dir", "learning_rate", "per_gpu_train_batch_size", "fsdp"}
     deepspeeds = {key.partition(".")[0] for key in deepspeed.KNOWN}
-    if keys & own or len(keys & {*trainer.KNOWN} - deepspeeds) >= 2:
+    if keys & marks or len(keys & {*trainer.KNOWN} - deepspeeds) >= 2:
         return "the Trainer"
     return "DeepSpeed" if keys & deepspeeds else None
 
@@ -98,9 +98,9 @@ def converting(path: Path) -> str | None:
     tool = foreign_tool(data) or known_tool(data)
     if tool is None:
         return None
-    what = (
+    description = (
         "configures a model"
         if tool == "model"
         else f"is a file of {tool.replace('fsdp_config', 'accelerate')}"
     )
-    return f"this {what}, no sweep; convert it with `zbench init sweep.yaml --from {path}`"
+    return f"this {description}, no sweep; convert it with `zbench init sweep.yaml --from {path}`"

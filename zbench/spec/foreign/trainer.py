@@ -20,45 +20,45 @@ KNOWN = sorted(_TABLE.known)
 _ADAM = "engine.optimizer."
 
 
-def from_training_args(given: Mapping[str, Any], base_dir: Path) -> Imported:
+def from_training_args(args: Mapping[str, Any], base_dir: Path) -> Imported:
     """Return TrainingArguments as a sweep document; a missing key takes the Trainer's default.
 
     base_dir: base of the paths in the file. UsageError, with the key, for a value that cannot be read.
     """
-    flat(given, "the Trainer's")  # refuses values that no record can hold
-    given = {key: value for key, value in given.items() if value is not None}
-    arguments = {
-        theirs: checked(tuple(ours.split(".")), given.get(theirs, _TABLE.written["defaults"][theirs]), theirs)
+    flat(args, "the Trainer's")  # refuses values that no record can hold
+    args = {key: value for key, value in args.items() if value is not None}
+    values = {
+        theirs: checked(tuple(ours.split(".")), args.get(theirs, _TABLE.written["defaults"][theirs]), theirs)
         for theirs, ours in _TABLE.plain.items()
     }
     adam = {
-        ours.removeprefix(_ADAM): arguments.pop(theirs)
+        ours.removeprefix(_ADAM): values.pop(theirs)
         for theirs, ours in _TABLE.plain.items()
         if ours.startswith(_ADAM)
     }
-    written = [given.get("adam_beta1", 0.9), given.get("adam_beta2", 0.999)]
+    written = [args.get("adam_beta1", 0.9), args.get("adam_beta2", 0.999)]
     adam["betas"] = checked(("engine", "optimizer", "betas"), written, "adam_beta1, adam_beta2")
-    half = {key: boolean(given.get(key, False), key) for key in ("bf16", "fp16")}
+    half = {key: boolean(args.get(key, False), key) for key in ("bf16", "fp16")}
     if all(half.values()):
         raise UsageError("bf16: true beside fp16: true, which the Trainer refuses; keep one")
     sweep = Imported({"name": "trainer"})
-    hidden = _model(given, base_dir, sweep)
-    if given.get("deepspeed"):
-        _with_deepspeed(given["deepspeed"], base_dir, arguments, adam, half, hidden, sweep)
+    hidden = _model(args, base_dir, sweep)
+    if args.get("deepspeed"):
+        _with_deepspeed(args["deepspeed"], base_dir, values, adam, half, hidden, sweep)
     else:
-        accelerate.fsdp_of_trainer(given, base_dir, sweep)
+        accelerate.fsdp_of_trainer(args, base_dir, sweep)
         if any(half.values()):
             sweep.put("engine.dtype", _dtype(half))
-    for theirs, value in arguments.items():
+    for theirs, value in values.items():
         sweep.put(_TABLE.plain[theirs], value)
-    own = block(sweep.get("engine.optimizer"), "optimizer")
-    sweep.document.setdefault("engine", {})["optimizer"] = {"name": "adamw"} | adam | own
+    optimizer = block(sweep.get("engine.optimizer"), "optimizer")
+    sweep.document.setdefault("engine", {})["optimizer"] = {"name": "adamw"} | adam | optimizer
     for key in ("gradient_checkpointing", "activation_checkpointing"):
-        if boolean(given.get(key, False), key):
+        if boolean(args.get(key, False), key):
             sweep.put("workload.activation_checkpointing", True)
-    if boolean(given.get("use_cpu", False), "use_cpu"):
+    if boolean(args.get("use_cpu", False), "use_cpu"):
         sweep.put("run.device", "cpu")
-    _notes(given, sweep)
+    _notes(args, sweep)
     return sweep
 
 
@@ -66,12 +66,12 @@ def _dtype(half: Mapping[str, bool]) -> str:
     return "bfloat16" if half["bf16"] else "float16" if half["fp16"] else "float32"
 
 
-def _model(given: Mapping[str, Any], base_dir: Path, sweep: Imported) -> int | None:
+def _model(args: Mapping[str, Any], base_dir: Path, sweep: Imported) -> int | None:
     """Read the model and the length of its sequences; return its hidden size, or None if that is unknown."""
     for key in _TABLE.written["lengths"]:
-        if key in given:
-            sweep.put("workload.sequence_length", given[key], key)
-    name = str(given.get("model_name_or_path", ""))
+        if key in args:
+            sweep.put("workload.sequence_length", args[key], key)
+    name = str(args.get("model_name_or_path", ""))
     if not name:
         return None
     file = shapes.config_file(name, base_dir)
@@ -126,15 +126,15 @@ def _with_deepspeed(
     sweep.notes += translated.notes
 
 
-def _notes(given: Mapping[str, Any], sweep: Imported) -> None:
+def _notes(args: Mapping[str, Any], sweep: Imported) -> None:
     """Add the note on each argument that has no equal here."""
-    optim = str(given.get("optim", "adamw"))
+    optim = str(args.get("optim", "adamw"))
     if optim not in _TABLE.written["adamw"]:
         sweep.note("training", f"optim: {optim}: zbench has Adam and AdamW; AdamW stands in for it")
-    schedule = str(given.get("lr_scheduler_type", "constant"))
+    schedule = str(args.get("lr_scheduler_type", "constant"))
     if schedule != "constant":
         sweep.note("training", f"lr_scheduler_type: {schedule}: zbench keeps the learning rate constant")
-    for key, value in given.items():
+    for key, value in args.items():
         effect, reason = _TABLE.reason(key)
         similar = closest(key, KNOWN, cutoff=0.88) if key not in KNOWN else None
         if similar:
