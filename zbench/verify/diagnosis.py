@@ -65,13 +65,13 @@ def _coefficient(
 
     It is infinite where there is nothing to see, or the two cannot be told apart.
     """
-    own, along, other = float(gram[row, row]), float(gram[0, row]), beside.get(row, 0)
+    square, along, other = float(gram[row, row]), float(gram[0, row]), beside.get(row, 0)
     if other and gram[other, other] > 0:
         share = float(gram[row, other] / gram[other, other])
         along -= share * float(gram[0, other])
-        rest = own - share * float(gram[row, other])
-        own = rest if rest > own * _APART else 0.0
-    return (along / own, CERTAIN * math.sqrt(alike / own)) if own > 0 else (0.0, math.inf)
+        rest = square - share * float(gram[row, other])
+        square = rest if rest > square * _APART else 0.0
+    return (along / square, CERTAIN * math.sqrt(alike / square)) if square > 0 else (0.0, math.inf)
 
 
 def _size(products: Products) -> float:
@@ -98,20 +98,20 @@ def _of_rounding(gram: Products, coherent: Products, row: int) -> float:
     """Return the coefficient that one rounding of all elements gives a direction, fitted as `_coefficient`
     does.
     """
-    own, along, other = float(gram[row, row]), coherent[:, row], _BESIDE.get(row, 0)
+    square, along, other = float(gram[row, row]), coherent[:, row], _BESIDE.get(row, 0)
     if other and gram[other, other] > 0:
         share = float(gram[row, other] / gram[other, other])
         along = along + abs(share) * coherent[:, other]
-        rest = own - share * float(gram[row, other])
-        own = rest if rest > own * _APART else 0.0
-    return float(along.max()) / own if own > 0 else math.inf
+        rest = square - share * float(gram[row, other])
+        square = rest if rest > square * _APART else 0.0
+    return float(along.max()) / square if square > 0 else math.inf
 
 
 def _beyond(gram: Products, coherent: Products, adam: Adam, count: int, alike: float = 1.0) -> set[int]:
     """Return the directions that go beyond what rounding of Adam's constants and of the elements explains."""
-    left = np.eye(5)
-    left[0] = without(CORRECTED, left[0], gram, adam.lengths_in_float32(count))
-    rest = left @ gram @ left.T
+    transform = np.eye(5)
+    transform[0] = without(CORRECTED, transform[0], gram, adam.lengths_in_float32(count))
+    rest = transform @ gram @ transform.T
     beyond = set()
     for row, limit in _limits(gram, coherent, adam).items():
         value, error = _coefficient(rest, row, alike)
@@ -176,10 +176,10 @@ def _rounded(residuals: Iterable[Residual]) -> Products:
 
 def _explained(gram: Products, row: int) -> float:
     """Return how much of the residual a direction explains; eps inside the root has no factor."""
-    own, along = float(gram[row, row]), float(gram[0, row])
+    square, along = float(gram[row, row]), float(gram[0, row])
     if row == EPS_INSIDE:
-        return 2 * along - own
-    return along**2 / own if own > 0 else 0.0
+        return 2 * along - square
+    return along**2 / square if square > 0 else 0.0
 
 
 def _name(
@@ -206,10 +206,10 @@ def _name(
     for one in residuals:
         value, error = _coefficient(one.gram / one.alike, row)
         key = _place(one)
-        wanted = _coefficient(steps[one.step], row)[0] if one.step in steps else None
+        expected = _coefficient(steps[one.step], row)[0] if one.step in steps else None
         if key in suspected and abs(value) > error:
             faulty.add(key)
-        elif wanted is not None and abs(value - wanted) > error + abs(wanted) * NEAR:
+        elif expected is not None and abs(value - expected) > error + abs(expected) * NEAR:
             sound.add(key)
     faulty = faulty or suspected
     where = where_of(faulty, sound - faulty, adams)

@@ -168,10 +168,10 @@ def errors_of(
     median = statistics.median([yard / scales[n] for n, (_, yard, _) in roots.items() if scales[n]] or [0.0])
     each = dict[str, float]()
     for name, size in sizes.items():
-        own, root, rounding = roots[name]
+        error_root, root, rounding = roots[name]
         pooled = (root * size + median * scales[name] * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
-        each[name] = (own / max(pooled, rounding)) ** 2
-        if own**2 <= healthy.least(name) + healthy.roundings * rounding**2:
+        each[name] = (error_root / max(pooled, rounding)) ** 2
+        if error_root**2 <= healthy.least(name) + healthy.roundings * rounding**2:
             each[name] = min(1.0, each[name])
     elements = sum(sizes.values())
     overall = _without_singles(ours / elements, single, elements) * elements / max(yard, rounded)

@@ -94,10 +94,10 @@ def _judge_scale(
         parts = shares(evidence.gradients, reference.contributions) if reference.contributions else None
         clipping = float(reference.clipping_error)
         return *judge_gradient(of_each, parts, evidence.dtype, evidence.adams, clipping), True
-    norm, own = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
-    if not math.isfinite(norm) or not own > 0:
+    norm, reference_norm = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
+    if not math.isfinite(norm) or not reference_norm > 0:
         return [], [], False
-    factor, limit = norm / own, common_limit(evidence.dtype, float(reference.clipping_error))
+    factor, limit = norm / reference_norm, common_limit(evidence.dtype, float(reference.clipping_error))
     coefficient = Coefficient("gradient", factor, limit)
     if abs(factor - 1) <= limit:
         return [], [coefficient], True
@@ -112,22 +112,22 @@ def _judge_untrained(observed: Trajectory, reference: Reference, evidence: Witne
     active = reference.active.any(dim=0).tolist()
     untouched = {name for name, ever in zip(reference.plain.names, active, strict=True) if not ever}
     for name in sorted((untouched | reference.frozen.keys()) & columns.keys() & evidence.first.keys()):
-        what = "frozen parameter" if name in reference.frozen else "parameter without a gradient"
+        kind = "frozen parameter" if name in reference.frozen else "parameter without a gradient"
         if bool((columns[name] != evidence.first[name]).any()):
-            findings.append(Finding(1.0, f"{what} {name} was changed"))
+            findings.append(Finding(1.0, f"{kind} {name} was changed"))
         elif name in reference.frozen and evidence.first[name] not in reference.frozen[name].tolist():
-            findings.append(Finding(1.0, f"{what} {name} has other values than the model's"))
+            findings.append(Finding(1.0, f"{kind} {name} has other values than the model's"))
     return findings
 
 
-def judge_copies(own: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rank: int) -> list[Finding]:
+def judge_copies(weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rank: int) -> list[Finding]:
     """Return whether the model of a rank computes with other weights than the engine's, rounded to its dtype.
 
-    own: the model's weights, those of other shapes are sharded and left out.
+    weights: the model's; those of other shapes are sharded and left out.
     """
     strays = [
         name
-        for name, value in own.items()
+        for name, value in weights.items()
         if name in parameters
         and value.shape == parameters[name].shape
         and not torch.equal(value, parameters[name].cpu().to(value.dtype))
@@ -143,8 +143,8 @@ def judge_buffers(model: nn.Module, reference: Reference, rank: int) -> list[Fin
     """Return the faults of one rank's buffers: they are its own, or rank 0's where an engine broadcasts."""
     strays = []
     for name, buffer in model.named_buffers():
-        own = [(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
-        if own[0] in reference.buffers and not any(_same_buffer(buffer, reference, key) for key in own):
+        keys = [(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
+        if keys[0] in reference.buffers and not any(_same_buffer(buffer, reference, key) for key in keys):
             strays.append(name)
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
     return [Finding(1.0, f"buffers of rank {rank} ({strays[0]}{more})")] if strays else []

@@ -116,7 +116,7 @@ def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:
     require_same("gradient norm", trajectory.grad_norms[0], torch.tensor(norm, dtype=torch.float64), rounding)
 
 
-def require_same(what: str, first: Tensor, second: Tensor, rounding: float) -> None:
+def require_same(quantity: str, first: Tensor, second: Tensor, rounding: float) -> None:
     """Raise UsageError, with the remedy, unless all values of both runs are the same; two NaNs are.
 
     A CPU adds in one order, so every bit counts; another device may not: `rounding` is the relative
@@ -124,7 +124,7 @@ def require_same(what: str, first: Tensor, second: Tensor, rounding: float) -> N
     """
     other = ~torch.isclose(first, second, rtol=rounding, atol=0.0, equal_nan=True)
     if bool(other.any()):
-        values = f"{what} {first[other][0]:.6g} and {second[other][0]:.6g}"
+        values = f"{quantity} {first[other][0]:.6g} and {second[other][0]:.6g}"
         raise UsageError(
             f"workload: two runs of the first step from the same seed differ ({values}), so nothing can be"
             " verified. Let the model and its data draw from the global generators of torch, random and"

@@ -148,23 +148,23 @@ class Residual:
         gram = (rows @ rows.T).numpy()
         self.gram += gram
         self.coherent += (rounded.mul_(noise) @ rows.T).abs_().numpy()
-        left = without(CORRECTED, _UNITS[0], gram, lengths)
-        self.worst = max(self.worst, float((torch.from_numpy(left) @ rows).abs_().div_(least).max()))
+        weights = without(CORRECTED, _UNITS[0], gram, lengths)
+        self.worst = max(self.worst, float((torch.from_numpy(weights) @ rows).abs_().div_(least).max()))
 
     def _add_moments(self, old: State, new: State, adam: Adam, coarse: float) -> None:
         before, square, gradient = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"], _gradient(old, new, adam)
         rate, size = 1 - adam.beta2, new["exp_avg"].abs().add_(_kept(old, new, "exp_avg").abs())
-        given = gradient.square().mul_(rate)
-        rest = square.sub(before, alpha=adam.beta2).sub_(given)
+        share = gradient.square().mul_(rate)
+        rest = square.sub(before, alpha=adam.beta2).sub_(share)
         unsure = size.mul_((4 * _UNIT + coarse) / (1 - adam.beta1))  # of the gradient
         noise = (square + before).mul_(3 * _UNIT + coarse).add_(TINY)
         noise.add_(gradient.abs_().mul_(2).add_(unsure).mul_(unsure), alpha=rate)
-        rows = torch.stack([rest, given.sub_(before, alpha=rate)]).mul_(noise.reciprocal_())
+        rows = torch.stack([rest, share.sub_(before, alpha=rate)]).mul_(noise.reciprocal_())
         self.moments += (rows @ rows.T).numpy()
         rounded = rows[1] * adam.beta2_in_float32  # of engines that round beta2 first, and 1 - beta2 with it
-        left = rows[0] - rows[0].clamp(rounded.clamp(max=0), rounded.clamp(min=0))
+        excess = rows[0] - rows[0].clamp(rounded.clamp(max=0), rounded.clamp(min=0))
         least = rows[1].abs_().mul_(LEAST_SHARE / WORST_UP_TO).clamp_(min=1)
-        self.worst_moment = max(self.worst_moment, float(left.abs_().div_(least).max()))
+        self.worst_moment = max(self.worst_moment, float(excess.abs_().div_(least).max()))
 
 
 def replay(
@@ -186,8 +186,8 @@ def replay(
             continue
         adam = adams[name]
         if rebuilt:
-            given = _gradient(old, new, adam).square_().mul_(1 - adam.beta2)
-            new["exp_avg_sq"] = given.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
+            second_moment = _gradient(old, new, adam).square_().mul_(1 - adam.beta2)
+            new["exp_avg_sq"] = second_moment.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
             if adam.amsgrad:
                 new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
         residual = Residual(name, rank, step, count, new["param"].numel())
@@ -219,10 +219,10 @@ def _gradient(old: State, new: State, adam: Adam) -> Tensor:
     return (new["exp_avg"].double() - adam.beta1 * _kept(old, new, "exp_avg")) / (1 - adam.beta1)
 
 
-def without(direction: Products, left: Products, gram: Products, ways: tuple[float, ...]) -> Products:
+def without(direction: Products, row: Products, gram: Products, ways: tuple[float, ...]) -> Products:
     """Return a combination of rows without its share of another, as far as float32's rounding explains it."""
-    own = float(direction @ gram @ direction)
-    return left - within(float(left @ gram @ direction) / own, ways) * direction if own > 0 else left
+    square = float(direction @ gram @ direction)
+    return row - within(float(row @ gram @ direction) / square, ways) * direction if square > 0 else row
 
 
 def _apart(rest: Tensor, update: Tensor, lengths: tuple[float, ...]) -> float:

@@ -72,8 +72,8 @@ def of_parts(parts: Mapping[str, Mapping[str, Tensor]], kind: str) -> Partial:
         if kind in part:
             name, _, start = key.rpartition("@")
             count, total = result.get(name, (0, torch.zeros(SKETCH).double()))
-            own = sketch(part[kind], int(start) if start.isdecimal() else 0)
-            result[name] = (count + part[kind].numel(), own if count == 0 else _outside(total + own))
+            share = sketch(part[kind], int(start) if start.isdecimal() else 0)
+            result[name] = (count + part[kind].numel(), share if count == 0 else _outside(total + share))
     return result
 
 
@@ -84,8 +84,8 @@ def together(of_ranks: Sequence[Partial], rank: int, sizes: Mapping[str, int]) -
     """
     rows = []
     for name, size in sizes.items():
-        own = [of_ranks[rank].get(name, (0, torch.zeros(SKETCH).double()))]
-        every = own if own[0][0] == size else [one[name] for one in of_ranks if name in one]
+        partials = [of_ranks[rank].get(name, (0, torch.zeros(SKETCH).double()))]
+        every = partials if partials[0][0] == size else [one[name] for one in of_ranks if name in one]
         count = sum(elements for elements, _ in every)
         total = sum((one for _, one in every), torch.zeros(SKETCH).double())
         rows.append(total if count in (0, size) else total * torch.nan)

@@ -50,12 +50,12 @@ def slopes(
     """Return the slope of every gradient that the reference has; without `true`, on the reference's own."""
     result = {}
     for name, reference in plain.items():
-        own, truth = reference.double().reshape(-1), true.get(name, reference).double().reshape(-1)
-        square, along = float(truth @ truth), float(own @ truth)
+        base, truth = reference.double().reshape(-1), true.get(name, reference).double().reshape(-1)
+        square, along = float(truth @ truth), float(base @ truth)
         if square < _SMALLEST or along == 0:
             continue
         scale, length = along / square, abs(along) / square**0.5
-        added = (gradients[name].double().reshape(-1) if name in gradients else torch.zeros_like(own)) - own
+        added = (gradients[name].double().reshape(-1) if name in gradients else torch.zeros_like(base)) - base
         share = float(added @ truth) / square
         rest = added - share * truth
         result[name] = Slope(
@@ -63,7 +63,7 @@ def slopes(
             error=float((rest * truth).norm()) / abs(along),
             rest=float(rest.norm()) / length,
             true_factor=1 / scale,
-            own_rest=float((own - scale * truth).norm()) / length,
+            own_rest=float((base - scale * truth).norm()) / length,
             elements=int(torch.count_nonzero(truth)),
         )
     return result
@@ -75,15 +75,15 @@ def shares(gradients: Mapping[str, Tensor], contributions: Mapping[str, Tensor])
     contributions: by parameter, the sketches [W, B, 64] of a right gradient's parts. None where there are too
     many parts to tell apart.
     """
-    columns, wanted = [], []
+    columns, targets = [], []
     for name, parts in contributions.items():
         size = float(parts.sum(dim=(0, 1)).norm())
         if size > 0 and name in gradients:
             columns.append(parts.reshape(-1, SKETCH).T.double() / size)
-            wanted.append(sketch(gradients[name]) / size)
+            targets.append(sketch(gradients[name]) / size)
     if not columns or len(columns) * SKETCH < 2 * columns[0].shape[1]:
         return None
-    solved: Tensor = torch.linalg.lstsq(torch.cat(columns), torch.cat(wanted)[:, None], driver="gelsd")[0]
+    solved: Tensor = torch.linalg.lstsq(torch.cat(columns), torch.cat(targets)[:, None], driver="gelsd")[0]
     return solved.view(next(iter(contributions.values())).shape[:2])
 
 
@@ -163,11 +163,11 @@ def factor_in_words(factor: float, where: str, ranks: int, backwards: int) -> st
     """Return what a factor on gradients reads like."""
     if abs(factor - 1) < WRONG_FROM:
         return f"gradients {percent(factor - 1)} too {'large' if factor > 1 else 'small'} ({where})"
-    for count, what in ((ranks, "ranks"), (backwards, "micro-batches")):
+    for count, unit in ((ranks, "ranks"), (backwards, "micro-batches")):
         if count > 1 and abs(factor / count - 1) < NEAR / 3:
-            return f"gradients {times(factor)}, as if summed over {count} {what}"
+            return f"gradients {times(factor)}, as if summed over {count} {unit}"
         if count > 1 and abs(factor * count - 1) < NEAR / 3:
-            return f"gradients {times(factor)}, as if averaged over {count} {what} twice"
+            return f"gradients {times(factor)}, as if averaged over {count} {unit} twice"
     return f"gradients {times(factor)} ({where})"
 
 

@@ -192,8 +192,8 @@ def judge_weights(weights: Mapping[str, Tensor], base: Base) -> Judgement:
     """Return the verdict on the weights that a trial saved."""
     for name, value in sorted(base.weights.items()):
         if name not in weights or weights[name].shape != value.shape:
-            what = f"has another shape of {name}" if name in weights else f"lacks {name}"
-            return _unchecked(f"not verified: the checkpoint {what}, unlike the base's")
+            mismatch = f"has another shape of {name}" if name in weights else f"lacks {name}"
+            return _unchecked(f"not verified: the checkpoint {mismatch}, unlike the base's")
     names = [name for name in base.weights if base.weights[name].numel()]
     ours = {name: weights[name].float() for name in names}
     theirs = {name: base.weights[name].float() for name in names}
