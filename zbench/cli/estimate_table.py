@@ -27,7 +27,7 @@ def print_rows(found: Forecast) -> None:
         console.rich_console(),
         found.table,
         dropped_first=_DROPPED_FIRST,
-        kept=["trial", *axes, "device", "reserved", "verdict"],
+        pinned=["trial", *axes, "device", "reserved", "verdict"],
     )
     for row in rows:
         if isinstance(row.outcome, NotSimulated):

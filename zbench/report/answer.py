@@ -56,8 +56,8 @@ def _below(share: float) -> str:
 def effect_text(effect: Effect) -> str:
     """Return `reduce_bucket_size: 100k against 5M +12.1 % (+8.9 to +15.3), 5 pairs`."""
     ends = "" if effect.low is None or effect.high is None else _interval(effect.low, effect.high)
-    what = f"{effect.axis}: {value_text(effect.value)} against {value_text(effect.against)}"
-    text = f"{what} {100 * effect.change:+.1f} %{ends}, {plural(effect.pairs, 'pair')}"
+    comparison = f"{effect.axis}: {value_text(effect.value)} against {value_text(effect.against)}"
+    text = f"{comparison} {100 * effect.change:+.1f} %{ends}, {plural(effect.pairs, 'pair')}"
     if effect.exception is None or effect.change_there is None:
         return text
     where = axes_text(dict([effect.exception]))

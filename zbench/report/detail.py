@@ -106,8 +106,8 @@ def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
         yield "diagnosis", printable(summary.diagnosis)
     farthest = summary.farthest
     for one in farthest.coefficients:
-        known = f"{one.value:.6g} ± {one.error:.1g}" if one.error < _UNRESOLVED else "not resolved"
-        yield f"  {printable(one.term)}", f"{known} of what it should be"
+        estimate = f"{one.value:.6g} ± {one.error:.1g}" if one.error < _UNRESOLVED else "not resolved"
+        yield f"  {printable(one.term)}", f"{estimate} of what it should be"
     yield from _metrics(summary, "error_ratio", "max_abs_diff")
     figures = (
         ("max ULP diff", farthest.max_ulp_diff),

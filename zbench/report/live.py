@@ -166,8 +166,8 @@ def record_line(record: Record) -> Text:
 
 
 def _opening(event: events.SweepStarted) -> str:
-    kept = f", {plural(len(event.finished), 'record')} kept" if event.finished else ""
+    finished = f", {plural(len(event.finished), 'record')} kept" if event.finished else ""
     counts = (
-        f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{kept}"
+        f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{finished}"
     )
     return f"{counts}: {printable(str(event.run_dir))}"

@@ -76,7 +76,7 @@ _FIGURES: tuple[Column[RelativeRow], ...] = (
     Column("time_ratio", lambda row: row.time, ratio_text, "time (95 %)"),
     Column("peak_ratio", lambda row: row.peak, ratio_text, "peak (95 %)"),
     *(
-        column.of_both(attrgetter("summary", "counterpart"), lambda own, other: f"{own} / {other}")
+        column.of_both(attrgetter("summary", "counterpart"), lambda this, other: f"{this} / {other}")
         for column in (metric("mean_step_s"), _OPTIMIZER, metric("peak_device_bytes"))
     ),
     RESULT.of(_OWN),
@@ -115,7 +115,7 @@ def print_relative(screen: Screen, relative: Relative) -> None:
     """Print the tables, and the configurations without a counterpart."""
     for table in relative_tables(relative):
         screen.print(Text(table.caption, "bold"))
-        print_table(screen, table, dropped_first=_DROPPED_FIRST, kept=("verdict",))
+        print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=("verdict",))
         screen.print(f"{table.below}\n", soft_wrap=True)
     screen.print(lonely_line(relative), soft_wrap=True, end="")
 

@@ -76,15 +76,15 @@ def print_table(
     table: DataTable[Any],
     *,
     dropped_first: Sequence[str] = (),
-    kept: Sequence[str] = (),
+    pinned: Sequence[str] = (),
     remedy: str = "use --json",
 ) -> None:
     """Print a table that loses no figure silently and breaks no value; a pipe or file gets every column.
 
     On a terminal that is too narrow, cells are folded, and then columns left out until the table fits. First
     go those that `dropped_first` names, in that order, then from the right all but the first and those that
-    `kept` names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph of
-    titles and values. A marked row is bold. A line below explains the titles that have a note.
+    `pinned` names. A line below has their titles and the `remedy`. If nothing fits, each row is a paragraph
+    of titles and values. A marked row is bold. A line below explains the titles that have a note.
     """
     columns = list(table.columns)
     rows = [[_cell(column, row) for column in columns] for row in table.rows]
@@ -100,7 +100,7 @@ def print_table(
     if screen.is_terminal and not _fits(screen, cells, shown):
         for of_column, column in zip(cells, columns, strict=True):
             of_column[1:] = [_folded(cell) if column.folds else cell for cell in of_column[1:]]
-        dropped = _to_drop([column.name for column in columns], dropped_first, kept)
+        dropped = _to_drop([column.name for column in columns], dropped_first, pinned)
         while dropped and not _fits(screen, cells, shown):
             shown.remove(dropped.pop(0))
     if not _fits(screen, cells, shown):
@@ -153,11 +153,11 @@ def _print_paragraphs(
         screen.print(line, style=style)
 
 
-def _to_drop(names: Sequence[str], dropped_first: Sequence[str], kept: Sequence[str]) -> list[int]:
+def _to_drop(names: Sequence[str], dropped_first: Sequence[str], pinned: Sequence[str]) -> list[int]:
     """Return the columns in the order in which they are left out."""
     first = next((i for i, name in enumerate(names) if name), 0)
     early = [names.index(name) for name in dropped_first if name in names]
-    late = [i for i, name in reversed(list(enumerate(names))) if name and i != first and name not in kept]
+    late = [i for i, name in reversed(list(enumerate(names))) if name and i != first and name not in pinned]
     return list(dict.fromkeys([*early, *late]))
 
 

@@ -26,7 +26,7 @@ _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
 _SHOWN_WHERE_USED = ("peak_host_bytes", "of_compute", "bound", "outside")
-_KEPT = ("verdict",)
+_PINNED = ("verdict",)
 _DROPPED_FIRST = ("median_step_s", "of_compute", "peak_host_bytes", "error_ratio", "spread", "outcome")
 
 Line = tuple[str, str]
@@ -56,7 +56,7 @@ def print_results(
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
     table = replace(table, columns=columns)
-    print_table(screen, table, dropped_first=_DROPPED_FIRST, kept=_KEPT, remedy=remedy)
+    print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=_PINNED, remedy=remedy)
     for line in notes(summaries, objective, ranking, run_dir):
         print_note(screen, line)
 

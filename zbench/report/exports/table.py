@@ -17,5 +17,5 @@ def print_comparison(comparison: Comparison, console: Screen) -> None:
     lines = [Text(reason, role_of(answer, ANSWERS).terminal) for reason, answer in reasons]
     console.print(plain(f"{comparison.base.name} -> {comparison.head.name}", "italic"), soft_wrap=True)
     dropped = ("trial_id", "traffic", comparison.rate, "peak", "verdict", "mean_step_s")
-    print_table(console, texts.table(comparison, rows), dropped_first=dropped, kept=("answer", "change"))
+    print_table(console, texts.table(comparison, rows), dropped_first=dropped, pinned=("answer", "change"))
     console.print(Group(*lines, *(Text(text) for text in texts.summary(comparison))))

@@ -124,8 +124,8 @@ def reasons(row: Row) -> list[str]:
     """Return why the row got its answer, and the changes that `table` does not show, one sentence each."""
     lines = []
     if row.answer == "incorrect":
-        what = row.head.diagnosis or "its training step differs from the reference's"
-        lines.append(f"head is {row.head.verdict}: {what}")
+        diagnosis = row.head.diagnosis or "its training step differs from the reference's"
+        lines.append(f"head is {row.head.verdict}: {diagnosis}")
     elif row.head.outcome != "ok":
         lines.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
     if row.answer == "failed" and row.base.outcome != "ok":

@@ -281,22 +281,22 @@ class Stacks(NamedTuple):
     height: int
 
 
-def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Section | None:
+def _stacked(report: Report, stack: Stacks, limit: float | None = None) -> Section | None:
     """Return a bar of parts for each configuration, with a thin line from the least to the largest repeat.
 
     A part has the same colour in host memory as on the device.
     """
-    trials = [trial for trial in report.drawn if sum(what.parts(trial).values()) > 0]
+    trials = [trial for trial in report.drawn if sum(stack.parts(trial).values()) > 0]
     if not trials:
         return None
-    parts = list(map(what.parts, trials))
+    parts = list(map(stack.parts, trials))
     names = list(dict.fromkeys(name for one in parts for name in one))
     colours = list(dict.fromkeys(n.removeprefix(_HOST) for n in sorted(names, key=_is_host)))
-    totals = [[_total(one, host) for host, _, _ in what.bars] for one in parts]
-    unit = scales.readable([total for both in totals for total in both], what.units)
+    totals = [[_total(one, host) for host, _, _ in stack.bars] for one in parts]
+    unit = scales.readable([total for both in totals for total in both], stack.units)
 
     def draw(canvas: Canvas, index: int) -> None:
-        for host, place, alpha in what.bars:
+        for host, place, alpha in stack.bars:
             start, y = 0.0, index + place
             for number, name in enumerate(colours):
                 part = parts[index].get(f"{_HOST}{name}" if host else name, 0.0) / unit.size
@@ -306,31 +306,31 @@ def _stacked(report: Report, what: Stacks, limit: float | None = None) -> Sectio
                         alpha=alpha, edgecolor=style.LIGHT["card"], linewidth=1,
                     )  # fmt: skip
                     start += part
-            repeats = {_total(what.of_repeat(record), host) for record in trials[index].ok} - {0.0}
+            repeats = {_total(stack.of_repeat(record), host) for record in trials[index].ok} - {0.0}
             if len(repeats) > 1:
                 ends = [min(repeats) / unit.size, max(repeats) / unit.size]
                 canvas.axes.plot(ends, [y, y], color=style.LIGHT["ink"], linewidth=1.5)
 
     figures = [
-        what.form(first) + "".join(f" + {what.form(host)} host" for host in others if host)
+        stack.form(first) + "".join(f" + {stack.form(host)} host" for host in others if host)
         for first, *others in totals
     ]
     firsts = [first for first, *_ in totals]
-    counts = plural(len(trials), "configuration"), what.form(min(firsts)), what.form(max(firsts))
+    counts = plural(len(trials), "configuration"), stack.form(min(firsts)), stack.form(max(firsts))
     picture = _chart_of_rows(
-        what.name, what.title, what.description.format(*counts),
-        list(zip(trials, figures, strict=True)), draw, unit.name, _about(report, trials), height=what.height,
+        stack.name, stack.title, stack.description.format(*counts),
+        list(zip(trials, figures, strict=True)), draw, unit.name, _about(report, trials), height=stack.height,
         legend=tuple((style.series(index), name) for index, name in enumerate(colours)),
         finish=lambda canvas: scales.limit_line(canvas, limit, unit),
     )  # fmt: skip
 
     def part(name: str, trial: ConfigSummary) -> float | None:
-        return what.parts(trial).get(name)
+        return stack.parts(trial).get(name)
 
     columns: list[Column[ConfigSummary]] = [
-        Column(name, partial(part, name), what.form, printable(name)) for name in names
+        Column(name, partial(part, name), stack.form, printable(name)) for name in names
     ]
-    table = DataTable([CONFIGURATION, *columns], trials, what.caption)
+    table = DataTable([CONFIGURATION, *columns], trials, stack.caption)
     return Section(picture, report.drawn_note, table)
 
 

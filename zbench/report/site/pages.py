@@ -59,9 +59,9 @@ class Trend:
         for metric, series in self.series.items():
             levels = [METRICS[metric].format(level) for _, _, level in series.levels()]
             for change, around in zip(series.changes, pairwise(levels), strict=True):
-                what, worse = f"{metric} {percent(change.change)}", series.is_worse(change, metric)
+                subject, worse = f"{metric} {percent(change.change)}", series.is_worse(change, metric)
                 run = runs[series.visits[change.index].run_id]
-                yield Event(self, run, what, " to ".join(around), change.after, worse)
+                yield Event(self, run, subject, " to ".join(around), change.after, worse)
         for (before, was), (run, now) in pairwise(self.results):
             if was.result != now.result:
                 text, worse = f"{was.result} to {now.result}", now.result not in CORRECT
@@ -74,7 +74,7 @@ class Event:
 
     trend: Trend
     run: KeptRun
-    what: str
+    subject: str
     text: str
     after: str | None
     is_worse: bool
@@ -82,12 +82,12 @@ class Event:
     @property
     def key(self) -> str:
         """Return what names this event for good, where the runs stay the same."""
-        return _digest(f"{self.trend.page} {self.what} {self.run.name}")
+        return _digest(f"{self.trend.page} {self.subject} {self.run.name}")
 
     @property
     def title(self) -> str:
         """Return the configuration and what changed, as a feed may hold it."""
-        return xml_text(f"{self.trend.title}: {self.what}")
+        return xml_text(f"{self.trend.title}: {self.subject}")
 
 
 class Overview:
@@ -179,7 +179,7 @@ def _badge(newest: Sequence[KeptRun], worse: Sequence[Event]) -> Mapping[str, An
     late = {run.name for run in newest}
     counts = {"incorrect": newest[0].incorrect, "failed": newest[0].failed,
               "regressed": sum(event.run.name in late for event in worse)}  # fmt: skip
-    bad = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    bad = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     message = bad or f"{plural(len(newest[0].trials), 'configuration')}, none worse"
     colour = "red" if bad else "brightgreen"
     return {"schemaVersion": 1, "label": "zbench", "message": message, "color": colour}

@@ -79,7 +79,7 @@ def publish(
     is named by `warn` and left out.
     """
     _results.cache_clear()
-    kept = {run.name: run for run in site.kept()}
+    index = {run.name: run for run in site.kept()}
     newest: dict[tuple[str | None, ...], Path] = {}
     present: list[str] = []
     new: list[tuple[str, _Run]] = []
@@ -95,7 +95,7 @@ def publish(
         base = newest.get((*place, source.branch)) or newest.get(place)
         newest[place] = newest[*place, source.branch] = path
         run = _Run(path, base, path in runs[-_DRAWN:] or name in tags.values())
-        if name not in kept or not site.is_current(f"runs/{name}.html", run.digest()):
+        if name not in index or not site.is_current(f"runs/{name}.html", run.digest()):
             new.append((name, run))
         else:
             present.append(name)
@@ -103,13 +103,13 @@ def publish(
         if isinstance(made, UsageError):
             warn(f"left out: {made}")
             continue
-        text, kept[name] = made
+        text, index[name] = made
         site.write(f"runs/{name}.html", text, run.digest())
         present.append(name)
     for name in present:
-        kept[name] = replace(kept[name], tags=tuple(tag for tag, named in tags.items() if named == name))
-        site.keep(kept[name])
-    ordered = sorted(kept.values(), key=lambda run: (run.id, run.name))
+        index[name] = replace(index[name], tags=tuple(tag for tag, named in tags.items() if named == name))
+        site.keep(index[name])
+    ordered = sorted(index.values(), key=lambda run: (run.id, run.name))
     if ordered:
         Overview(ordered, commits).publish(site)
     return ordered

@@ -53,8 +53,8 @@ def tracker_factory(name: str) -> TrackerFactory:
         raise UsageError(
             f"--log {name}: {error}; install it, as `pip install 'zbench[{name}]'`, or leave the flag out"
         ) from None
-    known = ", ".join(sorted({*SHIPPED, *points}))
-    raise UsageError(f"--log {name}: no such tracker; expected one of {known}")
+    names = ", ".join(sorted({*SHIPPED, *points}))
+    raise UsageError(f"--log {name}: no such tracker; expected one of {names}")
 
 
 @contextlib.contextmanager

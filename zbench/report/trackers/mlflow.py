@@ -18,8 +18,8 @@ class MlflowTracker:
 
     def __init__(self, run_dir: Path, sweep: str) -> None:
         self._client = MlflowClient()
-        known = self._client.get_experiment_by_name(sweep)
-        self._experiment = known.experiment_id if known else self._client.create_experiment(sweep)
+        experiment = self._client.get_experiment_by_name(sweep)
+        self._experiment = experiment.experiment_id if experiment else self._client.create_experiment(sweep)
         about = {"zbench.run_dir": str(run_dir)}
         parent = self._client.create_run(self._experiment, run_name=run_dir.name, tags=about)
         self._parent: str = parent.info.run_id
