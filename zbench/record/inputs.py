@@ -57,9 +57,10 @@ def _own_modules() -> list[Path]:
     """Return the source files of imported modules that are neither Python's, nor installed, nor zbench's."""
     modules = dict(sys.modules)
     named = {name: _file(module) for name, module in modules.items() if name != "__main__"}
-    own = {name: file for name, file in named.items() if file.endswith(".py") and _is_own(file)}
-    packages = {name: _file(modules.get(name.partition(".")[0])) for name in own}  # torch writes modules, too
-    return [Path(file) for name, file in own.items() if not packages[name] or _is_own(packages[name])]
+    files = {name: file for name, file in named.items() if file.endswith(".py") and _is_own(file)}
+    # torch writes modules, too
+    packages = {name: _file(modules.get(name.partition(".")[0])) for name in files}
+    return [Path(file) for name, file in files.items() if not packages[name] or _is_own(packages[name])]
 
 
 def _file(module: object) -> str:

@@ -121,32 +121,32 @@ def read(path: Path) -> Lines:
     All lines are of one run: the one that the directory is named after or, where it was renamed, that of
     the first.
     """
-    kept: list[tuple[str, Record]] = []
+    records: list[tuple[str, Record]] = []
     last = FIRST
     with path.open("rb") as file:
         for link in chain(file):
             place = f"{path}:{link.number}"
             if link.checksum is None and is_torn_end(link.line):
                 continue
-            kept.append((place, _decoded(link, place)))
+            records.append((place, _decoded(link, place)))
             if not link.follows or link.checksum is None:
                 raise DamagedError(
                     f"{place}: the line before it is missing, or lines were doubled or exchanged; resume the"
                     " run, which measures what is missing"
                 )
             last = link.checksum
-    return _of_one_run(path, kept, last)
+    return _of_one_run(path, records, last)
 
 
-def _of_one_run(path: Path, kept: list[tuple[str, Record]], last: str, damage: Sequence[str] = ()) -> Lines:
+def _of_one_run(path: Path, pairs: list[tuple[str, Record]], last: str, damage: Sequence[str] = ()) -> Lines:
     """Return lines by their records, each with its place; UsageError for a record of another run."""
-    runs, name = [record.run_id for _, record in kept], path.resolve().parent.name
+    runs, name = [record.run_id for _, record in pairs], path.resolve().parent.name
     run = name if name in runs else next(iter(runs), name)
-    for place, record in kept:
+    for place, record in pairs:
         if record.run_id != run:
             raise UsageError(f"{place}: a record of another run, {record.run_id}; remove the line")
-    latest = {(record.trial_id, record.repeat): record for _, record in kept}
-    return Lines(list(latest.values()), len(kept), last, tuple(damage))
+    latest = {(record.trial_id, record.repeat): record for _, record in pairs}
+    return Lines(list(latest.values()), len(pairs), last, tuple(damage))
 
 
 def is_torn_end(line: bytes) -> bool:
@@ -160,26 +160,26 @@ def mended(path: Path) -> Lines:
     The lines that stay are one chain then. An incomplete last line is left by a kill during a write, and is
     not reported as damage.
     """
-    kept, aside, damage = list[tuple[str, Record]](), list[bytes](), list[str]()
-    known: dict[bytes, None] = {}
+    records, aside, damage = list[tuple[str, Record]](), list[bytes](), list[str]()
+    lines: dict[bytes, None] = {}
     last, written = FIRST, path.read_bytes()
     for link in chain(written.splitlines(keepends=True)):
         place = f"{path}:{link.number}"
-        if link.checksum is None or link.line in known:
+        if link.checksum is None or link.line in lines:
             aside.append(link.line.removesuffix(b"\n") + b"\n")
             damage += [] if is_torn_end(link.line) else [place]
             continue
-        kept.append((place, _decoded(link, place)))
+        records.append((place, _decoded(link, place)))
         damage += [] if link.follows else [place]
-        known[link.line], last = None, link.checksum
+        lines[link.line], last = None, link.checksum
     if aside or damage or (written and not written.endswith(b"\n")):
         with path.with_suffix(".damaged").open("ab") as side:
             side.writelines(aside)
             side.flush()
             os.fsync(side.fileno())
-        chained, last = relinked(known)
+        chained, last = relinked(lines)
         replace_durably(path, chained)
-    return _of_one_run(path, kept, last, damage)
+    return _of_one_run(path, records, last, damage)
 
 
 def is_record(line: bytes) -> bool:

@@ -190,7 +190,7 @@ class Disturbance:
         return effects
 
     def __str__(self) -> str:
-        return "; ".join(f"{what}: {size}" for what, size in self.effects().items())
+        return "; ".join(f"{effect}: {size}" for effect, size in self.effects().items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,13 @@ def _shortest(name: str) -> float:
 def _without_named_values(text: str) -> Iterator[str]:
     """Yield the pieces of a text, with a mask in place of each value whose name is a secret's."""
     done = 0
-    for given in _NAME.finditer(text):
-        shortest = _shortest(given["name"])
-        if given.start() < done or math.isinf(shortest):
+    for match in _NAME.finditer(text):
+        shortest = _shortest(match["name"])
+        if match.start() < done or math.isinf(shortest):
             continue
-        end = _end_of_value(text, given.end(), given["quote"])
-        if _is_secret(text[given.end() : end], shortest):
-            yield text[done : given.end()]
+        end = _end_of_value(text, match.end(), match["quote"])
+        if _is_secret(text[match.end() : end], shortest):
+            yield text[done : match.end()]
             yield MASK
             done = end
     yield text[done:]

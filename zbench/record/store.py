@@ -190,10 +190,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self._file = _identity(path)
         self._is_writing = False
 
-    def _note(self, known: lines.Lines) -> None:
-        finished = [one for one in known.records if one.error is None or one.error.kind != "killed"]
+    def _note(self, content: lines.Lines) -> None:
+        finished = [one for one in content.records if one.error is None or one.error.kind != "killed"]
         self._records = {(one.trial_id, one.repeat): one for one in finished}
-        self._lines = known
+        self._lines = content
         self._file = _identity(self.path / TRIALS)
 
     def _settle(self) -> None:
@@ -246,21 +246,21 @@ def read_lines(path: Path) -> list[Record]:
     """Return the records as `load_records` does; of a run directory no other file is checked."""
     file = path / TRIALS if path.is_dir() else path
     try:
-        known, end = lines.read(file), _end_of(path)
-        if not _is_whole(known, end):  # between the two files another process may have continued the run
-            known, end = lines.read(file), _end_of(path)
-        if end is not None and not _is_whole(known, end):
+        content, end = lines.read(file), _end_of(path)
+        if not _is_whole(content, end):  # between the two files another process may have continued the run
+            content, end = lines.read(file), _end_of(path)
+        if end is not None and not _is_whole(content, end):
             raise UsageError(
-                f"{file}: expected {end.lines} lines, as when the run ended, found {known.count};"
+                f"{file}: expected {end.lines} lines, as when the run ended, found {content.count};"
                 " resume the run, which measures what is missing"
             )
-        return known.records
+        return content.records
     except OSError as error:
         raise UsageError(f"cannot read {file}: {reason_of(error)}") from None
 
 
-def _is_whole(known: lines.Lines, end: _End | None) -> bool:
-    return end is None or (end.lines, end.last) == (known.count, known.last)
+def _is_whole(content: lines.Lines, end: _End | None) -> bool:
+    return end is None or (end.lines, end.last) == (content.count, content.last)
 
 
 def _end_of(path: Path) -> _End | None:
@@ -321,9 +321,9 @@ def resolve_run(run: str, output_dir: Path) -> Path:
         case [path]:
             return path
         case []:
-            known = f"; the newest is {runs[-1].parent.name}/{runs[-1].name}" if runs else ""
+            hint = f"; the newest is {runs[-1].parent.name}/{runs[-1].name}" if runs else ""
             raise UsageError(
-                f"no run {run!r} in {output_dir}{known} (give a path, a run id, a tag, `last` or `last~1`)"
+                f"no run {run!r} in {output_dir}{hint} (give a path, a run id, a tag, `last` or `last~1`)"
             )
         case several:
             raise UsageError(f"{run!r} names several runs: {', '.join(map(str, several))}; give the path")

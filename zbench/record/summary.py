@@ -51,14 +51,14 @@ class ConfigSummary:
     @property
     def not_checked(self) -> list[str]:
         """What some repeat could not verify: `update not checked`, `scale not checked`."""
-        what = dict.fromkeys(part for record in self.ok for part in record.correctness.not_checked)
-        return [f"{part} not checked" for part in what]
+        parts = dict.fromkeys(part for record in self.ok for part in record.correctness.not_checked)
+        return [f"{part} not checked" for part in parts]
 
     @property
     def diagnosis(self) -> str | None:
         """What is wrong, of the repeat with the worst verdict; else what was not checked."""
         worst = (record.correctness for record in self.ok if record.correctness.verdict == self.verdict)
-        texts = (what.diagnosis for what in worst if what.diagnosis)
+        texts = (correctness.diagnosis for correctness in worst if correctness.diagnosis)
         return next(texts, None) or ", ".join(self.not_checked) or None
 
     @property
@@ -86,7 +86,7 @@ class ConfigSummary:
         for record in self.records:
             disturbance = record.disturbance
             effects = disturbance.effects() if disturbance is not None else {}
-            texts += [*record.warnings, *(f"{what}: {size}" for what, size in effects.items())]
+            texts += [*record.warnings, *(f"{effect}: {size}" for effect, size in effects.items())]
         return tuple(dict.fromkeys(texts))
 
     def metric(self, name: str) -> float | str | None:
@@ -171,8 +171,8 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
 
 def unmet_constraints(summary: ConfigSummary, objective: ObjectiveSpec) -> list[Constraint]:
     """Return the constraints that a successful configuration does not meet."""
-    known = objective.constraints if summary.ok else ()
-    return [one for one in known if not one.holds(summary.metric(one.metric))]
+    constraints = objective.constraints if summary.ok else ()
+    return [one for one in constraints if not one.holds(summary.metric(one.metric))]
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:
