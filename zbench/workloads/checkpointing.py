@@ -40,9 +40,9 @@ def checkpointed(model: nn.Module, mode: Mode, classes: Sequence[str] = ()) -> n
         return model
     blocks = _blocks(model, classes)
     if not blocks:
-        what = f"has no module of {', '.join(classes)}" if classes else "has no list of blocks"
+        problem = f"has no module of {', '.join(classes)}" if classes else "has no list of blocks"
         raise UsageError(
-            f"workload.activation_checkpointing: the model {what}; name the classes of its blocks in"
+            f"workload.activation_checkpointing: the model {problem}; name the classes of its blocks in"
             " workload.checkpointed_classes, or leave activation_checkpointing out"
         )
     members = {"checkpoint_context": context_of(mode)}
@@ -75,8 +75,8 @@ class _Checkpointed:
         if not torch.is_grad_enabled():
             return call(*arguments, **keywords)
         context = type(self).checkpoint_context  # of the class: a partial, which does not bind
-        given = {} if context is None else {"context_fn": context}
-        return checkpoint(call, *arguments, use_reentrant=False, **given, **keywords)
+        options = {} if context is None else {"context_fn": context}
+        return checkpoint(call, *arguments, use_reentrant=False, **options, **keywords)
 
 
 def _selective() -> tuple["_KeptOnly", "_KeptOnly"]:
@@ -98,5 +98,5 @@ class _KeptOnly(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _policy(context: Any, operator: Any, *arguments: Any, **keywords: Any) -> CheckpointPolicy:
-    kept = operator in _KEPT_OPERATORS
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+    is_kept = operator in _KEPT_OPERATORS
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE

@@ -111,12 +111,12 @@ def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFun
     """
 
     def compute(model: nn.Module, batch: Batch) -> Any:
-        given = dict(zip(names, batch, strict=True)) if names else batch
+        inputs = dict(zip(names, batch, strict=True)) if names else batch
         try:
-            return function(model, given)
+            return function(model, inputs)
         except (TypeError, AttributeError) as error:
             called = getattr(function, "__name__", "the function")
-            shown = f"{called}(model: {type(model).__name__}, batch: {type(given).__name__})"
+            shown = f"{called}(model: {type(model).__name__}, batch: {type(inputs).__name__})"
             raise UsageError(
                 f"workload.loss: {shown} failed with {type(error).__name__}: {error}; {CONTRACT}"
             ) from error
@@ -125,15 +125,15 @@ def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFun
 
 
 def choose(
-    model: nn.Module, batch: Batch, names: tuple[str, ...], own: Callable[..., Any] | None
+    model: nn.Module, batch: Batch, names: tuple[str, ...], user_loss: Callable[..., Any] | None
 ) -> LossFunction | None:
     """Return the function that computes the loss; None: call the model with the batch as its arguments.
 
-    names: keys of the batch, if the data makes dicts; else empty. own: the user's loss function, if any.
+    names: keys of the batch, if the data makes dicts; else empty. user_loss: the user's own, if any.
     UsageError with the contract if the model's forward does not take such a batch.
     """
-    if own is not None:
-        return own_loss(own, names=names)
+    if user_loss is not None:
+        return own_loss(user_loss, names=names)
     if names:
         _check_signature(model, (), dict(zip(names, batch, strict=True)))
         return lambda model, batch: model(**dict(zip(names, batch, strict=True)))
@@ -161,8 +161,8 @@ def _check_signature(model: nn.Module, arguments: tuple[Any, ...], keywords: dic
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
-        given = ", ".join(keywords) or f"{len(arguments)} tensors"
+        inputs = ", ".join(keywords) or f"{len(arguments)} tensors"
         raise UsageError(
             f"workload.model: {type(model).__name__}.forward{signature} does not take this micro-batch"
-            f" ({given}): {error}; {CONTRACT}"
+            f" ({inputs}): {error}; {CONTRACT}"
         ) from None

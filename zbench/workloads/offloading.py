@@ -78,7 +78,7 @@ class Offload:
         return _View(copy, tensor.size(), tensor.stride(), offset)
 
     @torch.no_grad()
-    def _unpack(self, kept: Tensor | _View) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
-        return kept.copy.whole().as_strided(kept.size, kept.stride, kept.offset)
+    def _unpack(self, packed: Tensor | _View) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        return packed.copy.whole().as_strided(packed.size, packed.stride, packed.offset)

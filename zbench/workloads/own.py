@@ -57,9 +57,9 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
 
 def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload], float | None]:
     """Return the model's own `count_flops(micro_batch_size, sequence_length)`, or a counter for it."""
-    own = getattr(model, "count_flops", None)
-    if own is not None:
-        return lambda _: own(spec.micro_batch_size, spec.sequence_length)
+    counter = getattr(model, "count_flops", None)
+    if counter is not None:
+        return lambda _: counter(spec.micro_batch_size, spec.sequence_length)
     if not spec.model.startswith(shapes.PREFIX):
         return counted_flops
 
@@ -118,9 +118,9 @@ def _token_counter(
 
     Tokens are known by the model's own `count_tokens(batch)`, by token data, or by `input_ids` in a dict.
     """
-    own: Callable[[Any], int] | None = getattr(model, "count_tokens", None)
-    if own is not None:
-        return lambda batch: own(dict(zip(names, batch, strict=True)) if names else batch)
+    counter: Callable[[Any], int] | None = getattr(model, "count_tokens", None)
+    if counter is not None:
+        return lambda batch: counter(dict(zip(names, batch, strict=True)) if names else batch)
     if reads_text or isinstance(data, SyntheticTokens | TextBytes):
         return lambda batch: batch[0].numel()
     return (lambda batch: batch[names.index("input_ids")].numel()) if "input_ids" in names else None
@@ -159,10 +159,10 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
         raise UsageError(
             f"workload.model: {model}: not a configuration that transformers can use ({error}); name another"
         ) from None
-    known = [*config.to_dict(), *type(config).attribute_map]
+    keys = [*config.to_dict(), *type(config).attribute_map]
     for key, value in options.items():
-        if key not in known:
-            raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, known)}")
+        if key not in keys:
+            raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, keys)}")
         setattr(config, key, value)
     config.use_cache = False
     return config
@@ -184,8 +184,8 @@ def language_model_factory(config: Any, *, activation_checkpointing: Mode) -> Ca
             ) from None
         if activation_checkpointing:
             context = context_of(activation_checkpointing)
-            given = {"use_reentrant": False} | ({} if context is None else {"context_fn": context})
-            model.gradient_checkpointing_enable(given)  # type: ignore[operator]
+            options = {"use_reentrant": False} | ({} if context is None else {"context_fn": context})
+            model.gradient_checkpointing_enable(options)  # type: ignore[operator]
         return model
 
     return make

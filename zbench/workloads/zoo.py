@@ -90,8 +90,8 @@ class ZooModel(nn.Module):
 
     def forward(self, *batch: Tensor) -> Tensor:
         """Return the model's own loss, or the sum of the mean squares of its outputs."""
-        given: dict[str, Any] = dict(zip(self._entry.batch, batch, strict=True))
-        output = checkpoint(self.model, use_reentrant=False, **given) if self._whole else self.model(**given)
+        args: dict[str, Any] = dict(zip(self._entry.batch, batch, strict=True))
+        output = checkpoint(self.model, use_reentrant=False, **args) if self._whole else self.model(**args)
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor):
             return loss
@@ -116,18 +116,18 @@ def _transformers_model(entry: Entry) -> nn.Module:
     return model
 
 
-def _config(config_class: Any, sizes: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """Return a configuration with those `sizes` that it has (also in nested ones), overridden by `given`."""
+def _config(config_class: Any, sizes: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    """Return a configuration with those `sizes` that it has (also nested ones), overridden by `overrides`."""
     nested = {
-        name: _config(inner, sizes, given.get(name, {})).to_dict()
+        name: _config(inner, sizes, overrides.get(name, {})).to_dict()
         for name, inner in config_class.sub_configs.items()
         if inner.__name__ != "AutoConfig"
     }
     aliases = config_class.attribute_map
-    known = config_class(**nested).to_dict()
+    fields = config_class(**nested).to_dict()
     fitting = {aliases.get(key, key): value for key, value in sizes.items()}
-    own = {aliases.get(key, key): value for key, value in given.items() if key not in nested}
-    return config_class(**{key: value for key, value in fitting.items() if key in known} | nested | own)
+    scalars = {aliases.get(key, key): value for key, value in overrides.items() if key not in nested}
+    return config_class(**{key: value for key, value in fitting.items() if key in fields} | nested | scalars)
 
 
 def _module(entry: Entry) -> nn.Module:
