@@ -55,12 +55,12 @@ class _Search:
         if not state.is_file():
             return cls(names)
         try:
-            kept = _FILE.validate_json(state.read_bytes())
+            search = _FILE.validate_json(state.read_bytes())
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to start again") from None
-        if kept.revisions != names:
+        if search.revisions != names:
             raise UsageError(f"{state} searches other revisions; remove it, or name another with --state")
-        return kept
+        return search
 
     def save(self, state: Path) -> None:
         """Write the findings."""

@@ -84,14 +84,14 @@ def measure(
     overrides: Sequence[str] = (),
     seed: int | None = None,
     question: Question | None = None,
-    kept: Path | None = None,
+    sample_file: Path | None = None,
     max_seconds: float = math.inf,
 ) -> Comparison:
     """Install or find both versions, take their samples in turn, and return the comparison.
 
     sides: the revisions or interpreters of base and head. blocks: the least and the most. question: what the
-    blocks decide; None asks whether the change is within the margin. kept: the file of samples; None keeps
-    none.
+    blocks decide; None asks whether the change is within the margin. sample_file: where samples are kept;
+    None keeps none.
     """
     plan = Plan(*blocks, seed or 0)
     check_plan(plan)
@@ -114,16 +114,16 @@ def measure(
     )
     with (
         closing(Sampler({"base": base, "head": head}, file, overrides, voice.note)) as sampler,
-        closing(KeptSamples(sampler, kept, about, max_seconds=max_seconds)) as samples,
+        closing(KeptSamples(sampler, sample_file, about, max_seconds=max_seconds)) as samples,
     ):
         try:
             return PairedMeasurement(
                 base_source, head_source, plan, settings, samples, voice.note, question
             ).run()
         finally:
-            if kept is not None:
+            if sample_file is not None:
                 count = plural(samples.taken, "sample")
-                voice.note(f"{count} kept; the same command with --resume {kept} continues from there")
+                voice.note(f"{count} kept; the same command with --resume {sample_file} continues from there")
 
 
 def parse_blocks(text: str | None) -> tuple[int, int]:

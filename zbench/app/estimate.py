@@ -113,10 +113,10 @@ class Forecast:
     @property
     def reserved_assumed(self) -> str | None:
         """What reserved memory, and what fits a card, rest on; None without a card."""
-        found = [row.estimate.reserved for row in self.rows if row.estimate and row.estimate.reserved]
-        if not found:
+        reserved = [row.estimate.reserved for row in self.rows if row.estimate and row.estimate.reserved]
+        if not reserved:
             return None
-        segments = "expandable segments" if found[0].expandable_segments else "torch's default segments"
+        segments = "expandable segments" if reserved[0].expandable_segments else "torch's default segments"
         least, most = (size / (1 << 30) for size in BESIDE)
         return (
             f"reserved is what torch's caching allocator takes, with {segments}"

@@ -35,13 +35,13 @@ def series_in(
     _check_metric(metric)
     check_alpha(alpha)
     with checked_out(directory, branch) as root:
-        found = history(_readable(root, voice), metric, alpha=alpha)
+        all_series = history(_readable(root, voice), metric, alpha=alpha)
         tags = {run.rpartition("/")[2]: tag for tag, run in load_tags(root).items()}
-    if not found:
+    if not all_series:
         raise UsageError(
             f"{directory} has no finished run with a {metric}; run a sweep, or name another place"
         )
-    matching = [one for one in found if match in label(one.trial)]
+    matching = [one for one in all_series if match in label(one.trial)]
     if not matching:
         raise UsageError(f"no configuration in {directory} has {match!r} in its name and a {metric}")
     return matching, tags

@@ -71,13 +71,13 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     path = resolve_run(run, output_dir)
     invocation = load_environment(path).get("invocation", {})
     recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
-    named, kept = invocation.get("sweep_file"), tuple(invocation.get("settings", ()))
+    named, flags = invocation.get("sweep_file"), tuple(invocation.get("settings", ()))
     source = sweep_file(file) if file else Path(named) if named else None
     is_there = source is not None and source.exists()
     if file is not None and not is_there:
         raise UsageError(f"no such file: {file}")
     has_secrets = MASK in json.dumps(sweep_document(recorded))
-    if has_secrets and (not is_there or any(MASK in text for text in kept)):
+    if has_secrets and (not is_there or any(MASK in text for text in flags)):
         raise UsageError(
             f"{path.name} cannot be resumed: its record masks its secrets, and no sweep file holds them; have"
             " the sweep file read them from the environment, and start a new run"
@@ -86,20 +86,20 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     def read(*more: str) -> SweepSpec:
         if source is None or not is_there:
             return load_sweep(path / "spec.yaml", more, environ={}, inputs=False)
-        sweep = load_sweep(source, [*kept, *more])
+        sweep = load_sweep(source, [*flags, *more])
         return _without_axes(sweep) if invocation.get("single") else sweep
 
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and is_there:
-        what = f"{source} has changed since {path.name} was started"
+        problem = f"{source} has changed since {path.name} was started"
         remedy = "restore the file to continue that run, or start a new one without --resume"
-        _require_same(recorded, read(), what, remedy)
+        _require_same(recorded, read(), problem, remedy)
         base_dir = source.absolute().parent
-    wanted = read(*settings)
-    what = f"--resume continues {path.name} as it was started"
+    current = read(*settings)
+    problem = f"--resume continues {path.name} as it was started"
     remedy = "leave that out, or start a new run (of a run that exists only {} can be changed)"
-    _require_same(recorded, wanted, what, remedy.format(", ".join(sorted(_HOW_OFTEN))), _HOW_OFTEN)
-    return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
+    _require_same(recorded, current, problem, remedy.format(", ".join(sorted(_HOW_OFTEN))), _HOW_OFTEN)
+    return Request(current.placed(base_dir), base_dir, output_dir, path, source, flags, added=tuple(settings))
 
 
 def to_search(
@@ -109,9 +109,9 @@ def to_search(
     if resume is not None:
         return resumed(resume, output_dir, file, settings)
     assert file is not None
-    known = read_sweep(sweep_file(file)).data
-    default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
-    search = known.get("search")
+    document = read_sweep(sweep_file(file)).data
+    default = [] if "objective" in document else ["objective.maximize=[tokens_per_s]"]
+    search = document.get("search")
     named = search.get("method") if isinstance(search, dict) else None
     chosen = method or (named if isinstance(named, str) and named not in ("grid", "covering") else "tpe")
     return from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
@@ -122,7 +122,7 @@ def _without_axes(sweep: SweepSpec) -> SweepSpec:
 
 
 def _require_same(
-    recorded: SweepSpec, now: SweepSpec, what: str, remedy: str, free: Collection[str] = ()
+    recorded: SweepSpec, now: SweepSpec, problem: str, remedy: str, free: Collection[str] = ()
 ) -> None:
     """Raise UsageError where a sweep is another one than was recorded, but for the keys in `free`."""
     before, after = (dict(leaves(masked(sweep_document(sweep)))) for sweep in (recorded, now))
@@ -132,4 +132,4 @@ def _require_same(
     ]
     if changes:
         more = f" (and {len(changes) - 1} more keys)" if len(changes) > 1 else ""
-        raise UsageError(f"{what}: {changes[0]}{more}; {remedy}")
+        raise UsageError(f"{problem}: {changes[0]}{more}; {remedy}")

@@ -88,9 +88,9 @@ def search(request: Request, voice: Voice, study: Study, backend: Backend = None
     if sweep.verify.mode == "off":
         raise UsageError("a search needs verdicts, but verify.mode is off; set it to reference or full")
     sizes = sweep.axes.get("world_size")
-    known = sizes if isinstance(sizes, list) else [sweep.run.world_size]
+    world_sizes = sizes if isinstance(sizes, list) else [sweep.run.world_size]
     base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
-    runs = [sweep.run.model_copy(update={"world_size": size}) for size in known]
+    runs = [sweep.run.model_copy(update={"world_size": size}) for size in world_sizes]
     require_room([base.model_copy(update={"run": run}) for run in runs], request.base_dir, backend)
     if study.storage is not None:
         relational_storage(study.storage).engine.dispose()  # reached once before anything is made on disk

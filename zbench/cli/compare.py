@@ -100,8 +100,8 @@ def command(
             raise UsageError("--save-baseline saves stored results and --paired stores none; leave one out")
         comparison: Comparison | None = measure(
             (base, head), sweep, parse_blocks(blocks), settings, voice,
-            overrides=overrides, seed=seed,
-            kept=samples_file(output_dir, resume), max_seconds=options.seconds(max_time, "--max-time"),
+            overrides=overrides, seed=seed, max_seconds=options.seconds(max_time, "--max-time"),
+            sample_file=samples_file(output_dir, resume),
         )  # fmt: skip
     else:
         of_paired: dict[str, object] = {

@@ -78,14 +78,14 @@ def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> E
     """Compare this version with itself and print the smallest slowdown that this machine can detect (a
     document with --json); return 1 if there was a false alarm.
     """
-    found = noise(sweep, parse_blocks(blocks), seed, console.voice())
-    code = ExitCode.REGRESSION if found.alarms else ExitCode.PASS
+    comparison = noise(sweep, parse_blocks(blocks), seed, console.voice())
+    code = ExitCode.REGRESSION if comparison.alarms else ExitCode.PASS
     if console.state.json:
-        values = dataclasses.asdict(found)
+        values = dataclasses.asdict(comparison)
         values |= {key: None for key, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
         console.document({"aa": values}, code)
     else:
-        console.result(_noise_text(found))
+        console.result(_noise_text(comparison))
     return code
 
 

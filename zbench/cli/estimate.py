@@ -62,32 +62,32 @@ def command(
     )
     if limits and room == Capacity():
         raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
-    given = [] if world_size is None else [f"run.world_size={world_size}"]
-    given += [] if machine is None else [f"machine={machine}"]
+    flags = [] if world_size is None else [f"run.world_size={world_size}"]
+    flags += [] if machine is None else [f"machine={machine}"]
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:
         raise UsageError(f"--tokens: {error}") from None
-    found = forecast(
+    estimates = forecast(
         file,
-        [*overrides, *given],
+        [*overrides, *flags],
         room=room,
         find_limits=limits,
         tokens=count,
         jobs=jobs,
         on_row=_say,
     )
-    code = found.exit_code
+    code = estimates.exit_code
     if console.state.json:
-        console.document(found.document(), code)
+        console.document(estimates.document(), code)
     else:
-        print_simulated(found.simulated)
-        print_rows(found)
-        for text in found.advice:
+        print_simulated(estimates.simulated)
+        print_rows(estimates)
+        for text in estimates.advice:
             console.note(f"note: {text}")
-        if any(row.trial.run.world_size > 1 for row in found.rows):
-            console.note(f"assumed: {found.assumed}")
-        for text in filter(None, (found.reserved_assumed, found.time_assumed)):
+        if any(row.trial.run.world_size > 1 for row in estimates.rows):
+            console.note(f"assumed: {estimates.assumed}")
+        for text in filter(None, (estimates.reserved_assumed, estimates.time_assumed)):
             console.note(f"assumed: {text}")
     raise typer.Exit(code)
 

@@ -20,19 +20,19 @@ def print_simulated(simulated: Mapping[str, str]) -> None:
     console.result("device and host are of one rank\n")
 
 
-def print_rows(found: Forecast) -> None:
+def print_rows(forecast: Forecast) -> None:
     """Print every configuration, and the invalid ones with the reason."""
-    rows, axes = found.rows, [key for row in found.rows for key in row.trial.axes]
+    rows, axes = forecast.rows, [key for row in forecast.rows for key in row.trial.axes]
     print_table(
         console.rich_console(),
-        found.table,
+        forecast.table,
         dropped_first=_DROPPED_FIRST,
         pinned=["trial", *axes, "device", "reserved", "verdict"],
     )
     for row in rows:
         if isinstance(row.outcome, NotSimulated):
             console.result(f"{row.trial.trial_id}  not simulated: {row.outcome.reason}")
-    for bad in found.invalid:
+    for bad in forecast.invalid:
         console.result(f"{bad.trial_id}  invalid: {bad.reason}")
     if len(rows) == 1 and rows[0].estimate is not None:
         _print_peak(rows[0].trial, rows[0].estimate)

@@ -83,5 +83,5 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 def epilog(command: str) -> str:
     """Return the examples as a command's help prints them; empty for a command without examples."""
-    lines = [f"{line}  [dim]# {what}[/dim]" for line, what in EXAMPLES.get(command, ())]
+    lines = [f"{line}  [dim]# {description}[/dim]" for line, description in EXAMPLES.get(command, ())]
     return "\n".join(["[bold]Examples[/bold]", *lines]) if lines else ""

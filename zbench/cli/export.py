@@ -114,8 +114,8 @@ def _best_of(run: Path) -> str:
     summaries = summarize(load_records(run))
     ranking = rank_run(run, summaries, recorded_objective(run / "spec.yaml"))
     if ranking.pending:
-        left = plural(ranking.pending, "configuration")
-        raise UsageError(f"{run} has no best trial yet: {left} left to run; name a trial with --trial ID")
+        pending = plural(ranking.pending, "configuration")
+        raise UsageError(f"{run} has no best trial yet: {pending} left to run; name a trial with --trial ID")
     if ranking.recommended is None:
         raise UsageError(
             f"{run} has no best trial: none is correct and within the constraints; name one with --trial ID"
@@ -125,11 +125,11 @@ def _best_of(run: Path) -> str:
     return ranking.recommended
 
 
-def _chosen(candidates: Sequence[TrialSpec], wanted: str | None) -> TrialSpec:
-    """Return the one trial whose id begins with `wanted`; UsageError with the choices if there is not one."""
-    matches = [trial for trial in candidates if trial.trial_id.startswith(wanted or "")]
+def _chosen(candidates: Sequence[TrialSpec], prefix: str | None) -> TrialSpec:
+    """Return the one trial whose id begins with `prefix`; UsageError with the choices if there is not one."""
+    matches = [trial for trial in candidates if trial.trial_id.startswith(prefix or "")]
     if len(matches) == 1:
         return matches[0]
     lines = [f"{trial.trial_id}  {json.dumps(trial.axes)}" for trial in matches or candidates]
-    problem = f"no trial {wanted!r}" if not matches else f"{len(matches)} trials match"
+    problem = f"no trial {prefix!r}" if not matches else f"{len(matches)} trials match"
     raise UsageError("\n  ".join([f"{problem}; choose one with --trial ID:", *lines[:_MOST_LISTED]]))

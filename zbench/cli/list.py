@@ -53,17 +53,17 @@ def command(
     for tag, place in load_tags(output_dir).items():
         names.setdefault(place, []).append(tag)
     rows = [_row(path, names.get(f"{path.parent.name}/{path.name}", [])) for path in find_runs(output_dir)]
-    left = list(leftovers(output_dir))
+    remains = list(leftovers(output_dir))
     if console.state.json:
-        console.document({"runs": rows, "leftovers": [str(one.path) for one in left]})
+        console.document({"runs": rows, "leftovers": [str(one.path) for one in remains]})
         return
     if rows:
         _print(rows)
     else:
         console.note(f"no runs in {output_dir}; start one, for instance with `zbench sweep quickstart`")
-    for one in left:
+    for one in remains:
         console.result(f"{one.kind}: {one.path}")
-    if left:
+    if remains:
         console.note("a command writes these now, or was killed; `zbench prune` removes what is a day old")
 
 

@@ -96,6 +96,6 @@ def command(
 def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:
     matches = [summary for summary in summaries if summary.trial_id.startswith(start)]
     if len(matches) != 1:
-        known = ", ".join(summary.trial_id for summary in matches or summaries)
-        raise UsageError(f"expected the id of one configuration, got {start!r}; there are {known}")
+        choices = ", ".join(summary.trial_id for summary in matches or summaries)
+        raise UsageError(f"expected the id of one configuration, got {start!r}; there are {choices}")
     return matches[0]

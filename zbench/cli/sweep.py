@@ -37,16 +37,16 @@ def command(
     ] = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
-    wanted = options.run_settings(overrides, repeats=repeats, separate=separate, timeout=timeout, seed=seed)
+    settings = options.run_settings(overrides, repeats=repeats, separate=separate, timeout=timeout, seed=seed)
     most = options.seconds(max_time, "--max-time")
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         if resume is not None:
-            request = resumed(resume, output_dir, file, wanted)
+            request = resumed(resume, output_dir, file, settings)
         elif file is None:
             raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
         else:
-            request = from_file(file, output_dir, wanted)
+            request = from_file(file, output_dir, settings)
         if dry_run:
             print_plan(request.sweep)
             return

@@ -22,9 +22,9 @@ def command(
         path = resolve_run(run, output_dir)
         save_tag(output_dir, name, f"{path.parent.name}/{path.name}")
         console.note(f"{name}: {path}")
-    known = load_tags(output_dir)
+    tags = load_tags(output_dir)
     if console.state.json:
-        console.document({"tags": known})
+        console.document({"tags": tags})
     elif run is None:
-        for tag, place in known.items():
+        for tag, place in tags.items():
             console.result(f"{tag}  {place}")

@@ -60,12 +60,12 @@ def command(
     """
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
-    wanted = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
-    wanted += [f"search.seed={seed}"] * (seed is not None)
+    settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    settings += [f"search.seed={seed}"] * (seed is not None)
     asked = _search_settings(objective=objective, budget=budget, memory=memory)
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
-        request = to_search(file, resume, output_dir, [*wanted, *asked], method)
+        request = to_search(file, resume, output_dir, [*settings, *asked], method)
         if dry_run:
             print_plan(request.sweep)
             return
