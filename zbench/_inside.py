@@ -115,14 +115,14 @@ def share(shared: Sequence[str], tree: str | None) -> None:
 
     entries = [entry for entry in os.listdir(_HERE) if not entry.endswith((".dist-info", ".pth"))]
     names = {entry.partition(".")[0] for entry in entries} - {"__pycache__", __name__}
-    kept = set(sys.path)
+    permitted = set(sys.path)
     for directory in shared:
         site.addsitedir(directory)
     if tree is not None:
-        kept.update(shared)
+        permitted.update(shared)
         inside = tree + os.sep
         sys.path[:] = [
-            entry for entry in sys.path if entry in kept or not (entry + os.sep).startswith(inside)
+            entry for entry in sys.path if entry in permitted or not (entry + os.sep).startswith(inside)
         ]
     sys.meta_path.insert(0, OwnPackages(names, [_HERE]))
 
@@ -154,9 +154,9 @@ class NudgeWeights:
     def _change(self, optimizer: Any) -> None:
         original, seen = optimizer.__init__, set()
 
-        def nudging(own: Any, params: Any, defaults: Any) -> None:
-            original(own, params, defaults)
-            for parameter in [one for group in own.param_groups for one in group["params"]]:
+        def nudging(instance: Any, params: Any, defaults: Any) -> None:
+            original(instance, params, defaults)
+            for parameter in [one for group in instance.param_groups for one in group["params"]]:
                 if id(parameter) not in seen:
                     seen.add(id(parameter))
                     nudge(parameter)

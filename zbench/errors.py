@@ -82,8 +82,8 @@ def undamaged(path: Path, remedy: str) -> Iterator[None]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error}); check its permissions and the disk") from None
     except Exception as error:  # parsers, torch and numpy raise different types
-        what = f"{type(error).__name__}: {error}"[:200]
-        raise UsageError(f"{path}: damaged ({what}); {remedy}") from error
+        description = f"{type(error).__name__}: {error}"[:200]
+        raise UsageError(f"{path}: damaged ({description}); {remedy}") from error
 
 
 class RanksDisagreeError(ZbenchError):
@@ -104,13 +104,13 @@ class TrialsFailedError(ZbenchError):
     exit_code = ExitCode.TRIALS_FAILED
 
 
-def closest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def closest(name: object, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most similar to `name`, or None if none is similar."""
-    matches = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
+    matches = difflib.get_close_matches(str(name).lower(), list(candidates), cutoff=cutoff)
     return matches[0] if matches else None
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, candidates: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or an empty text if no known name is similar."""
-    match = closest(name, known)
+    match = closest(name, candidates)
     return f" (did you mean {match!r}?)" if match else ""

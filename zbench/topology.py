@@ -55,12 +55,12 @@ class Host:
         shares = {node: len(pools.get(node, ())) // count for node, count in ranks.items()}
         at_home = {node for node, share in shares.items() if node is not None and share >= least}
         share = min([fair, *(shares[node] for node in at_home)])
-        given: list[list[tuple[int, ...]] | None] = [
+        home_cores: list[list[tuple[int, ...]] | None] = [
             [pools[node].pop(0) for _ in range(share)] if node in at_home else None for node in near
         ]
         rest = sorted(core for pool in pools.values() for core in pool)
-        own = [[rest.pop(0) for _ in range(share)] if cores is None else cores for cores in given]
-        return [tuple(processor for core in cores for processor in core) for cores in own]
+        rank_cores = [[rest.pop(0) for _ in range(share)] if cores is None else cores for cores in home_cores]
+        return [tuple(processor for core in cores for processor in core) for cores in rank_cores]
 
 
 def this_host() -> Host:

@@ -97,7 +97,7 @@ def reference_key(trial: TrialSpec) -> str:
         base["run"] = {key: value for key, value in base["run"].items() if key not in NOT_IDENTITY}
         return hashlib.sha256(json.dumps(base, sort_keys=True).encode()).hexdigest()[:16]
     engine = trial.engine
-    what: dict[str, Any] = {
+    identity: dict[str, Any] = {
         "workload": trial.workload.model_dump(mode="json"),
         "run": trial.run.model_dump(include={"world_size", "device", "seed", "threads_per_rank"}),
         "steps": trial.run.warmup_steps + trial.run.steps,
@@ -110,7 +110,7 @@ def reference_key(trial: TrialSpec) -> str:
         "begins_rounded": begins_rounded(engine),
         "added_within": _added_within(trial),
     }
-    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 

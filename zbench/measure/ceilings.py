@@ -31,7 +31,7 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    rates = next((rates for known, rates in _DENSE.items() if known in name), None)
+    rates = next((rates for model, rates in _DENSE.items() if model in name), None)
     return None if rates is None else rates[dtype == "float32"]
 
 

@@ -71,9 +71,9 @@ def self_test(shim: Shim) -> str | None:
     """Return None if the library counts an allocation of known size correctly, else what it counted."""
     before = shim.zbench_memory_live_bytes()
     shim.zbench_memory_reset_peak()
-    known = torch.empty(_TEST_BYTES, dtype=torch.uint8)
+    allocation = torch.empty(_TEST_BYTES, dtype=torch.uint8)
     live = shim.zbench_memory_live_bytes() - before
-    del known
+    del allocation
     after, peak = shim.zbench_memory_live_bytes() - before, shim.zbench_memory_peak_bytes() - before
     if (live, after, peak) == (_TEST_BYTES, 0, _TEST_BYTES):
         return None

@@ -39,19 +39,19 @@ class TreeMemory:
             self._sample()
 
     def _sample(self) -> None:
-        own, resident = {}, 0
+        unique, resident = {}, 0
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._root)
             for process in (root, *root.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                     figures = process.memory_full_info()
-                    own[process.pid] = figures.uss
+                    unique[process.pid] = figures.uss
                     resident = max(resident, figures.rss)
-        if own:
-            self._own, self._tree = max(self._own, *own.values()), max(self._tree, sum(own.values()))
+        if unique:
+            self._own, self._tree = max(self._own, *unique.values()), max(self._tree, sum(unique.values()))
             self._resident = max(self._resident, resident)
         if self._asks_device:
-            self._device = max(self._device, _device_bytes(set(own)))
+            self._device = max(self._device, _device_bytes(set(unique)))
 
 
 def _device_bytes(pids: set[int]) -> int:

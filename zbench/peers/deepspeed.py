@@ -28,14 +28,14 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
 
     DeepSpeed's Adam updates offloaded state without AMSGrad; else torch's Adam does, without a compiler.
     """
-    own = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
+    defaults = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
     if spec.ds_config is None:
-        return own | _ALWAYS
+        return defaults | _ALWAYS
     assert isinstance(spec.ds_config, dict), "a file was read when the sweep was expanded"
     counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
     theirs = _ALWAYS | spec.ds_config | counted
     if "optimizer" not in theirs or not torch.cuda.is_available():
-        theirs["optimizer"] = own["optimizer"]  # torch's Adam: DeepSpeed's fused Adam needs CUDA
+        theirs["optimizer"] = defaults["optimizer"]  # torch's Adam: DeepSpeed's fused Adam needs CUDA
     return theirs
 
 

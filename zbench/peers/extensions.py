@@ -25,8 +25,8 @@ def remove_abandoned_locks(variables: Mapping[str, str] = os.environ) -> list[Pa
 
 
 def _root(variables: Mapping[str, str]) -> Path:
-    given = variables.get("TORCH_EXTENSIONS_DIR")
-    if given:
-        return Path(given)
+    directory = variables.get("TORCH_EXTENSIONS_DIR")
+    if directory:
+        return Path(directory)
     base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "torch_extensions"

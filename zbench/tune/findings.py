@@ -71,16 +71,16 @@ def settle(
     that exist already (of a run that is resumed) are not measured again. So all who end in the final round
     have as many repeats.
     """
-    wanted = range(1, max(_FEWEST_REPEATS, repeats) + 1)
+    repeat_range = range(1, max(_FEWEST_REPEATS, repeats) + 1)
 
     def is_settled(summary: ConfigSummary) -> bool:
-        return {record.repeat for record in summary.records}.issuperset(wanted)
+        return {record.repeat for record in summary.records}.issuperset(repeat_range)
 
     finalists = _near(summarize(record for record in records() if record.repeat == 0), objective)
     while finalists:
-        for repeat in wanted:
-            known = {record.trial_id for record in records() if record.repeat == repeat}
-            missing = [_trial(summary) for summary in finalists if summary.trial_id not in known]
+        for repeat in repeat_range:
+            measured = {record.trial_id for record in records() if record.repeat == repeat}
+            missing = [_trial(summary) for summary in finalists if summary.trial_id not in measured]
             if missing:
                 measure(missing, repeat)
         whole = {s.trial_id for s in summarize(records()) if is_settled(s)}  # others: as if not begun

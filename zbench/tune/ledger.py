@@ -248,13 +248,13 @@ def open_study(storage: BaseStorage, name: str, sweep: SweepSpec) -> optuna.Stud
         load_if_exists=True,
         sampler=optuna.samplers.RandomSampler(),  # never asked
     )
-    own = json.loads(json.dumps(sweep_document(sweep), default=str))
+    document = json.loads(json.dumps(sweep_document(sweep), default=str))
     if "zbench" not in study.user_attrs and not study.trials:
-        study.set_user_attr("zbench", {"schema_version": _SCHEMA_VERSION, "sweep": own})
+        study.set_user_attr("zbench", {"schema_version": _SCHEMA_VERSION, "sweep": document})
         return study
     other = _document_in(study)
-    keys = {*own, *other}.difference(_NOT_IDENTITY)
-    differing = sorted(key for key in keys if own.get(key) != other.get(key))
+    keys = {*document, *other}.difference(_NOT_IDENTITY)
+    differing = sorted(key for key in keys if document.get(key) != other.get(key))
     if differing:
         raise UsageError(
             f"study {name!r} searches another sweep ({other.get('name')}): {', '.join(differing)} differ; "
@@ -267,9 +267,9 @@ def load_sweep(storage: BaseStorage, name: str) -> SweepSpec:
     """Return the sweep of an existing study; UsageError with the names there are if it is unknown."""
     names = optuna.get_all_study_names(storage)
     if name not in names:
-        known = f"there are {', '.join(sorted(names))}" if names else "it holds none yet"
+        choices = f"there are {', '.join(sorted(names))}" if names else "it holds none yet"
         raise UsageError(
-            f"no study {name!r} in this storage ({known}); begin one with `zbench tune FILE --storage URL`"
+            f"no study {name!r} in this storage ({choices}); begin one with `zbench tune FILE --storage URL`"
         )
     study = optuna.load_study(study_name=name, storage=storage, sampler=optuna.samplers.RandomSampler())
     return sweep_from_mapping(_document_in(study), environ={}, source=f"study {name}")
@@ -277,10 +277,10 @@ def load_sweep(storage: BaseStorage, name: str) -> SweepSpec:
 
 def _document_in(study: optuna.Study) -> dict[str, Any]:
     """Return the sweep that a study keeps; UsageError where zbench did not make it."""
-    known, name = study.user_attrs.get("zbench"), study.study_name
-    if not isinstance(known, dict) or not isinstance(known.get("sweep"), dict):
+    attribute, name = study.user_attrs.get("zbench"), study.study_name
+    if not isinstance(attribute, dict) or not isinstance(attribute.get("sweep"), dict):
         raise UsageError(f"study {name!r} was not made by zbench; choose another name with --study")
-    if known.get("schema_version", _SCHEMA_VERSION) > _SCHEMA_VERSION:
+    if attribute.get("schema_version", _SCHEMA_VERSION) > _SCHEMA_VERSION:
         raise UsageError(f"study {name!r} was made by a newer zbench; update zbench on this host")
-    document: dict[str, Any] = known["sweep"]
+    document: dict[str, Any] = attribute["sweep"]
     return document

@@ -51,13 +51,13 @@ def score(summary: ConfigSummary, objective: ObjectiveSpec) -> Score:
     """Return the objectives over all repeats and the margins; no values unless every repeat finished."""
     goals = (first_goal([summary], objective), *objective.goals[1:])
     values = [summary.number(goal.metric) for goal in goals]
-    known = tuple(value for value in values if value is not None)
-    finished = _FAILED[summary.outcome] or float(len(known) < len(values))
+    figures = tuple(value for value in values if value is not None)
+    finished = _FAILED[summary.outcome] or float(len(figures) < len(values))
     correct = VERDICTS.index("equivalent") - VERDICTS.index(summary.verdict)
     correct = max(correct, 1) if summary.not_checked else correct
     margins = {"finished": finished, "correct": float(correct)}
     margins |= {str(constraint): _margin(constraint, summary) for constraint in objective.constraints}
-    return Score(None if finished > 0 else known, margins)
+    return Score(None if finished > 0 else figures, margins)
 
 
 def is_feasible(trial: FrozenTrial) -> bool:

@@ -156,9 +156,9 @@ class Session(Proposer):
         if self._task.storage is None and self._spec.method in _LEARNING:
             self._earlier = earlier_trials(self._directory.path, self._space, self._ledger.kind)
         finished = self._directory.records()
-        left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
+        remaining = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
-        self._tell(SweepStarted(self._directory.path, self._spec.trials, left, finished, keys))
+        self._tell(SweepStarted(self._directory.path, self._spec.trials, remaining, finished, keys))
         if self._earlier:
             self._listed = [*self._best_earlier(), *self._space.included]
             self._tell(Notice(f"{len(self._earlier)} trials of earlier runs of this sweep teach the search"))
@@ -176,10 +176,10 @@ class Session(Proposer):
             if self._ledger.reap():
                 self._refused.clear()
             trials = self._ledger.trials()
-            own = self._ledger.of_this_kind(trials)
-            self._learn(own)
-            self._stopped = self._stopper.spent(len(trials)) or self._stopper.flattened(own) or ""
-            point = None if self._stopped else self._next(trials, own)
+            history = self._ledger.of_this_kind(trials)
+            self._learn(history)
+            self._stopped = self._stopper.spent(len(trials)) or self._stopper.flattened(history) or ""
+            point = None if self._stopped else self._next(trials, history)
             self.waits = any(trial.state == TrialState.RUNNING for trial in trials)  # it may yet be lost
             if point is None:
                 self._stopped = self._stopped or self._exhausted()
@@ -194,10 +194,10 @@ class Session(Proposer):
             if not self._ledger.finish(taken.lease, record):
                 return
         trials, budget = self._ledger.trials(), self._stopper.trials
-        left = max(0, budget - len(trials)) if budget is not None else 0
+        remaining = max(0, budget - len(trials)) if budget is not None else 0
         for new in gather(self._ledger.of_this_kind(trials), self._directory):
-            own = trial if new.trial_id == trial.trial_id else None
-            self._tell(TrialFinished(own, new, (own and new.elapsed_s) or 0.0, left))
+            own_trial = trial if new.trial_id == trial.trial_id else None
+            self._tell(TrialFinished(own_trial, new, (own_trial and new.elapsed_s) or 0.0, remaining))
 
     def refuse(self, trial: TrialSpec, failure: Failure) -> None:
         """Raise UsageError for bad input, if nothing has run yet at all."""
@@ -221,9 +221,9 @@ class Session(Proposer):
         taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
         listed = iter(self._listed)
         for _ in range(_PREDICTED_OOM_IN_A_ROW):
-            known = taken | self._predicted_oom.keys()
-            first = next((point for point in listed if point_key(point) not in known), None)
-            proposal = first or self._next_point([*self._earlier, *history], known)
+            excluded = taken | self._predicted_oom.keys()
+            first = next((point for point in listed if point_key(point) not in excluded), None)
+            proposal = first or self._next_point([*self._earlier, *history], excluded)
             if proposal is None or self._limit is None:
                 return proposal
             trial = self._space.trial(proposal)

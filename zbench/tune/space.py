@@ -106,8 +106,8 @@ class Space:
         """Return the point nearest to the file's own configuration."""
         point = {}
         for axis in self.axes:
-            own = value_at(self._base, axis.path)
-            point[axis.key] = _nearest(axis, SIZES.get(axis.path[-1]) if own is None else own)
+            base_value = value_at(self._base, axis.path)
+            point[axis.key] = _nearest(axis, SIZES.get(axis.path[-1]) if base_value is None else base_value)
         return self.canonical(point)
 
     def draw(self, study: optuna.Study) -> tuple[Trial, Point]:
@@ -119,8 +119,8 @@ class Space:
         """Return a point that can run and is not taken, drawn at random; None if none was found."""
         points = self.points()
         if points is not None:
-            left = [point for point in points if point_key(point) not in taken]
-            return random.Random(seed).choice(left) if left else None
+            candidates = [point for point in points if point_key(point) not in taken]
+            return random.Random(seed).choice(candidates) if candidates else None
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
         for _ in range(_DRAWS):
             _, point = self.draw(study)
@@ -155,8 +155,8 @@ class Space:
         if need is None:
             return True
         parent = self._by_path.get(need.on)
-        own = value_at(self._base, need.on)
-        return (own if parent is None else point.get(parent.key, own)) in need.values
+        base_value = value_at(self._base, need.on)
+        return (base_value if parent is None else point.get(parent.key, base_value)) in need.values
 
     def _parents_first(self, axes: list[Axis]) -> Iterator[Axis]:
         """Yield each axis after those it depends on; some more than once."""
@@ -212,12 +212,12 @@ def _choice(value: Any) -> Any:
     return value if plain else json.dumps(value, sort_keys=True)
 
 
-def _nearest(axis: Axis, wanted: Any) -> Any:
+def _nearest(axis: Axis, target: Any) -> Any:
     """Return the axis value closest to one that need not be on it."""
     if axis.range is not None:
-        number = wanted if isinstance(wanted, int | float) else axis.range.low
+        number = target if isinstance(target, int | float) else axis.range.low
         return min(max(number, axis.range.low), axis.range.high)
     values = axis.values or ()
-    if wanted not in values and is_scaled(axis) and isinstance(wanted, int | float):
-        return min(values, key=lambda value: abs(value - wanted))
-    return wanted if wanted in values else values[0]
+    if target not in values and is_scaled(axis) and isinstance(target, int | float):
+        return min(values, key=lambda value: abs(value - target))
+    return target if target in values else values[0]
