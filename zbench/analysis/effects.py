@@ -51,13 +51,19 @@ class Effect:
 def effects_of(
     fit: "Fit", summaries: Sequence[ConfigSummary], reference: ConfigSummary
 ) -> tuple[Effect, ...]:
-    """Return the effect of every value of each axis against that of `reference`, the largest of all first."""
+    """Return the effect of every value of each axis against that of `reference`, the largest of all first.
+
+    Where its value has no pairs, as that of a single row that was included, the fastest row that has some
+    takes its place.
+    """
     keys = varied_keys(summaries)
     points = {summary.trial_id: point(summary, keys) for summary in summaries}
-    reference_point = points[reference.trial_id]
+    fastest = [list(points)[at] for at in np.argsort(fit.estimates[fit.places(points)], kind="stable")]
     effects = []
     for key in keys:
-        effects += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, reference_point[key])]
+        values = [points[name][key] for name in (reference.trial_id, *fastest)]
+        of_values = filter(None, (_pairs(points, key, value) for value in values))
+        effects += [_effect(fit, points, key, pairs) for pairs in next(of_values, [])]
     return tuple(sorted(effects, key=lambda effect: -abs(math.log1p(effect.change))))
 
 
