@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.engine.covering import covering
+from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS
 from tests.engine.ranks import RankPool
 from tests.estimate.real import Simulate
 from tests.estimate.test_reality import check
@@ -13,6 +15,21 @@ from zbench.estimate.simulate import simulate as simulated_step
 from zbench.spec.trial import TrialSpec
 
 MODEL = {"model": "gpt", "options": {"layers": 3, "width": 32, "heads": 2}, "sequence_length": 24}
+TIED = {
+    "model": "gpt",
+    "options": {"layers": 4, "width": 16, "heads": 2, "vocabulary": 11, "tied_head": True},
+    "sequence_length": 40,
+}
+AXES: dict[str, Any] = {
+    "row": [*ROWS, *SPECULATIVE_ROWS],
+    "model": [MODEL, TIED],
+    "checkpointing": [True, "selective", False],
+    "chunks": [1, 3],
+    "dtype": ["bfloat16", "float32"],
+    **{axis: CHOICES[axis] for axis in ("accumulation", "overlap", "residents")},
+}
+POINTS = covering(AXES, 2, seed=7)
+SHORT = 2
 ENGINES: list[dict[str, Any]] = [
     {"zero_stage": 1},
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
@@ -31,6 +48,23 @@ def test_the_peak_with_offloaded_activations_is_the_allocators(
     ranks: RankPool, simulate: Simulate, engine: dict[str, Any], checkpointing: bool
 ) -> None:
     check(ranks, simulate, trial(engine, activation_checkpointing=checkpointing))
+
+
+@pytest.mark.parametrize(
+    "k", [pytest.param(k, marks=[pytest.mark.soak] if k >= SHORT else []) for k in range(len(POINTS))]
+)
+def test_the_peak_of_drawn_choices_is_the_allocators(ranks: RankPool, simulate: Simulate, k: int) -> None:
+    point = POINTS[k]
+    engine: dict[str, Any] = {"dtype": point["dtype"], **point["row"]}
+    for axis in ("accumulation", "overlap", "residents"):
+        engine |= point[axis]
+    workload = {
+        **point["model"],
+        "activation_checkpointing": point["checkpointing"],
+        "loss_chunks": point["chunks"],
+        "backwards_per_step": engine.pop("backwards", 1),
+    }
+    check(ranks, simulate, trial(engine, **workload))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
