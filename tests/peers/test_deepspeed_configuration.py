@@ -66,6 +66,12 @@ def test_a_users_own_configuration_keeps_its_adams_hyperparameters() -> None:
     assert {"lr": 0.5, "amsgrad": True}.items() <= made["optimizer"]["params"].items()
 
 
+def test_a_users_own_configuration_leaves_the_boundary_to_the_mode() -> None:
+    key, own = "managed_gradient_accumulation", {"zero_optimization": {"stage": 3}}
+    assert built(ds_config=own, accumulation_mode="unmanaged")[key] is False
+    assert key not in built(ds_config=own, accumulation_mode="multi_backward")
+
+
 def test_clipping_that_is_off_is_written() -> None:
     assert built()["gradient_clipping"] == 0.0
 

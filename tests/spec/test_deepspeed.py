@@ -75,6 +75,29 @@ def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
         from_deepspeed(config)
 
 
+def test_steps_that_the_script_ends_are_unmanaged_here() -> None:
+    given = {**CONFIG, "managed_gradient_accumulation": False}
+    trial = imported(given)
+    assert (trial.engine.accumulation_mode, trial.engine.gradient_accumulation_steps) == ("unmanaged", 1)
+    assert trial.workload.backwards_per_step == 4
+    assert trial.run.world_size == 2
+    texts = [note.text for note in from_deepspeed(given).notes if note.effect == "training"]
+    assert any(text.startswith("managed_gradient_accumulation: false") for text in texts)
+    assert imported({**given, "managed_gradient_accumulation": True}) == imported(CONFIG)
+    with pytest.raises(UsageError, match="managed_gradient_accumulation"):
+        from_deepspeed({**given, "managed_gradient_accumulation": "perhaps"})
+
+
+@pytest.mark.parametrize(("stage", "overlaps"), [(0, False), (1, False), (2, True), (3, True)])
+def test_an_unmanaged_export_is_one_that_deepspeed_takes(stage: int, overlaps: bool) -> None:
+    engine = {"zero_stage": stage, "accumulation_mode": "unmanaged"}
+    export = to_deepspeed(expand(SweepSpec.model_validate({"engine": engine})).trials[0])
+    assert export.document["managed_gradient_accumulation"] is False
+    assert export.document["zero_optimization"]["overlap_comm"] is overlaps
+    assert any("overlap_comm" in note for note in export.notes) is not overlaps
+    assert imported(export.document).engine.accumulation_mode == "unmanaged"
+
+
 def test_export_names_what_the_training_script_must_do() -> None:
     constant = SweepSpec.model_validate({"workload": {"global_batch_size": 8}, "run": {"world_size": 2}})
     (note,) = to_deepspeed(expand(constant).trials[0]).notes

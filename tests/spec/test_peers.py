@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec import environments
+from zbench.spec import environments, peers
 from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import Environment
 from zbench.spec.peers import PEERS, begins_rounded, elsewhere, missing_package, peer_conflicts
@@ -42,10 +42,33 @@ def test_ddp_reduces_at_the_boundary_only_where_it_counts(engine: dict[str, Any]
     assert refused(engine="ddp", **engine) == keys
 
 
-def test_deepspeed_must_be_told_the_last_backward() -> None:
-    assert "accumulation_mode" in refused(engine="deepspeed", accumulation_mode="unmanaged")
-    for mode in ("micro_steps", "multi_backward"):
-        assert "accumulation_mode" not in refused(engine="deepspeed", accumulation_mode=mode)
+@pytest.mark.parametrize(
+    ("version", "extra", "keys"),
+    [
+        ("0.19.8", {"zero_stage": 2}, set()),
+        ("0.20", {"zero_stage": 1, "overlap_comm": False}, set()),
+        ("0.19.8", {"zero_stage": 1}, {"overlap_comm"}),
+        ("0.19.10", {"zero_stage": 3}, set()),
+        ("0.19.7", {"zero_stage": 3}, {"accumulation_mode"}),
+        ("0.18.2+local", {"zero_stage": 2}, {"accumulation_mode"}),
+    ],
+)
+def test_only_newer_deepspeed_leaves_the_last_backward_open(
+    version: str, extra: dict[str, Any], keys: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "missing_package", lambda _: None)
+    monkeypatch.setattr(peers, "_installed", lambda _: version)
+    assert refused(engine="deepspeed", accumulation_mode="unmanaged", **extra) == keys
+    assert refused(engine="deepspeed", accumulation_mode="multi_backward", **extra) == set()
+
+
+def test_an_estimate_of_deepspeed_knows_the_last_backward() -> None:
+    engine = EngineSpec.model_validate(
+        {"engine": "deepspeed", "zero_stage": 2, "accumulation_mode": "unmanaged"}
+    )
+    ((key, reason),) = peers.peer_conflicts(engine, simulated=True)
+    assert key == "engine.accumulation_mode"
+    assert "set accumulation_mode: multi_backward" in reason
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from zbench.peers.extensions import remove_abandoned_locks
 from zbench.peers.stepping import TorchAdam, part_of
 from zbench.spec.deepspeed import engine_configuration, has_amsgrad
 from zbench.spec.engine import EngineSpec
+from zbench.spec.foreign.deepspeed import MANAGED
 
 _ALWAYS = {
     "train_micro_batch_size_per_gpu": 1,  # only its own throughput report reads it
@@ -32,7 +33,9 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
     if spec.ds_config is None:
         return defaults | _ALWAYS
     assert isinstance(spec.ds_config, dict), "a file was read when the sweep was expanded"
-    counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
+    counted: dict[str, Any] = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
+    if MANAGED in defaults:
+        counted[MANAGED] = defaults[MANAGED]
     theirs = _ALWAYS | spec.ds_config | counted
     if "optimizer" not in theirs or not torch.cuda.is_available():
         theirs["optimizer"] = defaults["optimizer"]  # torch's Adam: DeepSpeed's fused Adam needs CUDA

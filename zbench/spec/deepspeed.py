@@ -10,14 +10,14 @@ from typing import Any
 
 from zbench.spec.combinations import acts, differs
 from zbench.spec.engine import SIZES, EngineSpec, OptimizerSpec
-from zbench.spec.foreign.deepspeed import PLAIN, ZERO
+from zbench.spec.foreign.deepspeed import MANAGED, PLAIN, ZERO
 from zbench.spec.keys import assign, value_at
 from zbench.spec.trial import TrialSpec
 
 _DTYPES_BACK = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
     "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
-    "ds_config", "optimizer.name",
+    "ds_config", "optimizer.name", "accumulation_mode",
 }  # fmt: skip
 """Engine keys that `to_deepspeed` writes, or for which it has a note of its own."""
 
@@ -55,6 +55,16 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         notes.append(
             f"engine.grad_accum_dtype: DeepSpeed's stage 0 accumulates in {engine.dtype}; left out (stage 1"
             f" accumulates in {engine.grad_accum_dtype})"
+        )
+    if engine.accumulation_mode == "multi_backward":
+        notes.append(
+            "engine.accumulation_mode: multi_backward has no key in DeepSpeed; the training script must call"
+            " set_gradient_accumulation_boundary before each backward"
+        )
+    if engine.accumulation_mode == "unmanaged" and engine.overlap_comm and engine.zero_stage < 2:
+        notes.append(
+            "engine.overlap_comm: without a known last backward DeepSpeed overlaps from stage 2 on only;"
+            " false is written"
         )
     notes += left_out(engine, "DeepSpeed", CARRIED)
     if engine.offload_ratio != 1.0 and engine.zero_stage != 3:
@@ -99,6 +109,9 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
         document["communication_data_type"] = _DTYPES_BACK[reduced]  # default: the model's dtype
     if engine.offload_schedule == "speculative":
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
+    if engine.accumulation_mode == "unmanaged":
+        document[MANAGED] = False
+        document["zero_optimization"]["overlap_comm"] &= engine.zero_stage >= 2  # else DeepSpeed refuses it
     if engine.compile != "off":
         document["compile"] = {"deepcompile": True}
     return document

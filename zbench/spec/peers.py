@@ -1,11 +1,12 @@
 """Other engines that a sweep may name, and the keys that each supports; other keys are refused."""
 
 import importlib.util
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Peer:
     stages: tuple[int, ...]
     reads: frozenset[str]
     needs: str | None = None  # a package beyond torch
-    told_last: bool = False
+    unmanaged_from: str | None = None
     rounds_first: bool = False
 
 
@@ -48,7 +49,9 @@ PEERS = {
     "ddp": Peer((0,), _ALL | {"reduce_at", "reduce_bucket_size"}),
     "zero_redundancy": Peer((1,), _ALL | {"reduce_at", "reduce_bucket_size"}),
     "fsdp2": Peer((2, 3), _ALL | _FSDP2),
-    "deepspeed": Peer((0, 1, 2, 3), _ALL | _DEEPSPEED, needs="deepspeed", told_last=True, rounds_first=True),
+    "deepspeed": Peer(
+        (0, 1, 2, 3), _ALL | _DEEPSPEED, needs="deepspeed", unmanaged_from="0.19.8", rounds_first=True
+    ),
 }
 
 _UNJUDGED = (
@@ -74,6 +77,7 @@ def peer_conflicts(
     name = engine.engine
     by_rules = simulated and name == "deepspeed"
     plugins, missing = _plugins(), None if by_rules else missing_package(name)
+    versions: Mapping[str, str] = {}
     if engine.engine_python is not None:
         plugins, missing = frozenset(), None
         if place is not None and not by_rules:
@@ -81,7 +85,7 @@ def peer_conflicts(
             if isinstance(environment, str):
                 yield "engine.engine_python", environment
                 return
-            plugins = environment.plugins
+            plugins, versions = environment.plugins, environment.versions
     if name == "builtin" or name in plugins or ":" in name:  # with a colon: the user's module:callable
         return
     if name not in PEERS:
@@ -108,18 +112,48 @@ def peer_conflicts(
         yield from broken(_UNJUDGED, engine)
     if name == "fsdp2" and engine.dtype == "float16":
         yield "engine.dtype", "FSDP2 scales no loss; set dtype: bfloat16 or float32, or engine: builtin"
-    if peer.told_last and engine.accumulation_mode == "unmanaged":
-        yield (
-            "engine.accumulation_mode",
-            f"{name} must know the last backward, or it loses gradients; set accumulation_mode:"
-            " micro_steps or multi_backward",
-        )
-    if not peer.told_last and engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
+    if peer.unmanaged_from is not None:
+        version = versions.get(name) if by_rules or engine.engine_python else _installed(name)
+        yield from _unmanaged_conflicts(engine, peer.unmanaged_from, version, by_rules=by_rules)
+    elif engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
         yield (
             "engine.reduce_at",
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
             " or accumulation_mode: micro_steps",
         )
+
+
+def _unmanaged_conflicts(
+    engine: EngineSpec, oldest: str, version: str | None, *, by_rules: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield why DeepSpeed cannot leave the last backward open. version: None where it was not asked."""
+    if engine.accumulation_mode != "unmanaged":
+        return
+    if by_rules:
+        yield (
+            "engine.accumulation_mode",
+            "the rules of DeepSpeed's memory know counted and marked backwards only; for an estimate set"
+            " accumulation_mode: multi_backward",
+        )
+    if version is not None and _numbers(version) < _numbers(oldest):
+        yield (
+            "engine.accumulation_mode",
+            f"DeepSpeed {version} must know the last backward, or it loses gradients; install {oldest} or"
+            " newer, or set accumulation_mode: micro_steps or multi_backward",
+        )
+    if engine.overlap_comm and engine.zero_stage < 2:
+        yield (
+            "engine.overlap_comm",
+            "without a known last backward DeepSpeed overlaps from stage 2 on only; set overlap_comm: false",
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def _installed(package: str) -> str | None:
+    return None if importlib.util.find_spec(package) is None else metadata.version(package)
 
 
 def with_own_stage(config: dict[str, Any]) -> dict[str, Any]:
@@ -163,4 +197,4 @@ def elsewhere(name: str, engine_python: str, place: Path) -> environments.Enviro
 @cache
 def _plugins() -> frozenset[str]:
     """Return the names of installed engine plug-ins. Cached: a search checks thousands of points."""
-    return frozenset(point.name for point in entry_points(group="zbench.engines"))
+    return frozenset(point.name for point in metadata.entry_points(group="zbench.engines"))

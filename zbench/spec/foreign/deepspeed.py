@@ -35,6 +35,8 @@ KNOWN = sorted({
     *_TABLE.known, *_TABLE.written["aliases"], *_TABLE.written["old_offload"],
     *(f"{block}.{key}" for block in _OFFLOAD for key in _TABLE.written["nvme"]),
 })  # fmt: skip
+MANAGED = "managed_gradient_accumulation"
+"""DeepSpeed's key: false if the training script alone knows a step's last backward."""
 _BLOCKS = {name.partition(".")[0] for name in KNOWN if "." in name} | {*_OFFLOAD, "optimizer.params"}
 _OF_HIDDEN: dict[str, tuple[str, Callable[[int], int]]] = {
     f"{ZERO}reduce_bucket_size": ("hidden_size^2", lambda hidden: hidden * hidden),
@@ -61,7 +63,7 @@ def from_deepspeed(config: object, filled: Mapping[str, Any] | None = None) -> I
         )
     sweep = Imported({"name": "deepspeed"})
     options = _without_auto(options, filled, sweep)
-    for rule in (_precision, _zero, _optimizer, _batch):
+    for rule in (_precision, _zero, _optimizer, _batch, _accumulation):
         rule(options, sweep)
     for key, value in _with_defaults(options, sweep).items():
         if key in PLAIN:
@@ -304,6 +306,20 @@ def _batch(options: dict[str, Any], sweep: Imported) -> None:
             f"gradient_accumulation_steps: it follows from global_batch_size: {total}"
             f" ({steps} with {ranks} ranks)",
         )
+
+
+def _accumulation(options: dict[str, Any], sweep: Imported) -> None:
+    """Read managed_gradient_accumulation: false, with which each step() ends a step."""
+    if boolean(options.get(MANAGED, True), MANAGED):
+        return
+    sweep.put("engine.accumulation_mode", "unmanaged", MANAGED)
+    steps = options.pop("gradient_accumulation_steps", 1)
+    sweep.put("workload.backwards_per_step", steps, "gradient_accumulation_steps")
+    sweep.note(
+        "training",
+        f"{MANAGED}: false: the script decides how many backwards a step has; {shown(steps)} is written, and"
+        " zbench adds their gradients, where DeepSpeed divides each by gradient_accumulation_steps",
+    )
 
 
 def _ranks() -> int:
