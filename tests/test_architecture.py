@@ -250,7 +250,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4395,
+    "spec": 4450,
     "launch": 3750,
     "app": 921,
     "cli": 1990,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_890), ("tests", 37_400)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_920), ("tests", 37_480)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
