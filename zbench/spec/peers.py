@@ -20,8 +20,9 @@ from zbench.spec.engine import EngineSpec
 class Peer:
     """stages: supported values of zero_stage. reads: supported engine keys.
 
-    told_last: it must know at each backward whether that is the last of the step. rounds_first: it casts the
-    model to the lower precision before it copies master weights, so these start with rounded values.
+    unmanaged_from: the version of its package from which it need not know at each backward whether that is
+    the last of the step; None where this depends on `reduce_at`. rounds_first: it casts the model to the
+    lower precision before it copies master weights, so these start with rounded values.
     """
 
     stages: tuple[int, ...]
@@ -113,8 +114,9 @@ def peer_conflicts(
     if name == "fsdp2" and engine.dtype == "float16":
         yield "engine.dtype", "FSDP2 scales no loss; set dtype: bfloat16 or float32, or engine: builtin"
     if peer.unmanaged_from is not None:
-        version = versions.get(name) if by_rules or engine.engine_python else _installed(name)
-        yield from _unmanaged_conflicts(engine, peer.unmanaged_from, version, by_rules=by_rules)
+        if engine.accumulation_mode == "unmanaged":
+            version = versions.get(name) if by_rules or engine.engine_python else _installed(name)
+            yield from _unmanaged_conflicts(engine, peer.unmanaged_from, version, by_rules=by_rules)
     elif engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
         yield (
             "engine.reduce_at",
@@ -127,8 +129,6 @@ def _unmanaged_conflicts(
     engine: EngineSpec, oldest: str, version: str | None, *, by_rules: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield why DeepSpeed cannot leave the last backward open. version: None where it was not asked."""
-    if engine.accumulation_mode != "unmanaged":
-        return
     if by_rules:
         yield (
             "engine.accumulation_mode",
