@@ -62,19 +62,25 @@ def effects_of(
     effects = []
     for key in keys:
         values = [points[name][key] for name in (reference.trial_id, *fastest)]
-        of_values = filter(None, (_pairs(points, key, value) for value in values))
-        effects += [_effect(fit, points, key, pairs) for pairs in next(of_values, [])]
+        effects += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, values)]
     return tuple(sorted(effects, key=lambda effect: -abs(math.log1p(effect.change))))
 
 
-def _pairs(points: Mapping[str, Mapping[str, Any]], key: str, against: Any) -> list[list[tuple[str, str]]]:
-    """Return, for each other value of a key that has any, the pairs that differ in it alone."""
+def _pairs(
+    points: Mapping[str, Mapping[str, Any]], key: str, preferred: Sequence[Any]
+) -> list[list[tuple[str, str]]]:
+    """Return, for each value of a key that has any, the pairs that differ in it alone: with that value, and
+    with the first of the preferred values that has pairs.
+    """
     alike: dict[str, dict[str, list[str]]] = {}  # the other keys -> this one's value -> configurations
     for name, one in points.items():
         alike.setdefault(repr({**one, key: None}), {}).setdefault(repr(one[key]), []).append(name)
+    comparable = [names for names in alike.values() if len(names) > 1]
+    paired = set(itertools.chain(*comparable))
+    against = next((value for value in map(repr, preferred) if value in paired), "")
     pairs: dict[str, list[tuple[str, str]]] = {}
-    for names in alike.values():
-        second = names.pop(repr(against), ())
+    for names in comparable:
+        second = names.pop(against, ())
         for value, first in names.items() if second else ():
             pairs.setdefault(value, []).extend(itertools.product(first, second))
     return list(pairs.values())
