@@ -301,6 +301,7 @@ class ShardedParameters(Parameters):
     @_apart
     def absorb(self, group: ShardedGroup) -> None:
         """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
+        assert group.full is not None
         for m in group.members:
             other_memory = put_back(m.info, m.values)
             if data_was_read(m.info.parameter) or m.info.parameter._version != m.version or other_memory:
