@@ -90,8 +90,7 @@ class _Judge:
 
     The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
     together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
-    and an error along it hits any parameter. A trial may be as many times as far off as it is
-    farther away.
+    and an error along it hits any parameter. A trial may be as many times as far off as it is farther away.
 
     alone, whole: the least size of a fault of one parameter, and of all. unit: one rounding. first [P], grown
     [P]: the reference's own errors after the first step, and how many times as large they have become.

@@ -10,10 +10,9 @@ parameter stands out from the median one. `distance` says how each is taken, and
 done with the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its
 own size, so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
 A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of all
-elements alike, it does not count. Where the trajectory makes more of rounding, 1e-4 becomes as many times as
-much. Where gradients are clipped, an error as large as that of torch's own norm
-is healthy. `clip_grad_norm_` adds up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million
-elements.
+elements alike, it does not count. The 1e-4 grow with what the trajectory makes of rounding in the parameter.
+Where gradients are clipped, an error as large as that of torch's own norm is healthy. `clip_grad_norm_` adds
+up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million elements.
 
 In float32 a dropped micro-batch or an update applied twice is thousands of times beyond the limit. In
 bfloat16 the yardstick is bfloat16's own rounding, and the ratio does not see what moves weights by less than
