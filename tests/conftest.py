@@ -1,8 +1,10 @@
 """Settings of the whole suite."""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -26,9 +28,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the width that pytest-xdist gives its workers: what is printed depends on it."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+def _own_environment() -> Iterator[None]:
+    """Put the environment back after each test: what is left there, such as RANK, changes later programs.
+
+    The width that pytest-xdist gives its workers is forgotten: what is printed depends on it.
+    """
+    with mock.patch.dict(os.environ):
+        os.environ.pop("COLUMNS", None)
+        yield
 
 
 @pytest.fixture(scope="session")
