@@ -10,7 +10,7 @@ EMPTY ----------> FILLING ----------> IN_FLIGHT ----------> REDUCED ----------> 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -212,11 +212,9 @@ class Buckets:
             bucket.loan = None
 
 
-def _runs(portions: Sequence[Portion], gradient: Tensor) -> Iterator[tuple[Portion, Tensor]]:
-    """Yield each portion of a gradient, and the run of the gradient that it is."""
+def _runs(portions: Sequence[Portion], gradient: Tensor) -> list[tuple[Portion, Tensor]]:
+    """Return each portion of a gradient, with the run of the gradient that it is."""
     flat = gradient.reshape(-1) if gradient.is_contiguous() or len(portions) > 1 else gradient
     if len(portions) == 1:
-        yield portions[0], flat
-        return
-    for p in portions:
-        yield p, flat.narrow(0, p.source, p.length)
+        return [(portions[0], flat)]
+    return [(p, flat.narrow(0, p.source, p.length)) for p in portions]

@@ -30,37 +30,32 @@ class Summary:
     active: list[bool]
 
 
+@dataclass(frozen=True, slots=True)
 class Summarizer:
     """Adds the exact square sums of every shard, flags and terms over all ranks, in one collective.
 
-    square_sums: the exact sum of this rank's part of the gradient. always: whether each step asks for the
-    norm. The message has 648 bytes for a model of any size, and beside them a counter for each parameter, of
-    as many bits as the world size has.
+    square_sums: returns the exact sum of this rank's part of the gradient. always: whether each step asks for
+    the norm. The message has 648 bytes for a model of any size, and beside them a counter for each parameter,
+    of as many bits as the world size has.
     """
 
-    def __init__(
-        self,
-        collectives: Collectives,
-        agreement: Agreement,
-        square_sums: Callable[[], Tensor],
-        *,
-        always: bool,
-    ) -> None:
-        self.collectives, self.agreement = collectives, agreement
-        self._square_sums, self._always = square_sums, always
+    collectives: Collectives
+    agreement: Agreement
+    square_sums: Callable[[], Tensor]
+    always: bool
 
     def gather(self, contributed: Sequence[bool], terms: Terms, *, norm: bool = False) -> Summary:
         """Return the summary, the same on every rank; with its norm if `norm`, or always.
 
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
-        comm, wanted = self.collectives, norm or self._always
+        comm, wanted = self.collectives, norm or self.always
         # zeros say that a step can be taken: a simulation reads nothing else
         missing = packed([not there for there in contributed], comm.world_size)
         own_terms = terms.words(self.agreement)
         flags = torch.tensor([*own_terms, *missing], dtype=torch.int64)
         if wanted:  # each shard once: the first shard group has them all
-            sums = self._square_sums() if comm.rank < comm.shards else exact_zero()
+            sums = self.square_sums() if comm.rank < comm.shards else exact_zero()
             flags = torch.cat([to_device(flags, sums.device), sums])
         words: list[int] = to_host(comm.add_up(flags, SUMMARY), self.agreement.attend).tolist()
         terms.check(words[: len(own_terms)], comm.world_size, self.agreement)

@@ -204,6 +204,7 @@ class RankSums:
     Each later backward of a step is added; sums of several are rounded to the accumulation dtype. Where the
     rank keeps everything, its parts are reduced into it, and the last backward gathers those of other ranks.
     Per backward: `begin`, then `target` and `store` for each bucket, then `settle`; per step: `release`.
+    is_near: whether the device itself can write all of them.
     """
 
     def __init__(
@@ -224,15 +225,11 @@ class RankSums:
         self._scratch = ScratchPool(device)
         far = {flat.memory for flat in self.sums.flats if flat.memory.device.type != device.type}
         self._far = {memory: HostSums(memory, self._add) for memory in far}
+        self.is_near = not far
         self._has_others = shard.keeps_all and shard.layout.shards > 1
         self._first = self._gathered = True
         self._gathers: list[Work] = []
         self.release()
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the device itself can write all of them."""
-        return not self._far
 
     def begin(self, *, first: bool, last: bool) -> None:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
