@@ -255,7 +255,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "app": 921,
     "cli": 1990,
     "report": 2762,
-    "analysis": 2210,
+    "analysis": 2235,
     "job": 320,
     "worker": 1470,
     "tune": 1161,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_920), ("tests", 37_480)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 34_955), ("tests", 37_480)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

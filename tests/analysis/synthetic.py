@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from zbench.analysis.cells import Cell
 from zbench.analysis.paired import block_cells, block_orders
-from zbench.analysis.ratios import Cell
 from zbench.analysis.trials import RunResults, Source
 from zbench.record import lines
 from zbench.record.documents import sealed

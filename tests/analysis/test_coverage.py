@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from zbench.analysis import decision
+from zbench.analysis.cells import Cell
 from zbench.analysis.decision import Decision
 from zbench.analysis.evidence import of_blocks, of_runs
 from zbench.analysis.measurement import Plan
-from zbench.analysis.ratios import Cell
 
 from . import noise
 from .synthetic import blocks_of

@@ -14,8 +14,8 @@ from scipy.stats import t
 
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.bounds import dunnett
+from zbench.analysis.cells import cells_of
 from zbench.analysis.ranking import Ranking, dominates, pareto_front, rank
-from zbench.analysis.ratios import cells_of
 from zbench.launch.sweep import shuffled
 from zbench.record.record import Heat, Record
 from zbench.record.summary import summarize

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import t
 
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
-from zbench.analysis.ratios import SUMMARIES, Cell, Fit, cells_of, fitted
+from zbench.analysis.cells import SUMMARIES, Cell, cells_of
+from zbench.analysis.ratios import Fit, fitted
 from zbench.analysis.variances import Floats, shrunk
 from zbench.record.record import Heat
 from zbench.record.summary import summarize

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from tools.benchmarks import results
 from zbench.analysis import decision
 from zbench.analysis.bounds import bounds_of
+from zbench.analysis.cells import Cell
 from zbench.analysis.decision import Decision
 from zbench.analysis.evidence import RESIDUAL, of_blocks, of_runs, over_part
 from zbench.analysis.measurement import Plan
 from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, block_cells
 from zbench.analysis.ranking import ALPHA as RANKING_ALPHA
-from zbench.analysis.ratios import Cell, fitted
+from zbench.analysis.ratios import fitted
 from zbench.analysis.trials import PLAIN
 from zbench.launch.sweep import shuffled
 

@@ -20,9 +20,10 @@ import numpy as np
 from tools.benchmarks import results
 from tools.benchmarks.trials import heat, neighbour, smallest_trial, warm_runner
 from zbench.analysis.bounds import Bounds, bounds_of
+from zbench.analysis.cells import Cell
 from zbench.analysis.group_sequential import nominal_levels
 from zbench.analysis.ranking import ALPHA, FIRST_LOOK
-from zbench.analysis.ratios import Cell, fitted
+from zbench.analysis.ratios import fitted
 from zbench.record.record import Record
 
 ROWS = tuple("abcdef")

@@ -26,7 +26,7 @@ def contenders(records: Sequence[Record], objective: ObjectiveSpec) -> frozenset
     early = frozenset(s.trial_id for s in summaries if len(s.records) < FIRST_LOOK)
     if early:
         return early
-    ranking = rank(summaries, objective)
+    ranking = rank(summaries, objective, explains=False)
     if is_answered(ranking, asked):
         return frozenset()
     leaders = set(ranking.indistinguishable)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from zbench.analysis.cells import Cell
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Answer, Decision, holm
 from zbench.analysis.evidence import of_blocks, of_runs
 from zbench.analysis.paired import Blocks, block_differences
-from zbench.analysis.ratios import Cell
 from zbench.analysis.rows import Row
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.record.summary import is_incorrect

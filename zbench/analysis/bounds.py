@@ -15,7 +15,8 @@ from functools import cache, partial
 import numpy as np
 from scipy.special import gammaln, ndtr
 
-from zbench.analysis.ratios import EXACT, Fit, Indices
+from zbench.analysis.cells import Indices
+from zbench.analysis.ratios import EXACT, Fit
 from zbench.analysis.variances import Floats
 
 _NODES = 96

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from zbench.analysis.ratios import Cell, Contrast, fitted
+from zbench.analysis.cells import Cell
+from zbench.analysis.ratios import Contrast, fitted
 
 Sides = tuple[Sequence[float], Sequence[float]]
 """Logarithms of base and of head."""

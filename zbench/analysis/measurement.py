@@ -9,12 +9,12 @@ from itertools import count
 from typing import Protocol
 
 from zbench.analysis import compare, decision
+from zbench.analysis.cells import Cell
 from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
 from zbench.analysis.evidence import of_blocks, of_runs
 from zbench.analysis.group_sequential import nominal_levels
 from zbench.analysis.paired import Blocks, Order, Side, base_at_either_end, block_cells, block_orders
-from zbench.analysis.ratios import Cell
 from zbench.analysis.reasons import LEAST
 from zbench.analysis.rows import match_trials
 from zbench.analysis.settings import Settings

@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from zbench.analysis.ratios import Cell
+from zbench.analysis.cells import Cell
 
 Side = Literal["base", "head"]
 Order = tuple[Side, Side, Side, Side]

@@ -89,10 +89,17 @@ class Ranking:
         return f"{tied}*" if trial_id == self.recommended else tied
 
 
-def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: float = ALPHA) -> Ranking:
+def rank(
+    summaries: Iterable[ConfigSummary],
+    objective: ObjectiveSpec,
+    alpha: float = ALPHA,
+    *,
+    explains: bool = True,
+) -> Ranking:
     """Return the ranking by the objective's first goal; configurations with obstacles take no part.
 
     alpha: the chance that any bound does not hold, shared out over the looks of a sweep with `run.separate`.
+    explains: also what each choice costs (`effects`), and `of_compute`.
     """
     summaries = list(summaries)
     goal = first_goal(summaries, objective)
@@ -103,7 +110,8 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     if len(able) == 1:
         return Ranking(first.trial_id, (first.trial_id,), first.trial_id)
     from zbench.analysis.bounds import bounds_of  # imports scipy, which one row does not need
-    from zbench.analysis.ratios import cells_of, fitted
+    from zbench.analysis.cells import cells_of
+    from zbench.analysis.ratios import fitted
 
     cells = cells_of(summaries, goal)
     fit = fitted(cells)
@@ -122,8 +130,8 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
         },
         at_most={name: math.expm1(log) for name, log in bounds.at_most.items() if log < _FAR},
         why=why,
-        effects=effects_of(fit, able, names[chosen]),
-        of_compute=_of_compute(summaries),
+        effects=effects_of(fit, able, names[chosen]) if explains else (),
+        of_compute=_of_compute(summaries) if explains else {},
     )
 
 
@@ -178,27 +186,31 @@ def _of_compute(summaries: Sequence[ConfigSummary]) -> dict[str, tuple[float, fl
     """Return the 95 % interval of the time of `alone` over each configuration's, as far as it bounds
     anything.
     """
-    from zbench.analysis.ratios import alone_row, cells_of, fitted
+    from zbench.analysis.cells import alone_row, cells_of
+    from zbench.analysis.ratios import fitted
 
-    beside = {
-        summary.trial_id: alone_row(record)
-        for summary in summaries
-        for record in summary.ok
-        if record.heat is not None and record.heat.alone
-    }
+    beside: dict[str, list[str]] = {}
+    for summary in summaries:
+        alone = {alone_row(record) for record in summary.ok if record.heat is not None and record.heat.alone}
+        for row in alone:
+            beside.setdefault(row, []).append(summary.trial_id)
     if not beside:
         return {}
     fit = fitted(cells_of(summaries, Goal("mean_step_s", "minimize")), "mean")
     intervals = {}
-    for name, alone in beside.items():
-        if name in fit.rows:
-            low, high = fit.contrast({alone: 1.0, name: -1.0}).interval()
-            if math.exp(high) - math.exp(low) < 1:
-                intervals[name] = (math.exp(low), math.exp(high))
+    measured = {*fit.rows}
+    for row, beside_it in beside.items():
+        names = [name for name in beside_it if name in measured]
+        for name, contrast in zip(names, fit.against(row, names), strict=True):
+            low, high = map(math.exp, contrast.interval())
+            if high - low < 1:
+                intervals[name] = (low, high)
     return intervals
 
 
-def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Ranking:
+def rank_run(
+    directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, *, explains: bool = True
+) -> Ranking:
     """Return the ranking of a run directory; nothing leads while some of its sweep's points have not run."""
     spec, pending = directory / SPEC, 0
     if spec.is_file() and not (directory / SEARCH).exists():
@@ -206,7 +218,7 @@ def rank_run(directory: Path, summaries: Sequence[ConfigSummary], objective: Obj
             ids = recorded_trials(spec)
             missing = ids - {summary.trial_id for summary in summaries}
             pending = len(missing) if missing != ids else 0  # else identities are those of another version
-    return Ranking(pending=pending) if pending else rank(summaries, objective)
+    return Ranking(pending=pending) if pending else rank(summaries, objective, explains=explains)
 
 
 def candidates(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:

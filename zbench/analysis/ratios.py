@@ -10,31 +10,22 @@ Models", 1989, chapter 9). The factor has a prior, because repeats are few. With
 of each row's residuals, shrunk alike.
 """
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.special import fdtr, stdtr, stdtrit
 
+from zbench.analysis.cells import SUMMARIES, Cell, Indices, Summary, alike_cells
 from zbench.analysis.variances import Floats, shrunk
-from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary
-from zbench.spec.engine import ALONE_KEYS
-from zbench.spec.metrics import STEP_TIMES, TIMED, Goal, metric_named
-
-Indices = NDArray[np.intp]
-Turns = tuple[Floats, ...]
-"""The logarithms of the steps of each turn."""
 
 TAIL = 0.025  # of a 95 % interval
 EXACT = 1e-9
 """Exact figures, such as bytes, have no noise; logarithms of them that are closer than this are equal."""
 
-_NOTHING = 1e-99  # stands for a figure of 0 on the log scale
 _DISPERSION, _DISPERSION_DEGREES = 1.6, 4.0
 """The prior: what processes add to the noise of turns in the sweeps under results/benchmarks, and its
 weight.
@@ -42,18 +33,6 @@ weight.
 
 _UNUSUAL = 0.9  # of F: a table whose dispersion exceeds the prior by so much has its own alone
 _DIFFERENT = 0.95  # of F: rows that a summary shortens by so different shares are not compared by it
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A repeat of a row, the round of its sweep, and its block, within which rows are compared: a heat or a
-    round.
-    """
-
-    row: str
-    round: str
-    block: str
-    turns: Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +84,7 @@ class Fit:
     estimates: Floats
     repeats: tuple[int, ...]
     noise: Floats
-    shared: Floats
+    shared: csr_array
     blocks: Floats
     degrees: Floats
     component: Indices
@@ -115,18 +94,21 @@ class Fit:
     def errors(self, some: Indices, others: Indices) -> Floats:
         """Return the standard errors of the differences between rows of one component: some x others."""
         covariance = self.shared[some] @ self.blocks @ self.shared[others].T
-        return np.sqrt(np.maximum(self._own[some][:, None] + self._own[others] - 2 * covariance, 0.0))
+        own = self._own[some][:, None] + self._own[others]
+        return np.asarray(np.sqrt(np.maximum(own - 2 * covariance, 0.0)))
 
     @cached_property
     def _own(self) -> Floats:
-        return np.asarray(self.noise + np.einsum("ij,ij->i", self.shared @ self.blocks, self.shared))
+        return np.asarray(self.noise + _squares(self.shared, self.blocks))
 
     @property
     def variance(self) -> float:
         """The sum of the variances of all estimates, each about the mean of the rows linked to it."""
-        number = np.bincount(self.component)[self.component]
-        about = self.shared - _means(self.shared, self.component)[self.component]
-        return float(self.noise @ (1 - 1 / number) + np.einsum("ij,ij->", about @ self.blocks, about))
+        number = np.bincount(self.component)
+        rows = np.arange(len(self.component))
+        sums = csr_array((np.ones(len(rows)), (self.component, rows))) @ self.shared
+        common = _squares(sums, self.blocks) + np.bincount(self.component, self.noise)
+        return float(self._own.sum() - (common / np.maximum(number, 1)).sum())
 
     def places(self, names: Iterable[str]) -> Indices:
         """Return the numbers of rows."""
@@ -140,83 +122,26 @@ class Fit:
         """Return the weighted sum of rows; the weights add up to 0."""
         return self.contrasts(self.places(weights), np.array([[*weights.values()]]))[0]
 
+    def against(self, name: str, others: Sequence[str]) -> list[Contrast]:
+        """Return the contrast of one row with each of others."""
+        row, at = self._place[name], self.places(others)
+        values, errors = self.estimates[row] - self.estimates[at], self.errors(np.array([row]), at)[0]
+        is_linked = self.component[row] == self.component[at]
+        degrees = np.minimum(self.degrees[row], self.degrees[at]) * is_linked
+        fields = (column.tolist() for column in (values, errors, degrees))
+        return [Contrast(*each) for each in zip(*fields, strict=True)]
+
     def contrasts(self, at: Indices, weights: Floats) -> list[Contrast]:
         """Return a weighted sum of the rows `at` for each row of weights; no weight of a sum is 0."""
-        blocks = np.flatnonzero(self.shared[at].any(axis=0))
-        shared = weights @ self.shared[np.ix_(at, blocks)]
+        of_rows = self.shared[at].toarray()
+        blocks = np.flatnonzero(of_rows.any(axis=0))
+        shared = weights @ of_rows[:, blocks]
         covariance = np.einsum("ij,ij->i", shared @ self.blocks[np.ix_(blocks, blocks)], shared)
         errors = np.sqrt(np.maximum(np.square(weights) @ self.noise[at] + covariance, 0.0))
         is_linked = len({*self.component[at].tolist()}) == 1
         degrees = float(self.degrees[at].min()) if is_linked else 0.0
         values = weights @ self.estimates[at]
         return [Contrast(*both, degrees) for both in zip(values.tolist(), errors.tolist(), strict=True)]
-
-
-def _mean(turns: Turns) -> float:
-    return math.fsum(math.log(np.exp(turn).mean()) for turn in turns) / len(turns)
-
-
-def _trimmed(turns: Turns) -> float:
-    values = np.sort(np.concatenate(turns))
-    cut = len(values) // 4
-    return float(values[cut : len(values) - cut].mean())
-
-
-def _lower(turns: Turns) -> float:
-    values = np.sort(np.concatenate(turns))
-    return float(values[: (len(values) + 1) // 2].mean())
-
-
-Summary = Callable[[Turns], float]
-SUMMARIES: Mapping[str, Summary] = {"mean": _mean, "trimmed": _trimmed, "lower half": _lower}
-"""How a repeat becomes one value. A stall moves the mean of all steps, and hardly the means of some."""
-
-
-def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
-    """Return the cells of a goal's metric: of each configuration, and of each `alone` beside them.
-
-    Without turns, and for a metric that is none of the mean time, a repeat has one value.
-    """
-    metric = metric_named(goal.metric)
-    sign = -1 if goal.direction == "maximize" else 1
-    is_time = metric.unit in TIMED and metric.compute is None
-    cells: dict[tuple[str, str, str], Cell] = {}
-    for summary in summaries:
-        for record in summary.ok:
-            value = metric.read(record)
-            if not (isinstance(value, int | float) and value >= 0):
-                continue
-            heat, row, of = record.heat, summary.trial_id, f"round {record.run_id} {record.repeat}"
-            cost = sign * math.log(value or _NOTHING)
-            has_turns = is_time and goal.metric not in STEP_TIMES[1:]
-            turns = _turns(record, cost) if has_turns else (np.array([cost]),)
-            block = f"heat {heat.name}" if heat is not None else of
-            cells[row, of, block] = Cell(row, of, block, turns)
-            if is_time and heat is not None and heat.alone:
-                row, seconds = alone_row(record), tuple(np.log([one]) for one in heat.alone)
-                cells[row, of, block] = Cell(row, of, block, seconds)
-    return list(cells.values())
-
-
-def alone_row(record: Record) -> str:
-    """Return the row of `alone` beside a record: what configurations have in common that share one."""
-    config = record.config
-    run, engine = config.get("run", {}), config.get("engine", {})
-    how = [run.get("world_size"), run.get("threads_per_rank"), *map(engine.get, ALONE_KEYS)]
-    return "alone: " + json.dumps([config.get("workload"), *how], sort_keys=True)
-
-
-def _turns(record: Record, cost: float) -> Turns:
-    """Return the costs of the steps of each turn; one value where there were no turns."""
-    timing, heat = record.timing, record.heat
-    if timing is None or heat is None or not heat.turn_seconds or not timing.mean_step_s:
-        return (np.array([cost]),)
-    moved = cost - math.log(timing.mean_step_s)  # from seconds to the goal's metric
-    count, steps = len(heat.turn_seconds), timing.step_seconds
-    if len(steps) < count or min(steps) <= 0:
-        return tuple(np.log([seconds]) + moved for seconds in heat.turn_seconds)
-    ends = [len(steps) * turn // count for turn in range(1, count)]
-    return tuple(np.split(np.log(steps) + moved, ends))
 
 
 class _Layout:
@@ -226,6 +151,7 @@ class _Layout:
         self.rows = tuple(dict.fromkeys(cell.row for cell in cells))
         rows = {name: number for number, name in enumerate(self.rows)}
         blocks = {name: number for number, name in enumerate(dict.fromkeys(cell.block for cell in cells))}
+        self.alike = list(alike_cells(cells))
         self.row = np.array([rows[cell.row] for cell in cells])
         self.block = np.array([blocks[cell.block] for cell in cells])
         self.component = _components(self.row, self.block, len(self.rows))
@@ -233,12 +159,19 @@ class _Layout:
         self.degrees = len(cells) - len(self.rows) - len(blocks) + parts
         self.between = len(self.rows) - parts
 
+    def summarized(self, summary: Summary) -> Floats:
+        """Return one value of each cell."""
+        values = np.empty(len(self.row))
+        for numbers, turns in self.alike:
+            values[numbers] = summary(turns)
+        return values
+
     def solve(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
         """Return the estimates of rows, and the inverse of the blocks' normal equations. weights: of rows.
 
         Rows are eliminated first (Schur complement). Each linked part of the table has its mean row at 0.
         """
-        part = np.zeros(len(self.shared.T), int)
+        part = np.zeros(self.shared.shape[1], int)
         part[self.block] = self.component[self.row]
         same = (part[:, None] == part[None, :]) * weights.mean()
         inverse = np.linalg.inv(self.normal(weights) + same)
@@ -260,11 +193,9 @@ class _Layout:
         return np.asarray(normal, float)
 
     @cached_property
-    def shared(self) -> Floats:
+    def shared(self) -> csr_array:
         """Which share of the cells of each row is in each block."""
-        counts = np.zeros((len(self.rows), int(self.block.max()) + 1))
-        np.add.at(counts, (self.row, self.block), 1.0)
-        return np.asarray(counts / counts.sum(axis=1)[:, None])
+        return csr_array((1 / np.bincount(self.row)[self.row], (self.row, self.block)))
 
     def residuals(self, values: Floats, estimates: Floats, weights: Floats) -> Floats:
         """Return what rows and blocks do not explain."""
@@ -277,10 +208,13 @@ class _Layout:
 
 
 def _means(values: Floats, number: Indices) -> Floats:
-    """Return the means of values, or of rows of them, of each number from 0; 0 where there are none."""
-    total = np.zeros((int(number.max()) + 1, *values.shape[1:]))
-    np.add.at(total, number, values)
-    return np.asarray((total.T / np.maximum(np.bincount(number), 1)).T)
+    """Return the means of values of each number from 0; 0 where there are none."""
+    return np.asarray(np.bincount(number, values) / np.maximum(np.bincount(number), 1))
+
+
+def _squares(rows: csr_array, blocks: Floats) -> Floats:
+    """Return what each row [rows, blocks] takes on of the covariance of blocks [blocks, blocks]: r C r'."""
+    return np.asarray(rows.multiply(rows @ blocks).sum(axis=1))
 
 
 def _components(row: Indices, block: Indices, rows: int) -> Indices:
@@ -316,7 +250,7 @@ def fitted(cells: Sequence[Cell], summary: str | None = None) -> Fit:
 
 
 def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
-    values = np.array([SUMMARIES[summary](cell.turns) for cell in cells])
+    values = layout.summarized(SUMMARIES[summary])
     repeats = np.bincount(layout.row)
     if all(len(cell.turns) > 1 for cell in cells):
         of_row, degrees = _turn_noise(cells, layout, SUMMARIES[summary])
@@ -327,8 +261,7 @@ def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
     squares = np.square(layout.residuals(values, estimates, weights[layout.row]))
     dispersion = None
     if of_row is None:
-        taken = layout.shared @ inverse
-        free = repeats * (1 - layout.shared @ np.diag(inverse) + np.einsum("ij,ij->i", taken, layout.shared))
+        free = repeats * (1 - layout.shared @ np.diag(inverse) + _squares(layout.shared, inverse))
         free = np.maximum(free - 1, 0.0)
         own = np.bincount(layout.row, squares) / np.maximum(free, EXACT)
         noise, degrees = shrunk(own, free)
@@ -350,12 +283,12 @@ def _turn_noise(cells: Sequence[Cell], layout: _Layout, summarized: Summary) -> 
     """Return the variance of a repeat of each row as its turns show it (jackknife), shrunk; and its
     degrees.
     """
-    variances, turns = np.empty(len(cells)), np.array([len(cell.turns) for cell in cells])
-    for number, cell in enumerate(cells):
-        without = [summarized(cell.turns[:i] + cell.turns[i + 1 :]) for i in range(len(cell.turns))]
-        variances[number] = np.var(without) * (len(without) - 1)
+    variances, counts = np.empty(len(cells)), np.array([len(cell.turns) for cell in cells])
+    for numbers, turns in layout.alike:
+        without = [summarized(turns[:i] + turns[i + 1 :]) for i in range(len(turns))]
+        variances[numbers] = np.var(without, axis=0) * (len(turns) - 1)
     means = np.bincount(layout.row, variances) / np.bincount(layout.row)
-    return shrunk(means, np.bincount(layout.row, turns - 1.0))
+    return shrunk(means, np.bincount(layout.row, counts - 1.0))
 
 
 def _dispersion(squares: float, degrees: int) -> tuple[float, float]:
@@ -370,7 +303,7 @@ def _shortens_alike(cells: Sequence[Cell], summary: str) -> bool:
     """Say whether a summary lies below the mean by like shares in all rows."""
     own = [cell for cell in cells if not cell.row.startswith("alone: ")]  # it has no steps, only turns
     layout, ones = _Layout(own), np.ones(len(own))
-    gaps = np.array([_mean(cell.turns) - SUMMARIES[summary](cell.turns) for cell in own])
+    gaps = layout.summarized(SUMMARIES["mean"]) - layout.summarized(SUMMARIES[summary])
     if layout.degrees < 1 or layout.between < 1:
         return True
     estimates, _ = layout.solve(gaps, np.ones(len(layout.rows)))

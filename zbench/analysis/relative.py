@@ -124,7 +124,8 @@ def _path(key: str, flag: str) -> Key:
 
 
 def _fit(able: Sequence[ConfigSummary]) -> "Fit | None":
-    from zbench.analysis.ratios import cells_of, fitted
+    from zbench.analysis.cells import cells_of
+    from zbench.analysis.ratios import fitted
 
     return fitted(cells_of(able, _TIME)) if able else None
 

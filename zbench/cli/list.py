@@ -78,7 +78,8 @@ def _row(path: Path, tags: list[str]) -> dict[str, Any]:
     }
     try:
         environment, summaries = load_environment(path), summarize(load_records(path))
-        ranking = rank_run(path, summaries, recorded_objective(path / SPEC))
+        objective = recorded_objective(path / SPEC)
+        ranking = rank_run(path, summaries, objective, explains=console.state.json)
     except ZbenchError as error:
         return row | {"problem": str(error)}
     recommended = next((s for s in summaries if s.trial_id == ranking.recommended), None)

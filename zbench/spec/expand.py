@@ -115,6 +115,8 @@ class Points:
 
     def excluding(self, point: Point) -> set[int]:
         """Return the indices of the `exclude` entries that match a point, before derived keys are set."""
+        if not self._excludes:
+            return set()
         config = configured(self._base, self._values(point))
         return {
             index

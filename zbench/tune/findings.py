@@ -16,8 +16,9 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
+from zbench.analysis.cells import cells_of
 from zbench.analysis.ranking import by_figure, pareto_front, rank
-from zbench.analysis.ratios import cells_of, fitted
+from zbench.analysis.ratios import fitted
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.secrets import MASK

@@ -1,0 +1,113 @@
+"""The cells of a sweep's table of log times: a repeat of a row, within its heat or round. Pure.
+
+All values are logarithms, less is better. A repeat has the steps of each turn of its process.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zbench.analysis.variances import Floats
+from zbench.record.record import Record
+from zbench.record.summary import ConfigSummary
+from zbench.spec.engine import ALONE_KEYS
+from zbench.spec.metrics import STEP_TIMES, TIMED, Goal, metric_named
+
+Indices = NDArray[np.intp]
+Turns = tuple[Floats, ...]
+"""The logarithms of the steps [..., steps] of each turn, of one cell or of several with as many steps."""
+
+_NOTHING = 1e-99  # stands for a figure of 0 on the log scale
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A repeat of a row, the round of its sweep, and its block, within which rows are compared: a heat or a
+    round.
+    """
+
+    row: str
+    round: str
+    block: str
+    turns: Turns
+
+
+def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
+    """Return the cells of a goal's metric: of each configuration, and of each `alone` beside them.
+
+    Without turns, and for a metric that is none of the mean time, a repeat has one value.
+    """
+    metric = metric_named(goal.metric)
+    sign = -1 if goal.direction == "maximize" else 1
+    is_time = metric.unit in TIMED and metric.compute is None
+    cells: dict[tuple[str, str, str], Cell] = {}
+    for summary in summaries:
+        for record in summary.ok:
+            value = metric.read(record)
+            if not (isinstance(value, int | float) and value >= 0):
+                continue
+            heat, row, of = record.heat, summary.trial_id, f"round {record.run_id} {record.repeat}"
+            cost = sign * math.log(value or _NOTHING)
+            has_turns = is_time and goal.metric not in STEP_TIMES[1:]
+            turns = _turns(record, cost) if has_turns else (np.array([cost]),)
+            block = f"heat {heat.name}" if heat is not None else of
+            cells[row, of, block] = Cell(row, of, block, turns)
+            if is_time and heat is not None and heat.alone:
+                row, seconds = alone_row(record), tuple(np.log([one]) for one in heat.alone)
+                cells[row, of, block] = Cell(row, of, block, seconds)
+    return list(cells.values())
+
+
+def alone_row(record: Record) -> str:
+    """Return the row of `alone` beside a record: what configurations have in common that share one."""
+    config = record.config
+    run, engine = config.get("run", {}), config.get("engine", {})
+    how = [run.get("world_size"), run.get("threads_per_rank"), *map(engine.get, ALONE_KEYS)]
+    return "alone: " + json.dumps([config.get("workload"), *how], sort_keys=True)
+
+
+def _turns(record: Record, cost: float) -> Turns:
+    """Return the costs of the steps of each turn; one value where there were no turns."""
+    timing, heat = record.timing, record.heat
+    if timing is None or heat is None or not heat.turn_seconds or not timing.mean_step_s:
+        return (np.array([cost]),)
+    moved = cost - math.log(timing.mean_step_s)  # from seconds to the goal's metric
+    count, steps = len(heat.turn_seconds), timing.step_seconds
+    if len(steps) < count or min(steps) <= 0:
+        return tuple(np.log([seconds]) + moved for seconds in heat.turn_seconds)
+    ends = [len(steps) * turn // count for turn in range(1, count)]
+    return tuple(np.split(np.log(steps) + moved, ends))
+
+
+def alike_cells(cells: Sequence[Cell]) -> Iterator[tuple[Indices, Turns]]:
+    """Yield the numbers and the turns [cells, steps] of cells that have as many turns of as many steps."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for number, cell in enumerate(cells):
+        alike.setdefault(tuple(map(len, cell.turns)), []).append(number)
+    for numbers in alike.values():
+        turns = zip(*(cells[number].turns for number in numbers), strict=True)
+        yield np.array(numbers), tuple(np.stack(steps) for steps in turns)
+
+
+def _mean(turns: Turns) -> Floats:
+    return np.asarray(np.mean([np.log(np.exp(turn).mean(axis=-1)) for turn in turns], axis=0))
+
+
+def _trimmed(turns: Turns) -> Floats:
+    values = np.sort(np.concatenate(turns, axis=-1))
+    cut = values.shape[-1] // 4
+    return np.asarray(values[..., cut : values.shape[-1] - cut].mean(axis=-1))
+
+
+def _lower(turns: Turns) -> Floats:
+    values = np.sort(np.concatenate(turns, axis=-1))
+    return np.asarray(values[..., : (values.shape[-1] + 1) // 2].mean(axis=-1))
+
+
+Summary = Callable[[Turns], Floats]
+SUMMARIES: Mapping[str, Summary] = {"mean": _mean, "trimmed": _trimmed, "lower half": _lower}
+"""How a repeat becomes one value. A stall moves the mean of all steps, and hardly the means of some."""
