@@ -152,6 +152,13 @@ def test_a_contender_that_dies_in_its_turn_ends_alone(tmp_path: Path) -> None:
     assert ended == ["A", "B"]
 
 
+@pytest.mark.parametrize("steps", [(0,), (0, 0), (0, 2), (2, 0)])
+def test_one_that_asks_for_no_turn_ends_too(steps: tuple[int, ...], tmp_path: Path) -> None:
+    """Its ranks may report the end at once, or be killed between a report and the launcher's look."""
+    done, _, _ = heat(tmp_path, *[[trial(number)] for number in steps])
+    assert [what for what in done if "ends" in what] == [f"{name} ends" for name in "AB"[: len(steps)]]
+
+
 @pytest.mark.parametrize("old_first", [True, False])
 def test_a_version_that_knows_no_turns_runs_on_its_own(tmp_path: Path, old_first: bool) -> None:
     both: list[list[Trial]] = [[old_version], [trial(2)]]

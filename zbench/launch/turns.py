@@ -134,12 +134,12 @@ def run_heat(participants: Sequence[AnyParticipant], lot: random.Random) -> Iter
     """Run participants to their ends, one at a time. Yields each when it has ended.
 
     They start one after another. Those that ask for turns then take them, in balanced random orders drawn by
-    `lot`, until none asks any more. Each then continues to its end, one by one. A sweep continues to its next
-    trial instead, which asks again.
+    `lot`, until none asks any more. Each then continues to its end, one by one; so does one that never asked.
+    A sweep continues to its next trial instead, which asks again.
     """
     for participant in participants:
         yield from _advanced(participant)
-    while any(participant.asks for participant in participants):
+    while any(participant.waits for participant in participants):
         orders = balanced_orders(len(participants), lot)
         while any(participant.asks for participant in participants):
             for number in next(orders):
