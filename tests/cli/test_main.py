@@ -19,6 +19,8 @@ def test_help_lists_every_command_and_imports_little_and_no_command_imports_torc
         "except SystemExit as e: assert e.code == 0\n"
         "loaded = {'torch', 'pydantic', 'numpy', 'optuna', 'scipy', 'ruamel'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
+        "m.load_command('plan')\n"
+        "assert 'numpy' not in sys.modules\n"
         "for name in m.COMMANDS: m.load_command(name)\n"
         "assert 'torch' not in sys.modules\n"
     )

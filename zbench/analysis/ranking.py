@@ -12,9 +12,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from zbench.analysis.effects import Effect, effects_of
 from zbench.errors import UsageError
 from zbench.record.store import SEARCH, SPEC
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles
@@ -22,6 +21,9 @@ from zbench.spec.load import recorded_trials
 from zbench.spec.metrics import Direction, Goal
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
+
+if TYPE_CHECKING:  # imports numpy, which a plan does not need
+    from zbench.analysis.effects import Effect
 
 ALPHA = 0.05
 """The chance that any bound of a sweep does not hold."""
@@ -53,7 +55,7 @@ class Ranking:
     worse_by: Mapping[str, float] = field(default_factory=dict)
     at_most: Mapping[str, float] = field(default_factory=dict)
     why: str = ""
-    effects: tuple[Effect, ...] = ()
+    effects: "tuple[Effect, ...]" = ()
     of_compute: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     pending: int = 0
 
@@ -111,6 +113,7 @@ def rank(
         return Ranking(first.trial_id, (first.trial_id,), first.trial_id)
     from zbench.analysis.bounds import bounds_of  # imports scipy, which one row does not need
     from zbench.analysis.cells import cells_of
+    from zbench.analysis.effects import effects_of
     from zbench.analysis.ratios import fitted
 
     cells = cells_of(summaries, goal)

@@ -13,9 +13,7 @@ from zbench.record.store import RunDirectory, load_environment, storage_errors
 from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
 from zbench.report.trackers import following
-from zbench.spec.expand import Expansion
-from zbench.spec.run import gpus_to_share, shared_gpus
-from zbench.spec.sweep import SweepSpec, sweep_document
+from zbench.spec.sweep import sweep_document
 
 Interruption = ZbenchError | KeyboardInterrupt
 T = TypeVar("T")
@@ -111,11 +109,3 @@ def exit_code(records: Sequence[Record]) -> ExitCode:
     if any(summary.is_unjudged for summary in summarize(records)):
         return ExitCode.INCONCLUSIVE
     return ExitCode.PASS
-
-
-def warn_before(sweep: SweepSpec, expansion: Expansion, voice: Voice) -> None:
-    """Warn of `exclude` entries that match no point (often a misspelt value), and of shared GPUs."""
-    for index in expansion.unused:
-        voice.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")
-    if gpus := gpus_to_share(sweep.run):
-        voice.warn(shared_gpus(sweep.run.world_size, gpus))

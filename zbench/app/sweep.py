@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.app.request import Request
-from zbench.app.runs import Interruption, carried_out, facts, warn_before
+from zbench.app.runs import Interruption, carried_out, facts
 from zbench.app.voice import Voice
 from zbench.launch.events import OnEvent
 from zbench.launch.executor import targets_for
@@ -16,7 +16,7 @@ from zbench.launch.executors import Backend, make_executor, require_room
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
-from zbench.spec.expand import expand
+from zbench.spec.expand import expand, warnings_of
 
 
 def measured(
@@ -29,7 +29,8 @@ def measured(
 ) -> tuple[Path, Sequence[Record], Interruption | None]:
     """Run the sweep; return the run directory, its records, and what cut the run short."""
     expansion = expand(request.sweep)
-    warn_before(request.sweep, expansion, voice)
+    for warning in warnings_of(request.sweep, expansion):
+        voice.warn(warning)
     require_room(expansion.trials, request.base_dir, backend)
     sweep = request.sweep
     plan = SweepPlan(

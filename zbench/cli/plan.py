@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from zbench.app.runs import warn_before
 from zbench.cli import console, options
 from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.combinations import advice
-from zbench.spec.expand import Expansion, expand
+from zbench.spec.expand import Expansion, expand, warnings_of
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
 
@@ -45,7 +44,8 @@ def print_plan(sweep: SweepSpec) -> None:
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
-        warn_before(sweep, expansion, console.voice())
+        for warning in warnings_of(sweep, expansion):
+            console.warn(warning)
     if console.state.json:
         console.document(_document(sweep, axes, expansion))
     elif expansion is None:

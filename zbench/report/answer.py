@@ -4,16 +4,19 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
 from zbench.record.store import SEARCH
 from zbench.record.summary import ConfigSummary, obstacles, point, varied_keys
 from zbench.report.text import axes_text, figure_text, plural, throughput_text, value_text
 from zbench.spec.metrics import METRICS, TIMED
 from zbench.spec.sweep import ObjectiveSpec
+
+if TYPE_CHECKING:
+    from zbench.analysis.effects import Effect
 
 CLOSE = 0.05
 """Leaders that may be farther apart than this are worth another look."""
@@ -53,7 +56,7 @@ def _below(share: float) -> str:
     return f"{math.floor(100 * share + 1e-9)}" if share >= 0.01 else f"{math.floor(1000 * share) / 10:g}"
 
 
-def effect_text(effect: Effect) -> str:
+def effect_text(effect: "Effect") -> str:
     """Return `reduce_bucket_size: 100k against 5M +12.1 % (+8.9 to +15.3), 5 pairs`."""
     ends = "" if effect.low is None or effect.high is None else _interval(effect.low, effect.high)
     comparison = f"{effect.axis}: {value_text(effect.value)} against {value_text(effect.against)}"

@@ -24,7 +24,7 @@ from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu
+from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, shared_gpus
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
@@ -68,6 +68,14 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
         chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
         trials, invalid = [trials[index] for index in chosen], []
     return Expansion(trials, invalid, len(candidates) - len(distinct), len(walked) - len(candidates), unused)
+
+
+def warnings_of(sweep: SweepSpec, expansion: Expansion) -> Iterator[str]:
+    """Yield warnings of `exclude` entries that match no point (often misspelt), and of shared GPUs."""
+    for index in expansion.unused:
+        yield f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}"
+    if gpus := gpus_to_share(sweep.run):
+        yield shared_gpus(sweep.run.world_size, gpus)
 
 
 def all_points(sweep: SweepSpec, *, simulated: bool = False) -> Iterator[TrialSpec | InvalidTrial]:
