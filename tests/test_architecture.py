@@ -250,9 +250,9 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
     "engine": 7980,
-    "spec": 4450,
+    "spec": 4455,
     "launch": 3750,
-    "app": 921,
+    "app": 918,
     "cli": 1990,
     "report": 2762,
     "analysis": 2235,
