@@ -123,8 +123,13 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return whether an operator has tensors, and all are in offloaded host memory."""
         if not self._any_on_host:
             return False
-        tensors = [each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor)]
-        return bool(tensors) and all(map(self.is_offloaded, tensors))
+        any_tensor = False
+        for each in tree_iter((args, kwargs)):
+            if isinstance(each, Tensor):
+                any_tensor = True
+                if not self.is_offloaded(each):
+                    return False
+        return any_tensor
 
     def held_as(self, tensor: Tensor) -> str:
         """Return the category of a tensor's memory; MODEL if it was not allocated here."""

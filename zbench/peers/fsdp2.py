@@ -21,7 +21,6 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import stage_of
 from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.parameters.base import copy_common
 from zbench.engine.parameters.deferred import on_meta, values_in_turn
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.transport.choose import Transport
@@ -89,9 +88,9 @@ def _fill(
     model._apply(lambda t: on_device(t) if t.is_meta else t)  # type: ignore[no-untyped-call]
     for name, sharded in model.named_parameters():
         if name in parts and isinstance(sharded, DTensor):
-            shard = sharded.to_local().reshape(-1)
-            for begin, values in values_in_turn(parts.pop(name), collectives):
-                copy_common(values, begin, shard, shard_start(sharded))
+            shard, start = sharded.to_local().reshape(-1), shard_start(sharded)
+            for rows in values_in_turn(parts.pop(name), collectives):
+                rows.copy_common(shard, start)
     collectives.close()
 
 

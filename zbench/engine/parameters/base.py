@@ -30,8 +30,26 @@ class ParamInfo:
     group: int
 
 
-Values = Callable[[ParamInfo], Tensor | Iterable[tuple[int, Tensor]] | None]
-"""What gives the values of a parameter: whole, or in runs."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Values of a flat tensor, [rows, n]: the first of row k is its element `begin + k * distance`."""
+
+    values: Tensor
+    begin: int
+    distance: int
+
+    def copy_common(self, target: Tensor, at: int) -> None:
+        """Copy what these rows have of a run of the flat tensor to `target`, which begins at element `at`."""
+        rows, length = self.values.shape
+        for row in range(rows):
+            begin = self.begin + row * self.distance
+            first, stop = max(begin, at), min(begin + length, at + target.numel())
+            if first < stop:
+                target[first - at : stop - at].copy_(self.values[row, first - begin : stop - begin])
+
+
+Values = Callable[[ParamInfo], Tensor | Iterable[Rows] | None]
+"""What gives the values of a parameter: whole, or in turn."""
 
 
 def write_segments(
@@ -43,27 +61,19 @@ def write_segments(
     """Write this rank's part of `value(member)` to `place(segment)`; None leaves it alone.
 
     `value` is called once a member, in the same order on every rank: it may be collective. It returns a whole
-    tensor, or all of it in turn: (its place in the flat tensor, values [n]).
+    tensor, or all of it in turn.
     """
     segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
     for s in shard.segments:
         segments[s.parameter].append(s)
     for member in members:
         given = value(member)
-        in_turn = [(0, given.detach().reshape(-1))] if isinstance(given, Tensor) else given or ()
+        in_turn = [Rows(given.detach().reshape(1, -1), 0, 0)] if isinstance(given, Tensor) else given or ()
         start = shard.layout.spans[member.index].start
-        for begin, values in in_turn:
-            for s in segments[member.index]:
-                copy_common(values, begin, place(s)[: s.length], s.flat - start)
-
-
-def copy_common(values: Tensor, begin: int, target: Tensor, at: int) -> None:
-    """Copy what two runs of one flat tensor have in common, from `values`, which begins at element `begin`,
-    to `target`, which begins at element `at`.
-    """
-    first, stop = max(begin, at), min(begin + values.numel(), at + target.numel())
-    if first < stop:
-        target[first - at : stop - at].copy_(values[first - begin : stop - begin])
+        targets = [(place(s)[: s.length], s.flat - start) for s in segments[member.index]]
+        for rows in in_turn:
+            for target, at in targets:
+                rows.copy_common(target, at)
 
 
 def put_back(info: ParamInfo, view: Tensor) -> bool:

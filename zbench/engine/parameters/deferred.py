@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.parameters.base import Rows
 from zbench.engine.parameters.hooks import WatchedParameters
 from zbench.engine.parameters.released import kinds_of, release, set_refusal, set_values
 from zbench.engine.protocols import Collectives, Tag
@@ -76,21 +77,19 @@ def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
     return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
 
 
-def values_in_turn(parameter: Tensor, collectives: Collectives) -> Iterator[tuple[int, Tensor]]:
-    """Yield all values of a parameter as (their place in the flat parameter, values [n]).
+def values_in_turn(parameter: Tensor, collectives: Collectives) -> Iterator[Rows]:
+    """Yield all values of a parameter, and what pads its parts at the end.
 
     A collective if it was created under `sharded_init`, of at most `_AT_ONCE` elements at once.
     """
     if not is_part(parameter):
-        yield 0, parameter.detach().reshape(-1)
+        yield Rows(parameter.detach().reshape(1, -1), 0, 0)
         return
     part: Tensor = getattr(parameter, _PART)
     length = max(1, _AT_ONCE // collectives.world_size)
     for begin in range(0, part.numel(), length):
         gathered = collectives.all_gather_small(part[begin : begin + length], _PARTS)
-        for rank, values in enumerate(gathered):
-            place = rank * part.numel() + begin
-            yield place, values[: max(0, parameter.numel() - place)]
+        yield Rows(gathered, begin, part.numel())
 
 
 def make_whole(parameter: nn.Parameter, dtype: torch.dtype, collectives: Collectives) -> None:

@@ -107,7 +107,8 @@ class ProcessGroupCollectives(GroupCollectives):
         return total
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
-        part = flat.chunk(self.world_size)[self.rank]
+        length = flat.numel() // self.world_size
+        part = flat.narrow(0, self.rank * length, length)
         return launched(dist.all_gather_into_tensor(flat, part, group=self._gathers, async_op=True))
 
 
