@@ -117,6 +117,13 @@ def test_gradients_of_an_offloaded_rank_are_on_its_host() -> None:
     assert step.work.copied_bytes > 2 * held["parameters"], "gathered, gradients, and blocks gathered again"
 
 
+def test_an_update_of_fsdp2_takes_no_memory_for_whole_shapes() -> None:
+    """DTensor learns shapes from fake tensors of whole parameters, once; a step reserves nothing for them."""
+    step = simulated_step(trial({"engine": "fsdp2", "zero_stage": 3}, world_size=64), Path.cwd())
+    updated = [each.nbytes for each in step.ledger.allocations if each.phase == "optimizer"]
+    assert sum(updated) <= 2 * step.engine_bytes["moments"]
+
+
 def test_a_rank_sends_what_its_engines_collectives_need() -> None:
     """Of eight ranks: a ring reduces and gathers; FSDP2 gathers a second time in its backward."""
     sent = {}

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor._op_schema import OpSchema
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter, tree_map
 
@@ -207,8 +209,19 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
     by_rules = partial(ruled_engine, ledger=ledger, is_apart=device != "cpu")
     deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
-    with as_real_to_transformers(), in_python(), deepspeed, way, operators, offload:
+    with as_real_to_transformers(), in_python(), _whole_shapes_apart(), deepspeed, way, operators, offload:
         yield
+
+
+def _whole_shapes_apart() -> AbstractContextManager[Any]:
+    """Keep from the ledger the fake tensors of whole shapes that DTensor learns shapes from."""
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def apart(propagator: ShardingPropagator, schema: OpSchema) -> Any:
+        with _disable_current_modes():
+            return propagate(propagator, schema)
+
+    return patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", apart)
 
 
 def _batches(
