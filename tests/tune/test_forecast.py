@@ -1,13 +1,15 @@
 """What the simulation leaves out, and what is pruned."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.making import make_trial
-from zbench.estimate.result import NotSimulated
+from zbench.estimate.result import Estimate, NotSimulated, Reserved
 from zbench.job.progress import Watch
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
-from zbench.tune.forecast import pruner, too_large, work_per_step
+from zbench.tune.forecast import MemoryLimits, pruner, too_large, work_per_step
 from zbench.tune.space import Space
 
 from .fakes import estimated, small_sweep
@@ -15,26 +17,42 @@ from .fakes import estimated, small_sweep
 TRIAL = make_trial({"zero_stage": 1})
 
 
+LIMITS = MemoryLimits(reserved=1000)
+
+
+def reserving(least: int) -> Estimate:
+    """Return an estimate of a step that holds 900 bytes on a card."""
+    return replace(estimated(900), reserved=Reserved(1200, least, expandable_segments=False))
+
+
+@pytest.mark.parametrize(("peak", "fits"), [(1100, True), (1101, False)])
 @pytest.mark.parametrize(
-    ("device", "peak", "fits"),
-    [("cpu", 1000, True), ("cpu", 1001, False), ("cuda", 1100, True), ("cuda", 1101, False)],
+    "trial",
+    [
+        make_trial({"zero_stage": 1}, device="auto"),
+        make_trial({"engine": "deepspeed", "zero_stage": 1}, device="cpu"),
+    ],
 )
-def test_beside_a_gpu_a_trial_must_be_a_tenth_above_the_limit_to_be_left_out(
-    device: str, peak: int, fits: bool
+def test_what_is_not_exact_must_be_a_tenth_above_the_limit_to_be_left_out(
+    trial: TrialSpec, peak: int, fits: bool
 ) -> None:
-    trial = make_trial({"zero_stage": 1}, device=device)
-    assert (too_large(lambda _: estimated(peak), trial, 1000) is None) == fits
+    assert (too_large(lambda _: estimated(peak), trial, LIMITS) is None) == fits
 
 
-def test_deepspeed_by_rules_has_a_gpus_margin() -> None:
-    ruled = make_trial({"engine": "deepspeed", "zero_stage": 1}, device="cpu")
-    assert too_large(lambda _: estimated(1100), ruled, 1000) is None
+def test_on_a_card_the_least_that_is_reserved_is_held_to_the_limit() -> None:
+    trial = make_trial({"zero_stage": 1}, device="cuda")
+    assert too_large(lambda _: reserving(1000), trial, LIMITS) is None
+    assert too_large(lambda _: reserving(1001), trial, LIMITS) is not None
+    assert too_large(lambda _: reserving(1001), trial, MemoryLimits(allocated=900)) is None
 
 
 def test_a_trial_that_is_left_out_is_told_with_what_it_needs() -> None:
     reason = "needs 1001 B by the simulation, the limit is 1000 B"
-    assert too_large(lambda _: estimated(1001), make_trial(device="cpu"), 1000) == reason
-    assert too_large(lambda _: NotSimulated("compiled"), TRIAL, 1) is None, "it may fit"
+    exact = make_trial(device="cpu")
+    for limits in (LIMITS, MemoryLimits(allocated=1000)):
+        assert too_large(lambda _: estimated(1001), exact, limits) == reason
+        assert too_large(lambda _: estimated(1000), exact, limits) is None
+        assert too_large(lambda _: NotSimulated("compiled"), TRIAL, limits) is None, "it may fit"
 
 
 RATE = (Goal("tokens_per_s", "maximize"),)

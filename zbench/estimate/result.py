@@ -108,11 +108,15 @@ class Estimate:
     build_host_bytes: int = 0
 
     @property
+    def least_device_bytes(self) -> int:
+        """Return what torch's allocator needs to build and to train: on a card what it reserves at least."""
+        step = self.peak_device_bytes if self.reserved is None else self.reserved.least_bytes
+        return max(step, self.build_device_bytes)
+
+    @property
     def needed_device_bytes(self) -> int:
-        """Return what building and training need: on a card what is reserved, and the most beside it."""
-        if self.reserved is None:
-            return max(self.peak_device_bytes, self.build_device_bytes)
-        return max(self.reserved.least_bytes, self.build_device_bytes) + BESIDE[1]
+        """Return what building and training need: on a card also the most beside the allocator."""
+        return self.least_device_bytes + (0 if self.reserved is None else BESIDE[1])
 
     @property
     def needed_host_bytes(self) -> int:

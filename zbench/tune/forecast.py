@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
@@ -14,22 +15,36 @@ Ask = Callable[[TrialSpec], SimulationOutcome]
 
 PRUNE_FACTOR = 2.0
 _SAFETY = 1.1
-"""Beside a GPU, and of DeepSpeed, a trial is left out only if above the limit by this factor: on a GPU CPU
-paths are simulated, and DeepSpeed is estimated by rules."""
+"""A trial is left out only if above the limit by this factor, if DeepSpeed is estimated by rules, or if the
+device is chosen later, and simulated as a CPU."""
 _RATES = ("tokens_per_s", "samples_per_s", "tflops")
 _FEWEST_STEPS = 2
 _SHARE_OF_STEPS = 0.25
 
 
-def too_large(ask: Ask, trial: TrialSpec, limit: float) -> str | None:
-    """Return why a trial cannot fit a limit in bytes; None where it may, or cannot be simulated."""
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Bytes that a trial may take. allocated: by the metric `peak_device_bytes`. reserved: by torch's
+    allocator, as `run.memory_limit` has it.
+    """
+
+    allocated: float = math.inf
+    reserved: float = math.inf
+
+
+def too_large(ask: Ask, trial: TrialSpec, limits: MemoryLimits) -> str | None:
+    """Return why a trial cannot fit; None where it may, or cannot be simulated."""
     estimate = ask(trial)
-    is_exact = trial.run.device == "cpu" and trial.engine.engine != "deepspeed"
-    allowed = limit if is_exact else limit * _SAFETY
-    if not isinstance(estimate, Estimate) or estimate.peak_device_bytes <= allowed:
+    if not isinstance(estimate, Estimate):
         return None
-    needed = format_bytes(estimate.peak_device_bytes)
-    return f"needs {needed} by the simulation, the limit is {format_bytes(limit)}"
+    is_exact = trial.run.device != "auto" and trial.engine.engine != "deepspeed"
+    for needed, limit in (
+        (estimate.peak_device_bytes, limits.allocated),
+        (estimate.least_device_bytes, limits.reserved),
+    ):
+        if needed > (limit if is_exact else limit * _SAFETY):
+            return f"needs {format_bytes(needed)} by the simulation, the limit is {format_bytes(limit)}"
+    return None
 
 
 def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:

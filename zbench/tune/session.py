@@ -30,6 +30,7 @@ from zbench.tune.findings import Final, SearchOutcome, front, importance, settle
 from zbench.tune.forecast import (
     PRUNE_FACTOR,
     Ask,
+    MemoryLimits,
     pruner,
     too_large,
     work_per_step,
@@ -100,7 +101,7 @@ class Session(Proposer):
         self._goals, self._directions = task.sweep.objective.goals, directions_of(task.sweep.objective)
         self._space = Space(task.sweep)
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
-        self._limit = _memory_limit(task.sweep)
+        self._limits = _memory_limits(task.sweep)
         self._best_rate, self.nodes = 0.0, task.sweep.run.nodes
         self._learnt, self._refused = set[int](), set[str]()
         self._predicted_oom: dict[str, str] = {}
@@ -162,7 +163,7 @@ class Session(Proposer):
         if self._earlier:
             self._listed = [*self._best_earlier(), *self._space.included]
             self._tell(Notice(f"{len(self._earlier)} trials of earlier runs of this sweep teach the search"))
-        if self._limit is not None:
+        if self._limits is not None:
             self._tell(Notice("points are simulated first; one that cannot fit the memory does not run"))
 
     def propose(self, scheduler: Scheduler) -> Proposal | None:
@@ -224,11 +225,11 @@ class Session(Proposer):
             excluded = taken | self._predicted_oom.keys()
             first = next((point for point in listed if point_key(point) not in excluded), None)
             proposal = first or self._next_point([*self._earlier, *history], excluded)
-            if proposal is None or self._limit is None:
+            if proposal is None or self._limits is None:
                 return proposal
             trial = self._space.trial(proposal)
             assert isinstance(trial, TrialSpec)
-            if (reason := too_large(self._ask, trial, self._limit)) is None:
+            if (reason := too_large(self._ask, trial, self._limits)) is None:
                 return proposal
             self._predicted_oom[point_key(proposal)] = reason
         return None
@@ -272,9 +273,9 @@ class Session(Proposer):
         )
 
 
-def _memory_limit(sweep: SweepSpec) -> float | None:
-    """Return the tightest bound on device bytes that a trial must meet, or None."""
+def _memory_limits(sweep: SweepSpec) -> MemoryLimits | None:
+    """Return the bounds on device bytes that a trial must meet, or None."""
     constraints = sweep.objective.constraints
     bounds = [c.bound for c in constraints if c.metric == "peak_device_bytes" and "<" in c.operator]
-    limits = [*bounds, sweep.run.memory_limit]
-    return min((float(limit) for limit in limits if limit is not None), default=None)
+    limits = MemoryLimits(min(map(float, bounds), default=math.inf), sweep.run.memory_limit or math.inf)
+    return None if limits == MemoryLimits() else limits
