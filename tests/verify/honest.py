@@ -199,6 +199,8 @@ class Run:
 
 
 RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
+BETAS = ((0.9, 0.999), (0.9, 0.95), (0.9, 0.98), (0.8, 0.99), (0.5, 0.9), (0.95, 0.9999), (0.0, 0.99))
+EPS = (1e-8, 1e-8, 1e-6, 1e-5)
 
 
 def drawn_task(lot: random.Random) -> PlainRun:
@@ -227,6 +229,8 @@ def drawn_task(lot: random.Random) -> PlainRun:
         "optimizer": {
             "name": lot.choice(["adam", "adamw", "adamw"]),
             "lr": lot.choice(RATES),
+            "betas": lot.choice(BETAS),
+            "eps": lot.choice(EPS),
             "weight_decay": lot.choice([0.0, 1e-2, 0.1]),
         },
     }

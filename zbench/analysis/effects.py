@@ -69,8 +69,8 @@ def effects_of(
 def _pairs(
     points: Mapping[str, Mapping[str, Any]], key: str, preferred: Sequence[Any]
 ) -> list[list[tuple[str, str]]]:
-    """Return, for each value of a key that has any, the pairs that differ in it alone: with that value, and
-    with the first of the preferred values that has pairs.
+    """Return the pairs that differ in one key alone, for each value of the key that has any: with that value,
+    and with the first of the preferred values that has pairs.
     """
     alike: dict[str, dict[str, list[str]]] = {}  # the other keys -> this one's value -> configurations
     for name, one in points.items():
