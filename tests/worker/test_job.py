@@ -18,7 +18,7 @@ from zbench.job.failures import first_failure
 from zbench.job.jobs import RankJob, reference_key, threads_per_rank
 from zbench.spec.run import shared_gpus, slow_update
 from zbench.worker import process
-from zbench.worker.process import backend_for, device_of, set_threads, variables_of
+from zbench.worker.process import backend_for, device_of, nccl_version, set_threads, variables_of
 
 SHAPES_NO_BIT = {
     "zero_stage", "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio",
@@ -112,6 +112,25 @@ def test_an_older_nccl_cannot_share_a_device(
     with pytest.raises(UsageError, match=rf"expected NCCL 2\.30 or later.*{found}.*unset the variable"):
         backend_for(torch.device("cuda"), 2, 1)
     assert backend_for(torch.device("cuda"), 2, 2) == "cpu:gloo,cuda:nccl"
+
+
+def test_the_nccl_that_is_loaded_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer NCCL beside torch takes the place of the one that torch was built with."""
+
+    class Loaded:
+        def __init__(self, name: str, mode: int) -> None:
+            assert (name, mode) == ("libnccl.so.2", os.RTLD_NOLOAD)
+
+        def ncclGetVersion(self, number: Any) -> int:  # noqa: N802
+            number._obj.value = 23102
+            return 0
+
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    if torch.version.cuda is None:  # nothing is loaded
+        assert nccl_version() == (2, 28, 9)
+    monkeypatch.setattr("ctypes.CDLL", Loaded)
+    assert nccl_version() == (2, 31, 2)
 
 
 @pytest.mark.parametrize(

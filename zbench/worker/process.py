@@ -1,5 +1,6 @@
 """One rank's process: its threads, its process group, its memory limit, and its progress lines."""
 
+import ctypes
 import json
 import os
 import resource
@@ -86,10 +87,18 @@ def _require_shared_devices() -> None:
 
 
 def nccl_version() -> tuple[int, ...]:
-    """Return the version of the NCCL that torch uses; () where it has none."""
+    """Return the version of the NCCL that is loaded; () where torch has none.
+
+    `torch.cuda.nccl.version` is that of NCCL's headers, with which torch was built.
+    """
     if not dist.is_nccl_available():
         return ()
-    return tuple(torch.cuda.nccl.version()[:3])  # type: ignore[no-untyped-call]
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(number))
+    except OSError:
+        return tuple(torch.cuda.nccl.version()[:3])  # type: ignore[no-untyped-call]
+    return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
 
 def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, list[str]]:
