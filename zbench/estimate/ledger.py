@@ -123,13 +123,9 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return whether an operator has tensors, and all are in offloaded host memory."""
         if not self._any_on_host:
             return False
-        any_tensor = False
-        for each in tree_iter((args, kwargs)):
-            if isinstance(each, Tensor):
-                any_tensor = True
-                if not self.is_offloaded(each):
-                    return False
-        return any_tensor
+        tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
+        are_offloaded = map(self.is_offloaded, tensors)
+        return next(are_offloaded, False) and all(are_offloaded)
 
     def held_as(self, tensor: Tensor) -> str:
         """Return the category of a tensor's memory; MODEL if it was not allocated here."""
