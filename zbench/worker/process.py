@@ -36,6 +36,8 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     device = device_of(trial.run.device, job.local_rank)
     if job.init_method.startswith(("file://", "tcp://127.")):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
+    if trial.engine.engine == "builtin":  # it says why a call cannot end; torch would end the process first
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
     dist.init_process_group(

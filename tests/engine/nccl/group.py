@@ -4,7 +4,8 @@ A work's `wait` only orders the stream; here, whatever touches the result from t
 is NaN. The host blocks only where it touches one, and nobody watches it there. A communicator runs one call
 after another, and makes its connections at their first use, which waits for all ranks. Calls that differ in
 kind, size or dtype hang. So does a call that another rank never makes: that it has ended is not noticed.
-Objects and tensors in host memory are refused. What breaks a rule is a fault; `abort` ends whatever hangs.
+Objects and tensors in host memory are refused. What breaks a rule is a fault. `abort` ends the calls of its
+own communicator, and returns when those of all others have ended; `shutdown` waits for the other ranks.
 """
 
 import threading
@@ -36,6 +37,7 @@ class StrictWork:
     """A call in flight: `out` is written, from `values`, when something ordered behind it touches `out`."""
 
     out: Tensor
+    group: "StrictGroup"
     done: threading.Event = field(default_factory=threading.Event)
     ordered: bool = False
     values: Tensor | None = None
@@ -153,15 +155,23 @@ class StrictGroup(dist.ProcessGroup):
         return self._store
 
     def shutdown(self) -> None:
-        """Let go of the other ranks."""
+        """Let go of the other ranks, which is a call of its own: it waits until all of them do."""
+        count = self._store.add("strict shutdown", 1)
+        while count < self._size and not self._aborted.wait(0.002):
+            count = self._store.add("strict shutdown", 0)
 
     def abort(self) -> None:
-        """End whatever waits; results stay as they are."""
+        """End the calls of this communicator, whose results stay as they are, and wait until the device is
+        idle: what other communicators have in flight has to end as well.
+        """
         if threading.get_ident() not in DEVICE.entered:
             FAULTS.append(NO_DEVICE)
         self._aborted.set()
         for work in list(DEVICE.works):
-            work.done.set()
+            if work.group is self:
+                work.done.set()
+        for work in list(DEVICE.works):
+            work.done.wait()
 
     # Collectives.
 
@@ -203,7 +213,10 @@ class StrictGroup(dist.ProcessGroup):
                 FAULTS.append(f"{what}: a tensor in host memory")
         self._connect(connection, what)
         assert self.group_name
-        work, before = StrictWork(out), [w for w in list(DEVICE.works) if w.ordered and _alike(w.out, sent)]
+        work, before = (
+            StrictWork(out, self),
+            [w for w in list(DEVICE.works) if w.ordered and _alike(w.out, sent)],
+        )
         code = zlib.crc32(repr((what, out.numel(), sent.numel(), out.dtype)).encode())
         with _disable_current_modes():  # to launch waits for nothing
             if not _alike(out, sent):

@@ -41,6 +41,7 @@ class Net(nn.Module):
 def train(pipe: Connection, case: str, rank: int, world: int, device: str, store: str) -> None:
     """Train, send (what this rank heard, or a digest of its weights; seconds since the case), and end."""
     os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] = str(HEARTBEAT)
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # as `zbench sweep` has it
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     begun = [time.monotonic()]

@@ -12,9 +12,9 @@ from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
-from zbench.engine.transport.hybrid import HybridCollectives, check_shard_group_size, shard_group
+from zbench.engine.transport.hybrid import HybridCollectives, check_shard_group_size
 from zbench.engine.transport.peers import probe_peers
-from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group
+from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group, subgroup
 from zbench.engine.transport.single import SingleProcessCollectives
 from zbench.errors import UsageError
 
@@ -80,7 +80,7 @@ def grouped(
     world = make(group, device)
     if size == 1:
         return HybridCollectives(world, SingleProcessCollectives(), make(group, device))
-    within, across = (shard_group(group, size, device, across=across) for across in (False, True))
+    within, across = (subgroup(group, size, device, across=across) for across in (False, True))
     return HybridCollectives(world, make(within, device), make(across, device))
 
 

@@ -5,16 +5,11 @@ traffic at stage 3, stay within a group, such as one host. Gradients are added w
 sums of each shard over the groups. So of a gradient's bytes only a share leaves a group, one over its size.
 """
 
-from weakref import WeakKeyDictionary
-
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.process_group import subgroup
 from zbench.engine.transport.single import SingleProcessCollectives
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -97,21 +92,3 @@ def check_shard_group_size(size: int, world_size: int) -> None:
             f"shard_group_size: expected a size that divides the {world_size} ranks into equal groups"
             f" ({', '.join(map(str, sizes))}), got {size}"
         )
-
-
-_Key = tuple[int, torch.device, bool]
-_SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, dist.ProcessGroup]] = WeakKeyDictionary()
-
-
-def shard_group(
-    group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool = False
-) -> dist.ProcessGroup:
-    """Return the process group of this rank's shard group, or that `across` shard groups, for tensors of
-    `device`; every rank of `group` calls it.
-
-    It is made once and ends with `group`.
-    """
-    groups, key = _SHARD_GROUPS.setdefault(group, {}), (size, device, across)
-    if key not in groups:
-        groups[key] = subgroup(group, size, device, across=across)
-    return groups[key]

@@ -1,7 +1,10 @@
 """The collectives of NCCL and of other backends that need no composition, and groups of some of the ranks."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -38,6 +41,7 @@ class ProcessGroupCollectives(GroupCollectives):
         super().__init__(group, device)
         self._gathers, self.in_rank_order = gathers or group, in_rank_order
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._is_ended = False
         self.agreement.device = buffers.streams_of(device)
         if self.agreement.device is not None:
             self.agreement.neighbour = Neighbour(self.rank, self.world_size, self.store)
@@ -60,17 +64,29 @@ class ProcessGroupCollectives(GroupCollectives):
         self.agreement.attend()
 
     def end(self) -> None:
-        """Abort the communicators: what waits for them on the device goes on, with values of no meaning."""
-        for group in {self.group, self._gathers} if self.agreement.device is not None else ():
+        """Abort the communicators: what waits for them on the device goes on, with values of no meaning.
+
+        Each in a thread of its own, so all at once: an abort returns when the device is idle, which waits for
+        calls of every other communicator (pytorch/pytorch#119797).
+        """
+        if (device := self.agreement.device) is None or self._is_ended:
+            return
+        self._is_ended = True
+
+        def abort(group: dist.ProcessGroup) -> None:
+            device.enter()
             group._get_backend(self.device).abort()
 
+        for group in {self.group, self._gathers}:
+            Thread(target=abort, args=(group,), daemon=True).start()
+
     def close(self) -> None:
+        """On an error's way out the other ranks make no further calls: abort what is in flight."""
         super().close()
+        if sys.exception() is not None:
+            self.end()
         if self.agreement.neighbour is not None:
             self.agreement.neighbour.close()
-        if self._gathers is not self.group:
-            dist.destroy_process_group(self._gathers)
-            self._gathers = self.group
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         if not self.in_rank_order and send.dtype == out.dtype:
@@ -119,16 +135,30 @@ def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.Proc
     return subgroup(group, dist.get_world_size(group), device)
 
 
+_Key = tuple[int, torch.device, bool]
+_SUBGROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[_Key, dist.ProcessGroup]] = WeakKeyDictionary()
+
+
 def subgroup(
     group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool = False
 ) -> dist.ProcessGroup:
-    """Return a new process group of `size` consecutive ranks of `group`, this rank among them, or of the
-    ranks `across` such groups that have the same place in theirs. It is for tensors of `device` only, with
-    the backend and the timeout that `group` has for them.
+    """Return a process group of `size` consecutive ranks of `group`, this rank among them, or of the ranks
+    `across` such groups that have the same place in theirs. It is for tensors of `device` only, with the
+    backend and the timeout that `group` has for them.
 
-    Every rank of `group` calls it, and `size` divides their number. UsageError where they could not agree on
-    a name.
+    It is made once, and ends with the default group: to destroy an NCCL communicator alone is a collective of
+    its own, in which a rank waits for one that has failed. Every rank of `group` calls it, and `size` divides
+    their number. UsageError where they could not agree on a name.
     """
+    groups, key = _SUBGROUPS.setdefault(group, {}), (size, device, across)
+    if key not in groups:
+        groups[key] = _new_subgroup(group, size, device, across=across)
+    return groups[key]
+
+
+def _new_subgroup(
+    group: dist.ProcessGroup, size: int, device: torch.device, *, across: bool
+) -> dist.ProcessGroup:
     backend = group._get_backend(device)
     make = partial(
         dist.new_group,
