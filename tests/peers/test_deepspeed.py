@@ -135,19 +135,21 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
 
 
 @pytest.mark.parametrize(
-    ("rank", "given", "expected"),
+    ("rank", "device", "given", "expected"),
     [
-        (0, {}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
-        (3, {}, {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
+        (0, "cpu", {}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
+        (3, "cpu", {}, {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
+        (3, "cuda:0", {"LOCAL_RANK": "1"}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
         (
             2,
+            "cpu",
             {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
             {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
         ),
     ],
 )
 def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
-    rank: int, given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    rank: int, device: str, given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [("one", 11), ("one", 12), ("two", 11), ("two", 12)]
     environ = dict(given)
@@ -156,7 +158,7 @@ def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
     monkeypatch.setattr(adapter.dist, "get_world_size", lambda: 4)
     gather = lambda found, own: found.__setitem__(slice(4), places)  # noqa: E731
     monkeypatch.setattr(adapter.dist, "all_gather_object", gather)
-    adapter._describe_launch()
+    adapter._describe_launch(torch.device(device))
     found = {name: environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")}
     assert found == expected
     assert (environ["RANK"], environ["MASTER_PORT"]) == (str(rank), "11")

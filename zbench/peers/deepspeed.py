@@ -132,7 +132,7 @@ def build_engine(
     instruments: object = None,
 ) -> DeepSpeedEngine:
     """Return DeepSpeed's engine. `instruments` is ignored: collectives are not counted."""
-    _describe_launch()
+    _describe_launch(next(model.parameters()).device)
     if dist.get_rank() == 0:
         remove_abandoned_locks()
     import deepspeed
@@ -148,9 +148,11 @@ def build_engine(
     return DeepSpeedEngine(module, model, spec)
 
 
-def _describe_launch() -> None:
-    """Set the variables of DeepSpeed's launcher. The process group exists, so address and port only name the
-    memory that ranks of one host share; rank 0's process ID as the port makes that name unique.
+def _describe_launch(device: torch.device) -> None:
+    """Set the variables of DeepSpeed's launcher. It takes the local rank for the number of the GPU.
+
+    The process group exists, so address and port only name the memory that ranks of one host share; rank 0's
+    process ID as the port makes that name unique.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -159,6 +161,8 @@ def _describe_launch() -> None:
     dist.all_gather_object(places, (socket.gethostname(), os.getpid()))
     hosts = [host for host, _ in places]
     os.environ.setdefault("LOCAL_RANK", str(hosts[:rank].count(hosts[rank])))
+    if device.type == "cuda":  # ranks may share it
+        os.environ["LOCAL_RANK"] = str(device.index)
     here = os.environ.get("LOCAL_WORLD_SIZE", str(hosts.count(hosts[rank])))
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1" if int(here) == world else hosts[0])
     about = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_SIZE": here, "MASTER_PORT": places[0][1]}
