@@ -16,7 +16,7 @@ from zbench.estimate.caching import (
     reserved,
 )
 from zbench.estimate.reading import estimate
-from zbench.estimate.result import BESIDE, Capacity, Reserved
+from zbench.estimate.result import Capacity, Reserved
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
@@ -216,7 +216,7 @@ def test_a_card_is_judged_by_reserved_memory_and_what_is_beside_it(monkeypatch: 
     assert found.reserved is not None
     assert found.peak_device_bytes <= found.reserved.least_bytes <= found.reserved.peak_bytes
     assert estimate(trial("cpu", zero_stage=3), Path.cwd()).reserved is None
-    least, most = (found.reserved.least_bytes + size for size in BESIDE)
+    least, most = (found.reserved.least_bytes + size for size in found.reserved.beside)
     for memory, fits, may_fit in ((most, True, True), (most - 1, False, True), (least - 1, False, False)):
         row = EstimateRow(trial(), found, Capacity(memory))
         shown = row.to_json()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from zbench.estimate.reading import estimate
-from zbench.estimate.result import BESIDE, Estimate
+from zbench.estimate.result import CONTEXT, Estimate
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
 
@@ -84,7 +84,7 @@ def test_what_llm_foundry_ran_on_a_card_fits_it(row: dict[str, Any]) -> None:
     parameters = extended(layers, *(found.parameters for found in few))
     assert parameters + (2048 - row["tokens"]) * width == FOUNDRY["parameters"][row["model"]]
     allocated = extended(layers, *(found.peak_device_bytes for found in few))
-    assert (allocated + BESIDE[0]) / GIB < USABLE[row["card"]]
+    assert (allocated + CONTEXT[0]) / GIB < USABLE[row["card"]]
 
 
 @pytest.mark.parametrize(("stage", "wider"), [(0, 2.0), (1, 4 / 64), (2, 2 / 64), (3, -4 / 64)])

@@ -8,7 +8,7 @@ from typing import Any
 
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
-from zbench.estimate.result import BESIDE, Capacity
+from zbench.estimate.result import Capacity
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
@@ -117,11 +117,11 @@ class Forecast:
         if not reserved:
             return None
         segments = "expandable segments" if reserved[0].expandable_segments else "torch's default segments"
-        least, most = (size / (1 << 30) for size in BESIDE)
+        least, most = reserved[0].beside[0] / (1 << 30), max(each.beside[1] for each in reserved) / (1 << 30)
         return (
             f"reserved is what torch's caching allocator takes, with {segments}"
             f" (PYTORCH_CUDA_ALLOC_CONF). CUDA, its libraries and communicators take {least:g} to {most:g}"
-            f" GiB besides; what fits has room for {most:g}"
+            " GiB besides; what fits has room for the most of its row"
         )
 
     @property

@@ -52,11 +52,11 @@ def estimate(trial: TrialSpec, base_dir: Path) -> Estimate:
         work=step.work,
         counts=step.counts,
         parameters=step.parameters,
-        reserved=_reserved(step) if trial.run.device == "cuda" else None,
+        reserved=_reserved(step, trial) if trial.run.device == "cuda" else None,
     )
 
 
-def _reserved(step: Step) -> Reserved:
+def _reserved(step: Step, trial: TrialSpec) -> Reserved:
     """Return what torch's caching allocator reserves on a card for the allocations of a step."""
     ledger = step.ledger
     changes: list[Change] = [(moment, RELEASE, 0, 0) for moment in ledger.releases]
@@ -66,7 +66,15 @@ def _reserved(step: Step) -> Reserved:
             if each.died <= ledger.moment:
                 changes.append((each.died, key, 0, 0))
     expandable = is_expandable(os.environ)
-    return reserved(sorted(changes), step.built, step.begin, ledger.peak[False], expandable=expandable)
+    found = reserved(sorted(changes), step.built, step.begin, ledger.peak[False], expandable=expandable)
+    return dataclasses.replace(found, communicators=_communicators(trial))
+
+
+def _communicators(trial: TrialSpec) -> int:
+    """Return how many NCCL communicators a rank has; the engine gathers over others than it reduces over."""
+    size = trial.run.world_size
+    groups = 3 if 1 < (trial.engine.shard_group_size or size) < size else 1
+    return 0 if size == 1 else groups * (2 if trial.engine.engine == "builtin" else 1)
 
 
 def _alive(step: Step, moment: int) -> list[HeldAllocation]:

@@ -40,6 +40,7 @@ class Reducer:
         _limits: object,
         group: dist.ProcessGroup,
         *more: Any,
+        is_card: bool = False,
     ) -> None:
         expect_sparse, cap, find_unused, as_view, _names, first_cap, *_ = more
         assert not find_unused
@@ -49,6 +50,11 @@ class Reducer:
         self._ready: list[int] | None = []
         """Parameters in the order of their first gradients, until the buckets are rebuilt in this order."""
         self._reduces = False
+        self._is_card = is_card
+        self._stashed: list[Tensor] = []
+        """The buckets before. NCCL's works hold their tensors until the group's next call where one waits
+        by a future alone, as DDP does (`shelvesToUnstash_` of ProcessGroupNCCL.cpp).
+        """
         self._works: list[dist.Work] = []
         self._buckets: list[FlatBucket] = []
         self._bucket_of: dict[int, FlatBucket] = {}
@@ -93,6 +99,7 @@ class Reducer:
         del gradient
         bucket.pending -= 1
         if bucket.pending == 0:
+            self._stashed.clear()
             work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
             assert work is not None
             self._works.append(work)
@@ -126,6 +133,8 @@ class Reducer:
         ready, self._ready = self._ready, None
         members: list[Tensor] = [self._parameters[k] for k in ready]
         indices, _ = _compute_bucket_assignment_by_size(members, self._caps, [False] * len(ready), ready)
+        if self._is_card:
+            self._stashed = [bucket.flat for bucket in self._buckets]
         self._fill(indices)
         return True
 
@@ -156,11 +165,11 @@ def _broadcast(_group: dist.ProcessGroup, tensors: list[Tensor], buffer_size: in
 
 
 @contextmanager
-def in_python() -> Iterator[None]:
-    """Run the body with DDP's C++ parts in Python."""
+def in_python(*, is_card: bool) -> Iterator[None]:
+    """Run the body with DDP's C++ parts in Python, as over gloo or, on a card, NCCL."""
     with ExitStack() as stack:
         for owner, name, double in (
-            (dist, "Reducer", Reducer),
+            (dist, "Reducer", partial(Reducer, is_card=is_card)),
             (dist, "Logger", Logger),
             (dist, "_broadcast_coalesced", _broadcast),
             (ddp, "_verify_param_shape_across_processes", _nothing),

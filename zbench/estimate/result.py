@@ -63,8 +63,10 @@ class HeldAllocation:
     dtype: str
 
 
-BESIDE = (512 << 20, 1536 << 20)
-"""Bytes of a card, at least and at most, for the CUDA context, cuBLAS's workspaces and communicators."""
+CONTEXT = (512 << 20, 1 << 30)
+"""Bytes of a card, at least and at most, for the CUDA context and its libraries."""
+_COMMUNICATOR = 1280 << 20
+"""Bytes, at most. NCCL took 1.2 GB of a rank for each on an H100 (results/benchmarks/gpu.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,19 @@ class Reserved:
     """What torch's caching allocator reserves on a card in a step.
 
     peak_bytes: with memory without end. least_bytes: the least memory in which the step runs, to 1 %; then
-    cached memory is released again and again, which takes time.
+    cached memory is released again and again, which takes time. communicators: of the rank.
     """
 
     peak_bytes: int
     least_bytes: int
     expandable_segments: bool
+    communicators: int = 0
+
+    @property
+    def beside(self) -> tuple[int, int]:
+        """Bytes of the card beside the allocator, at least and at most: the CUDA context, communicators."""
+        least, most = CONTEXT
+        return least, most + self.communicators * _COMMUNICATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,7 @@ class Estimate:
     @property
     def needed_device_bytes(self) -> int:
         """Return what building and training need: on a card also the most beside the allocator."""
-        return self.least_device_bytes + (0 if self.reserved is None else BESIDE[1])
+        return self.least_device_bytes + (0 if self.reserved is None else self.reserved.beside[1])
 
     @property
     def needed_host_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zbench.estimate.result import BESIDE, Capacity, Estimate, SimulationOutcome
+from zbench.estimate.result import Capacity, Estimate, SimulationOutcome
 from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
 from zbench.spec.combinations import SHARDED_BUILDERS, advice
@@ -55,8 +55,9 @@ class EstimateRow:
         """Return whether it fits if the least is beside what is reserved; None without a limit."""
         if not self.spare:
             return None
-        is_a_range = self.estimate is not None and self.estimate.reserved is not None
-        more = {"device": BESIDE[1] - BESIDE[0] if is_a_range else 0, "host": 0}
+        reserved = self.estimate and self.estimate.reserved
+        least, most = reserved.beside if reserved else (0, 0)
+        more = {"device": most - least, "host": 0}
         return all(left + more[place] >= 0 for place, left in self.spare.items())
 
     @property
@@ -162,7 +163,8 @@ class EstimateRow:
             return f"{text} while it is built{'; set build: sharded' if can_shard else ''}"
         spare = [f"{format_bytes(left)}{names[place]}" for place, left in self.spare.items()]
         text, limit = f"fits with {' and '.join(spare)} to spare", self.room.device
-        if limit is not None and estimate.reserved and estimate.reserved.peak_bytes + BESIDE[1] > limit:
+        reserved = estimate.reserved
+        if limit is not None and reserved and reserved.peak_bytes + reserved.beside[1] > limit:
             text += " if cached memory is released in every step; expandable segments may avoid it"
         return text
 

@@ -37,7 +37,7 @@ from zbench.estimate.card import (
 from zbench.estimate.counting import Repetition, WorkCounter
 from zbench.estimate.deepspeed import ruled_engine
 from zbench.estimate.launches import StepCounter, WatchedCollectives
-from zbench.estimate.ledger import GRADIENTS, AllocationLedger
+from zbench.estimate.ledger import GRADIENTS, TEMPORARIES, AllocationLedger
 from zbench.estimate.operators import operators_of_a_card
 from zbench.estimate.reducer import in_python
 from zbench.estimate.result import StepLaunches, StepWork
@@ -54,6 +54,8 @@ _DEVICE = torch.ops.prim.device.default
 _LARGEST = 1 << 22  # elements
 _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _ATTRIBUTE = "_zbench_value"
+_WORKSPACE = 32 << 20
+"""Bytes of `CUBLAS_WORKSPACE_CONFIG=:4096:8`, which ranks have; torch's own size from Hopper on."""
 WARMUP = 1
 MICRO_BATCHES = 3
 """Of a step, at most."""
@@ -110,18 +112,23 @@ class LedgerClock(PhaseClock):
     """A clock that sets the ledger's phase.
 
     gradients: returns the tensors that autograd itself keeps as gradients after a backward. after_backward:
-    called after each backward.
+    called after each backward. is_card: forward and backward, which have a thread each, take a workspace of
+    cuBLAS at their first product, and keep it.
     """
 
-    def __init__(self, ledger: AllocationLedger) -> None:
+    def __init__(self, ledger: AllocationLedger, *, is_card: bool) -> None:
         super().__init__()
         self._ledger = ledger
+        self._workspaces: dict[str, Tensor | None] = dict.fromkeys(("forward", "backward") if is_card else ())
         self.gradients: Callable[[], Iterable[Tensor]] = tuple
         self.after_backward: Callable[[], None] = lambda: None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         with self._ledger.during(name):
+            if name in self._workspaces and self._workspaces[name] is None:
+                self._workspaces[name] = held = torch.empty(_WORKSPACE, dtype=torch.uint8)
+                self._ledger.call([held], TEMPORARIES)
             yield
         if name == "backward":
             self._ledger.call(self.gradients(), GRADIENTS)
@@ -157,8 +164,8 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         torch._dynamo.reset()  # Dynamo stops compiling after a few models of one class
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
     ledger = SimulatedLedger()
-    traffic = TrafficMeter(clock := LedgerClock(ledger))
     is_card = run.device == "cuda"
+    traffic = TrafficMeter(clock := LedgerClock(ledger, is_card=is_card))
     counter = StepCounter(ledger, run.world_size // run.nodes, is_card=is_card)
     instruments = _instruments(ledger, traffic, counter, is_card=is_card)
     cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
@@ -209,7 +216,8 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
     by_rules = partial(ruled_engine, ledger=ledger, is_apart=device != "cpu")
     deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
-    with as_real_to_transformers(), in_python(), _whole_shapes_apart(), deepspeed, way, operators, offload:
+    ddp = in_python(is_card=device == "cuda")
+    with as_real_to_transformers(), ddp, _whole_shapes_apart(), deepspeed, way, operators, offload:
         yield
 
 

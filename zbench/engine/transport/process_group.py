@@ -146,9 +146,9 @@ def subgroup(
     `across` such groups that have the same place in theirs. It is for tensors of `device` only, with the
     backend and the timeout that `group` has for them.
 
-    It is made once, and ends with the default group: to destroy an NCCL communicator alone is a collective of
-    its own, in which a rank waits for one that has failed. Every rank of `group` calls it, and `size` divides
-    their number. UsageError where they could not agree on a name.
+    It is made once, and ends with the default group. To destroy an NCCL communicator alone is a collective of
+    its own: a rank would wait there for one that has failed. Every rank of `group` calls it, and `size`
+    divides their number. UsageError where they could not agree on a name.
     """
     groups, key = _SUBGROUPS.setdefault(group, {}), (size, device, across)
     if key not in groups:
