@@ -118,6 +118,22 @@ class CardCopy:
         return nullcontext()
 
 
+@dataclass(slots=True)
+class ChunksOnDemand:
+    """`torch.chunk`, with empty chunks at its end, of which FSDP2 reads two of as many as there are ranks."""
+
+    tensor: Tensor
+    count: int
+    dim: int
+
+    def __getitem__(self, k: int) -> Tensor:
+        whole = self.tensor.size(self.dim)
+        length = -(-whole // self.count)
+        if k * length >= whole:
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, k * length, min(length, whole - k * length))
+
+
 @contextmanager
 def fsdp_offload(ledger: AllocationLedger) -> Iterator[None]:
     """Let FSDP2's copies between host and device change the memory of what they copy.

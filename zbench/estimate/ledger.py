@@ -89,7 +89,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moment = 0
         self.phase = "build"
         self.restart_peak()
-        self._on_host, self._any_on_host = 0, False
+        self._on_host = 0
         self._held: dict[int, tuple[Any, Allocation]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,7 +108,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def on_host(self) -> Iterator[None]:
         """Count allocations in the body as offloaded host memory."""
-        self._on_host, self._any_on_host = self._on_host + 1, True
+        self._on_host += 1
         try:
             yield
         finally:
@@ -121,7 +121,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _computes_on_host(self, args: Any, kwargs: Any) -> bool:
         """Return whether an operator has tensors, and all are in offloaded host memory."""
-        if not self._any_on_host:
+        if not self.live[True]:
             return False
         tensors = (each for each in tree_iter((args, kwargs)) if isinstance(each, Tensor))
         are_offloaded = map(self.is_offloaded, tensors)

@@ -1,7 +1,7 @@
 """Simulates one rank of a trial: the real engine, workload and training loop, on fake tensors."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,12 +23,14 @@ from torch.utils._pytree import tree_iter, tree_map
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
 from zbench.engine.memory.kinds import DeviceMemory, Memories
+from zbench.engine.parameters import deferred
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.works import Done
 from zbench.estimate.card import (
     CardHostMemory,
+    ChunksOnDemand,
     HostMemory,
     card_transport,
     fsdp_offload,
@@ -216,8 +219,23 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
     by_rules = partial(ruled_engine, ledger=ledger, is_apart=device != "cpu")
     deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
-    ddp = in_python(is_card=device == "cuda")
-    with as_real_to_transformers(), ddp, _whole_shapes_apart(), deepspeed, way, operators, offload:
+    ddp, two = in_python(is_card=device == "cuda"), _of_many_alike()
+    with as_real_to_transformers(), ddp, two, _whole_shapes_apart(), deepspeed, way, operators, offload:
+        yield
+
+
+@contextmanager
+def _of_many_alike() -> Iterator[None]:
+    """Do two of many things that are alike: the pieces of a parameter, and a parameter's chunks."""
+
+    def ends(numel: int, length: int) -> Sequence[int]:
+        every = range(0, numel, length)
+        return every if len(every) < 3 else (every[0], every[-1])
+
+    with (
+        patch.object(deferred, "beginnings", ends),
+        patch.object(_fsdp_param, "_chunk_with_empty", ChunksOnDemand),
+    ):
         yield
 
 

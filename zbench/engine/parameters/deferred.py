@@ -12,7 +12,7 @@ are those of an ordinary construction. Code that accesses the parameters of a co
 (`module.weight`) gets them whole, one module's at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -87,9 +87,14 @@ def values_in_turn(parameter: Tensor, collectives: Collectives) -> Iterator[Rows
         return
     part: Tensor = getattr(parameter, _PART)
     length = max(1, _AT_ONCE // collectives.world_size)
-    for begin in range(0, part.numel(), length):
+    for begin in beginnings(part.numel(), length):
         gathered = collectives.all_gather_small(part[begin : begin + length], _PARTS)
         yield Rows(gathered, begin, part.numel())
+
+
+def beginnings(numel: int, length: int) -> Sequence[int]:
+    """Return where pieces of `length` elements begin. What is simulated needs two of them."""
+    return range(0, numel, length)
 
 
 def make_whole(parameter: nn.Parameter, dtype: torch.dtype, collectives: Collectives) -> None:
