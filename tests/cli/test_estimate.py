@@ -162,7 +162,10 @@ def test_the_header_says_what_is_simulated_and_marks_defaults(estimate):
 
 def test_a_model_is_simulated_by_its_name(zbench):
     out = zbench("estimate", "hf:gpt2", "--set", "workload.options={n_layer: 1}", "--json").document
-    assert out["simulated"]["model"] == "hf:gpt2 with n_layer 1"
+    assert out["simulated"]["model"] == "hf:gpt2 with n_layer 1 (cut from all)"
+    cut = ("--set", "workload.options={num_hidden_layers: 1, intermediate_size: 64}")
+    model = zbench("estimate", "hf:Llama-3-8B", *cut, "--json").document["simulated"]["model"]
+    assert model == "hf:Llama-3-8B with num_hidden_layers 1 (cut from 32), intermediate_size 64"
 
 
 def test_a_row_that_only_costs_says_so(estimate):

@@ -18,7 +18,7 @@ from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import card_name, described
 from zbench.spec.peers import PEERS
-from zbench.spec.shapes import PREFIX
+from zbench.spec.shapes import PREFIX, configuration, layers_of
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
@@ -87,7 +87,8 @@ class Forecast:
             shown[name] = ", ".join(values) + (" (default)" if is_default else "")
         options = self.sweep.workload.options
         if options:
-            shown["model"] += f" with {', '.join(f'{key} {value}' for key, value in options.items())}"
+            given = (f"{key} {value}" + self._whole(key, value) for key, value in options.items())
+            shown["model"] += f" with {', '.join(given)}"
         sizes = dict.fromkeys(f"{row.estimate.parameters:,}" for row in self.rows if row.estimate is not None)
         card = card_name(described(self.sweep.machine, self.sweep.place))
         return {
@@ -96,6 +97,12 @@ class Forecast:
             **shown,
             "device": self._device(card),
         }
+
+    def _whole(self, key: str, value: object) -> str:
+        """Return how many layers a model has that an option cuts, in words; nothing for other options."""
+        config = configuration(self.sweep.workload.model or "", self.sweep.place or Path())
+        layers, count = layers_of(config)
+        return f" (cut from {count or 'all'})" if config and key == layers and value != count else ""
 
     def _device(self, card: str | None) -> str:
         kinds = {row.trial.run.device for row in self.rows}

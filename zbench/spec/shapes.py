@@ -50,6 +50,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Lower-case name -> keys of its transformers configuration."""
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+"""Keys of a configuration that may say how many layers it has."""
 
 
 def bundled(name: str) -> dict[str, Any] | None:
@@ -63,6 +65,23 @@ def config_file(name: str, base_dir: Path) -> Path | None:
     place = base_dir / name
     place = place / "config.json" if place.is_dir() else place
     return place if place.is_file() else None
+
+
+def configuration(model: str, base_dir: Path) -> Mapping[str, Any]:
+    """Return the configuration of `hf:NAME`; empty for another model, and where none is known."""
+    name = model.removeprefix(PREFIX)
+    if name == model:
+        return {}
+    file = config_file(name, base_dir)
+    read = read_document(file).data if file else bundled(name)
+    return read if isinstance(read, Mapping) else {}
+
+
+def layers_of(config: Mapping[str, Any]) -> tuple[str, int | None]:
+    """Return the key for the number of layers of a transformers model, and the number, if it is there."""
+    default = "n_layer" if config.get("model_type") == "gpt2" else LAYERS[0]
+    key = next((key for key in LAYERS if key in config), default)
+    return key, config.get(key)
 
 
 def mistake(model: str, base_dir: Path) -> str | None:

@@ -14,7 +14,6 @@ from zbench.spec.document import dump_yaml
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
 from zbench.spec.foreign import accelerate, fsdp2, scripts
-from zbench.spec.foreign.hjson import read_foreign
 from zbench.spec.foreign.reading import Imported
 from zbench.spec.foreign.recognition import FORMS, from_file
 from zbench.spec.keys import value_at
@@ -22,7 +21,6 @@ from zbench.spec.load import sweep_from_mapping
 from zbench.spec.peers import PEERS
 from zbench.spec.workload import MODULE_CALLABLE
 
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _TWO_PARTS = (
     "t5",
     "mt5",
@@ -100,7 +98,9 @@ def commented(document: Mapping[str, Any], source: str | None, schema: str | Non
     for section, value in document.items():
         comment = _COMMENTS.get("command" if "command" in value else section, ()) if section != "name" else ()
         lines += ["", *(f"# {line}" for line in comment)]
-        cut = [key for key in value.get("options", {}) if key in _LAYERS] if section == "workload" else []
+        cut = (
+            [key for key in value.get("options", {}) if key in shapes.LAYERS] if section == "workload" else []
+        )
         lines += [
             f"# `options` cuts the model to {value['options'][key]} layers; remove {key} for all."
             for key in cut
@@ -122,18 +122,13 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
     model = str(value_at(sweep.document, ("workload", "model")) or "")
     if not model.startswith(shapes.PREFIX):
         return
-    name = model.removeprefix(shapes.PREFIX)
-    file = shapes.config_file(name, base_dir)
-    read = read_foreign(file) if file else shapes.bundled(name)
-    config: Mapping[str, Any] = read if isinstance(read, Mapping) else {}
+    config = shapes.configuration(model, base_dir)
     if config.get("is_encoder_decoder", config.get("model_type") in _TWO_PARTS):
         raise UsageError(
             f"--from {model}: an encoder-decoder model needs inputs for both parts; write a module with"
             " the model and its make_batch, and name it: --from my_module:make_model (docs/own-model.md)"
         )
-    layers = next((key for key in _LAYERS if key in config), None)
-    layers = layers or ("n_layer" if config.get("model_type") == "gpt2" else "num_hidden_layers")
-    layer_count = config.get(layers)
+    layers, layer_count = shapes.layers_of(config)
     if isinstance(layer_count, int) and layer_count <= 2:
         return
     sweep.document["workload"]["options"] = {layers: 2}
