@@ -4,19 +4,21 @@ Pure.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from zbench.record.summary import ConfigSummary, point, varied_keys
 
 if TYPE_CHECKING:  # imports scipy, and a ranking of one row needs none
+    from zbench.analysis.cells import Indices
     from zbench.analysis.ratios import Contrast, Fit
 
 _TAIL = 0.005  # of an exception, shared out over all that are looked for
 _WORTH_SAYING = math.log(1.01)
+_AT_ONCE = 256  # values of other axes, whose weights may be of all rows
 
 Pairs = Sequence[tuple[str, str]]
 """Trial ids of configurations that differ in one axis alone: with the one value, and with the other."""
@@ -59,10 +61,11 @@ def effects_of(
     keys = varied_keys(summaries)
     points = {summary.trial_id: point(summary, keys) for summary in summaries}
     fastest = [list(points)[at] for at in np.argsort(fit.estimates[fit.places(points)], kind="stable")]
-    effects = []
+    effects: list[Effect] = []
     for key in keys:
         values = [points[name][key] for name in (reference.trial_id, *fastest)]
-        effects += [_effect(fit, points, key, pairs) for pairs in _pairs(points, key, values)]
+        if choices := _pairs(points, key, values):
+            effects += _effects(fit, points, key, choices)
     return tuple(sorted(effects, key=lambda effect: -abs(math.log1p(effect.change))))
 
 
@@ -86,59 +89,67 @@ def _pairs(
     return list(pairs.values())
 
 
-def _effect(fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs: Pairs) -> Effect:
-    contrast = _contrast(fit, pairs)
-    low, high = (math.expm1(end) if math.isfinite(end) else None for end in contrast.interval())
-    first, second = pairs[0]
-    effect = Effect(
-        key, points[first][key], points[second][key], math.expm1(contrast.value), low, high, len(pairs)
-    )
-    where = _exception(fit, points, key, pairs)
-    if where is None:
-        return effect
-    there = _contrast(fit, [pair for pair in pairs if points[pair[0]][where[0]] == where[1]])
-    is_none = _holds_zero(there.interval())
-    return replace(effect, exception=where, change_there=math.expm1(there.value), is_none_there=is_none)
+class _Split(NamedTuple):
+    """The effect where another axis has one value, and by how much it differs from the effect elsewhere."""
+
+    where: tuple[str, Any]
+    there: "Contrast"
+    apart: "Contrast"
 
 
-def _contrast(fit: "Fit", pairs: Pairs) -> "Contrast":
-    """Return the mean over pairs."""
-    weights: dict[str, float] = {}
-    for one, other in pairs:
-        weights[one] = weights.get(one, 0.0) + 1 / len(pairs)
-        weights[other] = weights.get(other, 0.0) - 1 / len(pairs)
-    return fit.contrast(weights)
-
-
-def _exception(
-    fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, pairs: Pairs
-) -> tuple[str, Any] | None:
-    """Return the value of another axis where the effect differs most from that elsewhere, by more than
-    noise.
-    """
-    splits: list[tuple[tuple[str, Any], Contrast]] = []
-    names = [*dict.fromkeys(itertools.chain(*pairs))]
-    row = {name: number for number, name in enumerate(names)}
-    first, second = np.array([[row[one], row[other]] for one, other in pairs]).T
+def _effects(
+    fit: "Fit", points: Mapping[str, Mapping[str, Any]], key: str, choices: Sequence[Pairs]
+) -> Iterator[Effect]:
+    """Yield the effect of each choice of an axis: the mean over its pairs."""
+    pairs = [*itertools.chain(*choices)]
+    choice = np.repeat(np.arange(len(choices)), [len(own) for own in choices])
+    ends = fit.places(itertools.chain(*pairs)).reshape(-1, 2)
+    splits: list[list[_Split]] = [[] for _ in choices]
     for axis in (axis for axis in points[pairs[0][0]] if axis != key):
-        values = {repr(points[one][axis]): points[one][axis] for one, _ in pairs}
-        if len(values) < 2:
-            continue
-        place = {name: number for number, name in enumerate(values)}
-        number = np.array([place[repr(points[one][axis])] for one, _ in pairs])
-        there = np.zeros((len(values), len(names)))
-        np.add.at(there, (number, first), 1.0)
-        np.add.at(there, (number, second), -1.0)
-        pairs_there = np.bincount(number)[:, None]
-        elsewhere = (there.sum(axis=0) - there) / (len(pairs) - pairs_there)
-        contrasts = fit.contrasts(fit.places(names), there / pairs_there - elsewhere)
-        splits += zip(((axis, value) for value in values.values()), contrasts, strict=True)
-    real = [
-        (abs(contrast.value) / contrast.error if contrast.error else math.inf, where)
-        for where, contrast in splits
-        if abs(contrast.value) > _WORTH_SAYING and not _holds_zero(contrast.interval(_TAIL / len(splits)))
-    ]
-    return max(real, key=lambda one: one[0])[1] if real else None
+        for at, split in _splits(fit, axis, [points[first][axis] for first, _ in pairs], ends, choice):
+            splits[at].append(split)
+    means = fit.contrasts(fit.mean_differences(ends, choice))
+    for own, mean, its_splits in zip(choices, means, splits, strict=True):
+        value, against = (points[name][key] for name in own[0])
+        low, high = (math.expm1(end) if math.isfinite(end) else None for end in mean.interval())
+        effect = Effect(key, value, against, math.expm1(mean.value), low, high, len(own))
+        if (exception := _exception(its_splits)) is not None:
+            where, there, _ = exception
+            change, is_none = math.expm1(there.value), _holds_zero(there.interval())
+            effect = replace(effect, exception=where, change_there=change, is_none_there=is_none)
+        yield effect
+
+
+def _splits(
+    fit: "Fit", axis: str, values: Sequence[Any], ends: "Indices", choice: "Indices"
+) -> Iterator[tuple[int, _Split]]:
+    """Yield the split of each choice at each value of another axis, unless all of its pairs have this value.
+
+    values, ends, choice: of each pair its value of the axis, its rows, and its choice. The difference from
+    the pairs elsewhere is that from all pairs, divided by the share of those elsewhere.
+    """
+    groups = [*zip(choice.tolist(), map(repr, values), strict=True)]
+    value_of = dict(zip(groups, values, strict=True))
+    place = {group: number for number, group in enumerate(value_of)}
+    number = np.array([place[group] for group in groups])
+    there, everywhere = (fit.mean_differences(ends, numbers) for numbers in (number, choice))
+    of = np.array([at for at, _ in value_of])
+    elsewhere = 1 - np.bincount(number) / np.bincount(choice)[of]
+    wheres = [(at, (axis, value)) for (at, _), value in value_of.items()]
+    apart = np.flatnonzero(elsewhere)
+    for some in (apart[start : start + _AT_ONCE] for start in range(0, len(apart), _AT_ONCE)):
+        gaps = (there[some] - everywhere[of[some]]).multiply(1 / elsewhere[some][:, None]).tocsr()
+        for at, *contrasts in zip(some, fit.contrasts(there[some]), fit.contrasts(gaps), strict=True):
+            its_choice, where = wheres[at]
+            yield its_choice, _Split(where, *contrasts)
+
+
+def _exception(splits: Sequence[_Split]) -> _Split | None:
+    """Return the split that differs most from the effect elsewhere, by more than noise."""
+    tail = _TAIL / max(len(splits), 1)
+    large = [split for split in splits if abs(split.apart.value) > _WORTH_SAYING]
+    real = [split for split in large if not _holds_zero(split.apart.interval(tail))]
+    return max(real, key=lambda split: split.apart.in_errors, default=None)
 
 
 def _holds_zero(interval: tuple[float, float]) -> bool:

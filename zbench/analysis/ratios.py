@@ -45,6 +45,11 @@ class Contrast:
     error: float
     degrees: float
 
+    @property
+    def in_errors(self) -> float:
+        """How many standard errors the value is from 0."""
+        return abs(self.value) / self.error if self.error else math.inf
+
     def interval(self, tail: float = TAIL) -> tuple[float, float]:
         """Return the bounds that the true value passes with probability `tail` on each side."""
         half = self.error * -float(stdtrit(self.degrees, tail)) if self.degrees > 0 else math.inf
@@ -120,28 +125,33 @@ class Fit:
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        return self.contrasts(self.places(weights), np.array([[*weights.values()]]))[0]
+        at, values = self.places(weights), [*weights.values()]
+        return self.contrasts(csr_array((values, (at * 0, at)), shape=(1, len(self.rows))))[0]
 
     def against(self, name: str, others: Sequence[str]) -> list[Contrast]:
         """Return the contrast of one row with each of others."""
         row, at = self._place[name], self.places(others)
         values, errors = self.estimates[row] - self.estimates[at], self.errors(np.array([row]), at)[0]
         is_linked = self.component[row] == self.component[at]
-        degrees = np.minimum(self.degrees[row], self.degrees[at]) * is_linked
-        fields = (column.tolist() for column in (values, errors, degrees))
-        return [Contrast(*each) for each in zip(*fields, strict=True)]
+        return _contrasts(values, errors, np.minimum(self.degrees[row], self.degrees[at]) * is_linked)
 
-    def contrasts(self, at: Indices, weights: Floats) -> list[Contrast]:
-        """Return a weighted sum of the rows `at` for each row of weights; no weight of a sum is 0."""
-        of_rows = self.shared[at].toarray()
-        blocks = np.flatnonzero(of_rows.any(axis=0))
-        shared = weights @ of_rows[:, blocks]
-        covariance = np.einsum("ij,ij->i", shared @ self.blocks[np.ix_(blocks, blocks)], shared)
-        errors = np.sqrt(np.maximum(np.square(weights) @ self.noise[at] + covariance, 0.0))
-        is_linked = len({*self.component[at].tolist()}) == 1
-        degrees = float(self.degrees[at].min()) if is_linked else 0.0
-        values = weights @ self.estimates[at]
-        return [Contrast(*both, degrees) for both in zip(values.tolist(), errors.tolist(), strict=True)]
+    def mean_differences(self, ends: Indices, number: Indices) -> csr_array:
+        """Return the weights [numbers, rows] of the mean difference of all ends [pairs, 2] of each number."""
+        shares, places = 1 / np.bincount(number)[number], (np.repeat(number, 2), ends.ravel())
+        shape = (int(number.max()) + 1, len(self.rows))
+        return csr_array((np.outer(shares, (1, -1)).ravel(), places), shape=shape)
+
+    def contrasts(self, weights: csr_array) -> list[Contrast]:
+        """Return a weighted sum of rows for each row of weights [sums, rows], none of which is 0."""
+        variances = weights.power(2) @ self.noise + _squares(weights @ self.shared, self.blocks)
+        part, starts = self.component[weights.indices], weights.indptr[:-1]
+        is_linked = np.minimum.reduceat(part, starts) == np.maximum.reduceat(part, starts)
+        degrees = np.minimum.reduceat(self.degrees[weights.indices], starts) * is_linked
+        return _contrasts(weights @ self.estimates, np.sqrt(np.maximum(variances, 0.0)), degrees)
+
+
+def _contrasts(*fields: Floats) -> list[Contrast]:
+    return [Contrast(*each) for each in zip(*(field.tolist() for field in fields), strict=True)]
 
 
 class _Layout:
