@@ -21,6 +21,9 @@ Indices = NDArray[np.intp]
 Turns = tuple[Floats, ...]
 """The logarithms of the steps [..., steps] of each turn, of one cell or of several with as many steps."""
 
+ALONE = "alone: "
+"""What the names of rows begin with that have no steps, only turns."""
+
 _NOTHING = 1e-99  # stands for a figure of 0 on the log scale
 
 
@@ -67,7 +70,7 @@ def alone_row(record: Record) -> str:
     config = record.config
     run, engine = config.get("run", {}), config.get("engine", {})
     how = [run.get("world_size"), run.get("threads_per_rank"), *map(engine.get, ALONE_KEYS)]
-    return "alone: " + json.dumps([config.get("workload"), *how], sort_keys=True)
+    return ALONE + json.dumps([config.get("workload"), *how], sort_keys=True)
 
 
 def _turns(record: Record, cost: float) -> Turns:

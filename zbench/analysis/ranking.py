@@ -192,18 +192,18 @@ def _of_compute(summaries: Sequence[ConfigSummary]) -> dict[str, tuple[float, fl
     from zbench.analysis.cells import alone_row, cells_of
     from zbench.analysis.ratios import fitted
 
-    beside: dict[str, list[str]] = {}
-    for summary in summaries:
-        alone = {alone_row(record) for record in summary.ok if record.heat is not None and record.heat.alone}
-        for row in alone:
-            beside.setdefault(row, []).append(summary.trial_id)
+    beside = {
+        summary.trial_id: alone_row(record)
+        for summary in summaries
+        for record in summary.ok
+        if record.heat is not None and record.heat.alone
+    }
     if not beside:
         return {}
     fit = fitted(cells_of(summaries, Goal("mean_step_s", "minimize")), "mean")
     intervals = {}
-    measured = {*fit.rows}
-    for row, beside_it in beside.items():
-        names = [name for name in beside_it if name in measured]
+    for row in dict.fromkeys(beside[name] for name in fit.rows if name in beside):
+        names = [name for name in fit.rows if beside.get(name) == row]
         for name, contrast in zip(names, fit.against(row, names), strict=True):
             low, high = map(math.exp, contrast.interval())
             if high - low < 1:

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import fdtr, stdtr, stdtrit
 
-from zbench.analysis.cells import SUMMARIES, Cell, Indices, Summary, alike_cells
+from zbench.analysis.cells import ALONE, SUMMARIES, Cell, Indices, Summary, alike_cells
 from zbench.analysis.variances import Floats, shrunk
 
 TAIL = 0.025  # of a 95 % interval
@@ -252,18 +252,19 @@ def fitted(cells: Sequence[Cell], summary: str | None = None) -> Fit:
         cells = [replace(cell, block=cell.round) for cell in cells]
         layout = _Layout(cells)
     if summary is not None:
-        return _fit(cells, layout, summary)
-    fits = [_fit(cells, layout, "mean")]
+        return _fit(layout, summary)
+    fits = [_fit(layout, "mean")]
     if any(sum(map(len, cell.turns)) > 1 for cell in cells):
-        fits += [_fit(cells, layout, name) for name in list(SUMMARIES)[1:] if _shortens_alike(cells, name)]
+        own = _Layout([cell for cell in cells if not cell.row.startswith(ALONE)])
+        fits += [_fit(layout, name) for name in list(SUMMARIES)[1:] if _shortens_alike(own, name)]
     return min(fits, key=lambda fit: fit.variance)
 
 
-def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
+def _fit(layout: _Layout, summary: str) -> Fit:
     values = layout.summarized(SUMMARIES[summary])
     repeats = np.bincount(layout.row)
-    if all(len(cell.turns) > 1 for cell in cells):
-        of_row, degrees = _turn_noise(cells, layout, SUMMARIES[summary])
+    if all(len(turns) > 1 for _, turns in layout.alike):
+        of_row, degrees = _turn_noise(layout, SUMMARIES[summary])
         weights = of_row.mean() / of_row
     else:
         of_row, weights = None, np.ones(len(layout.rows))
@@ -289,16 +290,17 @@ def _fit(cells: Sequence[Cell], layout: _Layout, summary: str) -> Fit:
     )  # fmt: skip
 
 
-def _turn_noise(cells: Sequence[Cell], layout: _Layout, summarized: Summary) -> tuple[Floats, Floats]:
+def _turn_noise(layout: _Layout, summarized: Summary) -> tuple[Floats, Floats]:
     """Return the variance of a repeat of each row as its turns show it (jackknife), shrunk; and its
     degrees.
     """
-    variances, counts = np.empty(len(cells)), np.array([len(cell.turns) for cell in cells])
+    variances, counts = np.empty(len(layout.row)), np.empty(len(layout.row))
     for numbers, turns in layout.alike:
+        counts[numbers] = len(turns)
         without = [summarized(turns[:i] + turns[i + 1 :]) for i in range(len(turns))]
         variances[numbers] = np.var(without, axis=0) * (len(turns) - 1)
     means = np.bincount(layout.row, variances) / np.bincount(layout.row)
-    return shrunk(means, np.bincount(layout.row, counts - 1.0))
+    return shrunk(means, np.bincount(layout.row, counts - 1))
 
 
 def _dispersion(squares: float, degrees: int) -> tuple[float, float]:
@@ -309,10 +311,9 @@ def _dispersion(squares: float, degrees: int) -> tuple[float, float]:
     return (_DISPERSION_DEGREES * _DISPERSION + squares) / about, about
 
 
-def _shortens_alike(cells: Sequence[Cell], summary: str) -> bool:
+def _shortens_alike(layout: _Layout, summary: str) -> bool:
     """Say whether a summary lies below the mean by like shares in all rows."""
-    own = [cell for cell in cells if not cell.row.startswith("alone: ")]  # it has no steps, only turns
-    layout, ones = _Layout(own), np.ones(len(own))
+    ones = np.ones(len(layout.row))
     gaps = layout.summarized(SUMMARIES["mean"]) - layout.summarized(SUMMARIES[summary])
     if layout.degrees < 1 or layout.between < 1:
         return True
