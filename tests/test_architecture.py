@@ -249,7 +249,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages have one together
-    "engine": 7980,
+    "engine": 8005,
     "spec": 4465,
     "launch": 3750,
     "app": 925,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_090), ("tests", 37_620)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_115), ("tests", 37_620)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

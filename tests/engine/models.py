@@ -102,6 +102,24 @@ class Checkpointed(Mlp):
         return x
 
 
+class Recomputing(nn.Module):
+    """A block that computes again within its forward, as transformers' layers do since 5.24."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self._again, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def _again(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+def recomputing() -> nn.Module:
+    return nn.Sequential(nn.Linear(13, 16), *(Recomputing() for _ in range(7)), nn.Linear(16, 7))
+
+
 class Mixed(nn.Module):
     """Parameters of three dtypes, and one whose memory is not in the order of its elements."""
 
@@ -194,6 +212,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "odd": Odd,
     "odd-together": Odd,
     "checkpointed": Checkpointed,
+    "recomputing": recomputing,
     "mixed": Mixed,
     "outside": Outside,
     "wandering": Wandering,

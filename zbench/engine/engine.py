@@ -22,10 +22,10 @@ from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.optimizer.torch_optimizer import GROUPS_REFUSAL, SchedulerOptimizer
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.base import Parameters
-from zbench.engine.parameters.gathering import uncompiled
 from zbench.engine.parameters.hooks import GradientHooks
 from zbench.engine.parameters.ownership import Members, check_no_gradients
 from zbench.engine.parameters.released import own
+from zbench.engine.parameters.saved import uncompiled
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.collective_checks import Terms

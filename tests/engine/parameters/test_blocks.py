@@ -40,7 +40,9 @@ def test_whole_blocks_leave_the_bits_of_plain_pytorch(ranks: RankPool, keys: dic
     check(ranks, "stack", world_size, {"zero_stage": 3, **keys}, by=GPU)
 
 
-@pytest.mark.parametrize("model", ["gpt", "odd-together", "checkpointed", "wandering", "mixed", "outside"])
+@pytest.mark.parametrize(
+    "model", ["gpt", "odd-together", "checkpointed", "recomputing", "wandering", "mixed", "outside"]
+)
 def test_models_without_blocks_do_too(ranks: RankPool, model: str) -> None:
     check(ranks, model, 2, {"zero_stage": 3, "param_persistence_threshold": 30}, by=GPU)
 
@@ -94,3 +96,22 @@ def test_a_block_is_one_group_that_is_whole_while_it_runs_and_the_next_is_begun(
     assert block.state is GroupState.SHARDED
     engine.close()
     assert torch.is_tensor(next(model.parameters()))
+
+
+def test_a_block_that_computes_again_within_its_forward_is_not_kept() -> None:
+    """It does so in backward, in no module's call."""
+    model, keys = models.make("recomputing"), {"param_persistence_threshold": 0, "prefetch_bucket_size": 1}
+    spec = EngineSpec.model_validate({"zero_stage": 3, **keys})
+    engine = build_engine(model, spec, instruments=Instruments(device_type="cuda"))
+    store, seen = engine._core.parameters, list[int]()
+    assert isinstance(store, ShardedParameters)
+    for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm)):
+        norm.register_forward_hook(
+            lambda *_: seen.append(sum(group.is_whole for group in store.groups))  # type: ignore[func-returns-value]
+        )
+    for _ in range(3):
+        engine.backward(models.loss(model, models.batch("recomputing", 1, 0, 0)))
+        engine.step()
+    engine.close()
+    assert len(seen) == 3 * 2 * 7
+    assert max(seen) <= 3  # the one before, this one, and the next

@@ -2,43 +2,28 @@
 
 A *region* is the outermost call of a module that owns parameters, or an open `gathered` context. Inside one,
 what autograd saves of a group is replaced by a reference (`SavedView`), so the group may be released at once.
-Weights that are read as attributes outside of every region stay until the step ends. torch checks that a
-saved tensor has not been changed in place since, but not where hooks keep it: that is checked here, with
-torch's message.
+Weights that are read as attributes outside of every region stay until the step ends, or, where a checkpoint
+computes again, until the next one does.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, takewhile
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from zbench.engine.parameters.sharded import GroupState, Member, ShardedGroup, ShardedParameters
+from zbench.engine.parameters.saved import Saved, SavedView, uncompiled
+from zbench.engine.parameters.sharded import GroupState, ShardedGroup, ShardedParameters
 from zbench.errors import UsageError
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
-F = TypeVar("F", bound=Callable[..., Any])
 _RECOMPUTING = "torch.utils.checkpoint"  # the module of such hooks
 _CONTEXT = -1  # the caller of every context
 _LOW = 0.25  # of the window: gathers in bursts wake the ranks' threads less often
 _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that ends is longer
-
-
-def uncompiled(function: F, *, calls: bool = False) -> F:
-    """Have `torch.compile` break its graph at a function, and leave what that calls alone; with `calls` it
-    may compile that. (`torch.compiler.disable` does the same, and imports the compiler, which takes 2 s.)
-    """
-    marked: Any = function
-    marked._torchdynamo_disable, marked._torchdynamo_disable_msg = True, "the engine is not compiled"
-    inside = _FrameAction.DEFAULT if calls else _FrameAction.SKIP
-    set_code_exec_strategy(marked.__code__, _FrameExecStrategy(_FrameAction.SKIP, inside))
-    return function
 
 
 def explain_torch_func(error: RuntimeError) -> None:
@@ -73,6 +58,7 @@ class Gatherer:
         self.depth = 0
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
+        self._recomputing: object = None
         self.held_in_backward: dict[object, Sequence[ShardedGroup]] = {}
         groups = [group for store in stores for group in store.groups]
         self.groups = [group for group in groups if not group.resident]
@@ -115,9 +101,12 @@ class Gatherer:
             self._pushed.pop()[1].__exit__()
         self.depth -= 1
         if not self.depth:
-            kept, self._region_end = self._region_end, set()
-            for group in kept:
-                self.release(group)
+            self._end_region()
+
+    def _end_region(self) -> None:
+        kept, self._region_end = self._region_end, set()
+        for group in kept:
+            self.release(group)
 
     @uncompiled
     def begin_use(self, groups: Sequence[ShardedGroup], *, gather: bool = True) -> None:
@@ -142,12 +131,15 @@ class Gatherer:
     def touch(self, parameter: nn.Parameter) -> None:
         """Gather the group of a parameter that is read as an attribute of its module.
 
-        It stays whole until the region ends; where autograd may save the parameter, until the step ends.
+        It stays whole until the region ends; where autograd may save the parameter, until the step ends. A
+        checkpoint within a module's forward computes again outside of every region: then until the next one
+        does. What the graph has saved stays in memory by itself.
         """
         group = self.group_of.get(id(parameter))
         if group is None or group.resident:
             return
-        if not self.depth:
+        recomputes = not self.depth and self._is_recomputed()
+        if not self.depth and not recomputes:
             check_not_traced()
             self.fetch(group)
         else:
@@ -156,6 +148,16 @@ class Gatherer:
             self._expose(group)
         elif not group.frames:
             self._region_end.add(group)
+
+    def _is_recomputed(self) -> bool:
+        """Return whether a checkpoint computes again now; what the one before has read is released."""
+        hooks = _top_hooks()
+        if hooks is None or not _keeps_nothing(hooks) or torch._C._current_graph_task_id() < 0:
+            return False
+        if hooks[0] is not self._recomputing:
+            self._recomputing = hooks[0]
+            self._end_region()
+        return True
 
     def _expose(self, group: ShardedGroup) -> None:
         if group.state is not GroupState.EXPOSED:
@@ -226,6 +228,9 @@ class Gatherer:
 
     def release_all(self) -> None:
         """Release every unused group, at the end of a backward or after an exception."""
+        self._recomputing = None
+        if not self.depth:
+            self._region_end.clear()
         while self.held_in_backward:
             self.end_use(self.held_in_backward.popitem()[1])
         for group in self.groups:
@@ -331,68 +336,3 @@ class GatherOrder:
                     break
                 groups[group] = None
         return groups
-
-
-def _check(tensor: Tensor, version: int) -> None:
-    if tensor._version != version:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation:"
-            f" [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version"
-            f" {version} instead. Hint: enable anomaly detection to find the operation that failed to compute"
-            " its gradient, with torch.autograd.set_detect_anomaly(True)."
-        )
-
-
-class Saved:
-    """A tensor that is kept as it is."""
-
-    __slots__ = ("_tensor", "_version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        # a node that keeps its own output is never freed
-        self._tensor = tensor if tensor.is_leaf else tensor.detach()
-        self._version = tensor._version
-
-    def tensor(self) -> Tensor:
-        """Return it; RuntimeError if it has been changed."""
-        _check(self._tensor, self._version)
-        return self._tensor
-
-
-class SavedView:
-    """A view of a parameter in a group, to be made again in backward. Outstanding until it has been asked
-    for.
-    """
-
-    __slots__ = ("_offset", "_parameter", "_pending", "_size", "_stride", "_version", "group")
-
-    def __init__(self, group: ShardedGroup, member: Member, tensor: Tensor) -> None:
-        self.group, self._parameter, self._version = group, member.info.parameter, tensor._version
-        self._size, self._stride, self._offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-        self._pending = True
-        group.outstanding += 1
-
-    @classmethod
-    def of(cls, group: ShardedGroup, tensor: Tensor) -> "SavedView | None":
-        """Return what stands for `tensor`; None where it sees the group's memory as something else than its
-        parameter's elements.
-        """
-        member = group.members[bisect_right(group.starts, int(tensor.storage_offset())) - 1]
-        alike = tensor.dtype == group.store.dtypes[group.dtype_group] and not tensor.is_neg()
-        alike = alike and tensor._version == member.info.parameter._version  # not by way of p.data
-        return cls(group, member, tensor) if alike else None
-
-    def tensor(self) -> Tensor:
-        """Return it from the group's whole values; RuntimeError if they have changed."""
-        self._settle()
-        _check(self._parameter, self._version)
-        assert self.group.full is not None
-        return self.group.full.as_strided(self._size, self._stride, self._offset)
-
-    def _settle(self) -> None:
-        self.group.outstanding -= self._pending
-        self._pending = False
-
-    @uncompiled
-    def __del__(self) -> None:
-        self._settle()

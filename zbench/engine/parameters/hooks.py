@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.gathering import Gatherer, explain_torch_func, uncompiled
+from zbench.engine.parameters.gathering import Gatherer, explain_torch_func
 from zbench.engine.parameters.leaves import LeafModules
 from zbench.engine.parameters.ownership import NOT_DISTRIBUTED
 from zbench.engine.parameters.released import take_gradient
+from zbench.engine.parameters.saved import uncompiled
 from zbench.engine.parameters.sharded import ShardedGroup
 from zbench.errors import UsageError
 

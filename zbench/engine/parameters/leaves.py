@@ -17,7 +17,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves
 
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.gathering import Gatherer, uncompiled
+from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.saved import uncompiled
 from zbench.errors import UsageError
 
 Absent = Callable[[Collection[int]], None]
