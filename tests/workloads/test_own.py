@@ -329,6 +329,21 @@ class TestTransformers:
         made = load(base_dir, "theirs:make", options=TINY | {"vocab_size": 256}, sequence_length=8)
         assert made.loss(made.make_model(), made.batch(0, 0, 0)).ndim == 0
 
+    @pytest.mark.parametrize("written", [{}, {"layer_types": ["sliding_attention", "full_attention"]}])
+    @pytest.mark.parametrize("layers", [1, 2, 3])
+    def test_what_follows_from_the_number_of_layers_follows_from_the_option(
+        self, base_dir: Path, written: dict[str, object], layers: int
+    ) -> None:
+        sizes = {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8, "vocab_size": 256}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+        window = {"use_sliding_window": True, "sliding_window": 4}
+        config = {"model_type": "qwen3", "num_hidden_layers": 2, **sizes, **heads, **window, **written}
+        (base_dir / "config.json").write_text(json.dumps(config))
+        made = load(base_dir, "hf:config.json", options={"num_hidden_layers": layers}, sequence_length=8)
+        model = made.make_model()
+        assert len(model.config.layer_types) == layers
+        assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
+
     @pytest.mark.parametrize(
         ("model", "keys", "said"),
         [

@@ -102,7 +102,8 @@ class Forecast:
         """Return how many layers a model has that an option cuts, in words; nothing for other options."""
         config = configuration(self.sweep.workload.model or "", self.sweep.place or Path())
         layers, count = layers_of(config)
-        return f" (cut from {count or 'all'})" if config and key == layers and value != count else ""
+        is_cut = config and key == layers and (count is None or int(str(value)) < count)
+        return f" (cut from {count or 'all'})" if is_cut else ""
 
     def _device(self, card: str | None) -> str:
         kinds = {row.trial.run.device for row in self.rows}

@@ -1,6 +1,5 @@
 """Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -142,6 +141,17 @@ def _weight_counter(
     return count_tokens
 
 
+def _with_layers(written: dict[str, Any], config: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a written configuration whose lists of something for each layer are as long as is chosen; where
+    they would be too short, the architecture says what the layers are.
+    """
+    count = config.num_hidden_layers
+    wanted = chosen.get(type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers"), count)
+    lists = {key: value for key, value in written.items() if isinstance(value, list) and len(value) == count}
+    rest = {key: value for key, value in written.items() if key not in lists or wanted <= count}
+    return rest | {key: value[:wanted] for key, value in lists.items() if wanted <= count}
+
+
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     """Return transformers' configuration with `options` set. UsageError for an unknown model or option."""
     problem = shapes.mistake(model, base_dir)
@@ -149,21 +159,22 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
         raise UsageError(f"workload.model: {problem}")
     from transformers import AutoConfig
 
-    name = model.removeprefix(shapes.PREFIX)
-    file = shapes.config_file(name, base_dir)
+    written = dict(shapes.configuration(model, base_dir))
+    kind = written.pop("model_type")
     try:
-        written = json.loads(file.read_text()) if file else shapes.bundled(name)
-        kind = dict(written or {})
-        config = AutoConfig.for_model(kind.pop("model_type"), **kind)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+        config = AutoConfig.for_model(kind, **written)
+    except (KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"workload.model: {model}: not a configuration that transformers can use ({error}); name another"
         ) from None
-    keys = [*config.to_dict(), *type(config).attribute_map]
-    for key, value in options.items():
+    aliases = type(config).attribute_map
+    keys = [*config.to_dict(), *aliases]
+    for key in options:
         if key not in keys:
             raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, keys)}")
-        setattr(config, key, value)
+    if options:
+        chosen = {aliases.get(key, key): value for key, value in options.items()}
+        config = AutoConfig.for_model(kind, **_with_layers(written, config, chosen) | chosen)
     config.use_cache = False
     return config
 
