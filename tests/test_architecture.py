@@ -255,7 +255,7 @@ BUDGETS = {  # ceilings of code lines, 5 % above what is there; small packages h
     "app": 925,
     "cli": 1990,
     "report": 2762,
-    "analysis": 2245,
+    "analysis": 2248,
     "job": 320,
     "worker": 1470,
     "tune": 1161,

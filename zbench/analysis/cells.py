@@ -49,6 +49,7 @@ def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
     is_time = metric.unit in TIMED and metric.compute is None
     cells: dict[tuple[str, str, str], Cell] = {}
     for summary in summaries:
+        beside = ""
         for record in summary.ok:
             value = metric.read(record)
             if not (isinstance(value, int | float) and value >= 0):
@@ -60,8 +61,9 @@ def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
             block = f"heat {heat.name}" if heat is not None else of
             cells[row, of, block] = Cell(row, of, block, turns)
             if is_time and heat is not None and heat.alone:
-                row, seconds = alone_row(record), tuple(np.log([one]) for one in heat.alone)
-                cells[row, of, block] = Cell(row, of, block, seconds)
+                beside = beside or alone_row(record)  # all records of a configuration have the same
+                seconds = tuple(np.log([one]) for one in heat.alone)
+                cells[beside, of, block] = Cell(beside, of, block, seconds)
     return list(cells.values())
 
 

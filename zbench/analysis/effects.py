@@ -5,7 +5,7 @@ Pure.
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ class Effect:
     def document(self) -> dict[str, Any]:
         """Return plain values; the exception as a mapping of the axis to its value."""
         exception = None if self.exception is None else dict([self.exception])
-        return asdict(self) | {"exception": exception}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"exception": exception}
 
 
 def effects_of(
@@ -60,7 +60,8 @@ def effects_of(
     """
     keys = varied_keys(summaries)
     points = {summary.trial_id: point(summary, keys) for summary in summaries}
-    fastest = [list(points)[at] for at in np.argsort(fit.estimates[fit.places(points)], kind="stable")]
+    names = [*points]
+    fastest = [names[at] for at in np.argsort(fit.estimates[fit.places(names)], kind="stable")]
     effects: list[Effect] = []
     for key in keys:
         values = [points[name][key] for name in (reference.trial_id, *fastest)]

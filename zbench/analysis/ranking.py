@@ -23,7 +23,9 @@ from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
 
 if TYPE_CHECKING:  # imports numpy, which a plan does not need
+    from zbench.analysis.cells import Cell
     from zbench.analysis.effects import Effect
+    from zbench.analysis.ratios import Fit
 
 ALPHA = 0.05
 """The chance that any bound of a sweep does not hold."""
@@ -34,6 +36,7 @@ FIRST_LOOK = 2
 _FAR = 100.0  # a gap that only a figure of 0 makes
 _WIDEST_BOUND = 1.0
 _NEAR = math.log(1.05)
+_MEAN_STEP = Goal("mean_step_s", "minimize")
 _PEAKS = ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes")
 
 
@@ -134,7 +137,7 @@ def rank(
         at_most={name: math.expm1(log) for name, log in bounds.at_most.items() if log < _FAR},
         why=why,
         effects=effects_of(fit, able, names[chosen]) if explains else (),
-        of_compute=_of_compute(summaries) if explains else {},
+        of_compute=_of_compute(summaries, goal, cells, fit) if explains else {},
     )
 
 
@@ -185,22 +188,26 @@ def _recommended(leaders: Sequence[ConfigSummary], estimates: Mapping[str, float
     return next(name for name in near if (peak := peaks[name]) is not None and format_bytes(peak) == shown)
 
 
-def _of_compute(summaries: Sequence[ConfigSummary]) -> dict[str, tuple[float, float]]:
+def _of_compute(
+    summaries: Sequence[ConfigSummary], goal: Goal, cells: "Sequence[Cell]", fit: "Fit"
+) -> dict[str, tuple[float, float]]:
     """Return the 95 % interval of the time of `alone` over each configuration's, as far as it bounds
-    anything.
+    anything. cells, fit: of the goal.
     """
     from zbench.analysis.cells import alone_row, cells_of
     from zbench.analysis.ratios import fitted
 
     beside = {
-        summary.trial_id: alone_row(record)
+        summary.trial_id: alone_row(summary.ok[0])
         for summary in summaries
-        for record in summary.ok
-        if record.heat is not None and record.heat.alone
+        if any(record.heat is not None and record.heat.alone for record in summary.ok)
     }
     if not beside:
         return {}
-    fit = fitted(cells_of(summaries, Goal("mean_step_s", "minimize")), "mean")
+    if goal != _MEAN_STEP:
+        cells = cells_of(summaries, _MEAN_STEP)
+    if goal != _MEAN_STEP or fit.summary != "mean":
+        fit = fitted(cells, "mean")
     intervals = {}
     for row in dict.fromkeys(beside[name] for name in fit.rows if name in beside):
         names = [name for name in fit.rows if beside.get(name) == row]

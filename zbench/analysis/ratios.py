@@ -192,15 +192,9 @@ class _Layout:
 
     def normal(self, weights: Floats) -> Floats:
         """Return the normal equations of the blocks once rows are eliminated. weights: of rows."""
-        normal = np.diag(np.bincount(self.block, weights[self.row]))
-        order = np.argsort(self.row, kind="stable")
-        row, block = self.row[order], self.block[order]
-        share = weights[row] / np.bincount(row)[row]
-        for ahead in range(int(np.bincount(row).max())):  # pairs of cells of one row
-            first = np.flatnonzero(row[: len(row) - ahead] == row[ahead:])
-            for pair in {(0, ahead), (ahead, 0)}:
-                np.add.at(normal, (block[first + pair[0]], block[first + pair[1]]), -share[first])
-        return np.asarray(normal, float)
+        of_rows = self.shared.multiply((weights * np.bincount(self.row))[:, None])
+        within = (self.shared.T @ of_rows).toarray()
+        return np.asarray(np.diag(np.bincount(self.block, weights[self.row])) - within)
 
     @cached_property
     def shared(self) -> csr_array:
@@ -224,7 +218,8 @@ def _means(values: Floats, number: Indices) -> Floats:
 
 def _squares(rows: csr_array, blocks: Floats) -> Floats:
     """Return what each row [rows, blocks] takes on of the covariance of blocks [blocks, blocks]: r C r'."""
-    return np.asarray(rows.multiply(rows @ blocks).sum(axis=1))
+    is_dense = rows.nnz > math.prod(rows.shape) / 10
+    return np.asarray(rows.multiply((rows.toarray() if is_dense else rows) @ blocks).sum(axis=1))
 
 
 def _components(row: Indices, block: Indices, rows: int) -> Indices:
