@@ -29,6 +29,7 @@ from zbench.record.summary import CORRECT
 
 _RECORD = TypeAdapter(Record)
 _BLOCKS = {"workload", "run", "engine", "verify"}
+_FINITE, _LISTS = (str, int, type(None)), (list, tuple)  # isinstance is slower with `list | tuple`
 _TRIAL_ID = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -192,10 +193,8 @@ def is_record(line: bytes) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+        return {key: item if isinstance(item, _FINITE) else _finite(item) for key, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return [_finite(item) for item in value] if isinstance(value, _LISTS) else value

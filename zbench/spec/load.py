@@ -92,11 +92,16 @@ def recorded_objective(path: Path) -> ObjectiveSpec:
 @lru_cache
 def _objective(text: str) -> ObjectiveSpec:
     """Return the objective in YAML text; cached, because the runs of one sweep have the same text."""
-    data = parse_scalar(text, "sweep")
+    data = _recorded(text)
     if not isinstance(data, Mapping):
         raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore the original file")
     written = {"objective": data["objective"]} if "objective" in data else {}
     return sweep_from_mapping(written, environ={}).objective
+
+
+@lru_cache(maxsize=1)
+def _recorded(text: str) -> Any:
+    return parse_scalar(text, "sweep")
 
 
 def recorded_trials(path: Path) -> frozenset[str]:
@@ -106,7 +111,7 @@ def recorded_trials(path: Path) -> frozenset[str]:
 
 @lru_cache
 def _listed_trials(text: str) -> frozenset[str]:
-    sweep = sweep_from_mapping(parse_scalar(text, "sweep"), environ={})
+    sweep = sweep_from_mapping(_recorded(text), environ={})
     return (
         frozenset(trial.trial_id for trial in expand(sweep).trials) if sweep.search.is_listed else frozenset()
     )
