@@ -1,6 +1,7 @@
 """Memory figures that others published: what ran on a card fits it, and states are those of the papers.
 
-All that a layer takes is the same for each layer, so 2 and 4 layers show what many take.
+All that a layer takes is the same for each layer, so few layers show what many take: as many as have all
+buckets in flight.
 """
 
 import json
@@ -33,9 +34,12 @@ def simulated(layers: int, width: int, vocabulary: int, **sections: dict[str, An
     return estimate(TrialSpec.model_validate(document), Path.cwd())
 
 
-def extended(layers: int, two: float, four: float) -> float:
+FEW = (6, 8)
+
+
+def extended(layers: int, six: float, eight: float) -> float:
     """Return what `layers` layers take."""
-    return two + (four - two) / 2 * (layers - 2)
+    return six + (eight - six) / 2 * (layers - 6)
 
 
 def per_parameter(world_size: int, **engine: Any) -> float:
@@ -80,7 +84,7 @@ def test_what_llm_foundry_ran_on_a_card_fits_it(row: dict[str, Any]) -> None:
         "gradient_accumulation_steps": min(row["micro_batches"], 2),
     }
     run = {"world_size": row["gpus"]}
-    few = [simulated(n, width, 50368, workload=workload, run=run, engine=engine) for n in (2, 4)]
+    few = [simulated(n, width, 50368, workload=workload, run=run, engine=engine) for n in FEW]
     parameters = extended(layers, *(found.parameters for found in few))
     assert parameters + (2048 - row["tokens"]) * width == FOUNDRY["parameters"][row["model"]]
     allocated = extended(layers, *(found.peak_device_bytes for found in few))
