@@ -1,6 +1,8 @@
 """`zbench init`: from what a user has to a sweep file that can be run, and shipped sweeps by name."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,23 @@ def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None
     assert len(trials(tmp_path / "sweep.yaml")) == 7
     assert zbench("init").code == 2, "never overwrites"
     assert zbench("plan", "sweep.yaml").code == 0
+
+
+@pytest.mark.parametrize("words", [("init", "new.yaml"), ("export", "sweep.json", "--output", "new.yaml")])
+def test_a_full_disk_leaves_no_part_of_a_new_file(
+    zbench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "sweep.json").write_text('{"name": "one", "workload": {"model": "mlp"}}')
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        said = zbench(*words)
+    assert (said.code, said.err.count("new.yaml cannot be written (No space left on device)")) == (2, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
+    assert zbench(*words).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.yaml", "sweep.json"]
 
 
 def test_from_a_file_of_another_library(zbench: Any, tmp_path: Path) -> None:

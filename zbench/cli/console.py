@@ -1,6 +1,7 @@
 """How a command prints: results to stdout, everything else to stderr, in colour if the stream supports it."""
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,13 @@ def document(value: dict[str, Any], code: int = 0) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a new file; UsageError if it exists or cannot be written."""
+    """Write a new file, whole or not at all; UsageError if it exists or cannot be written."""
+    from zbench.record.documents import replace_durably  # imports pydantic, which most messages do not need
+
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists already; name another file or remove it")
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} exists already; name another file or remove it") from None
+        replace_durably(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); name another place") from None
 
