@@ -347,6 +347,13 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *inner] if path else inner
 
 
+def test_a_list_in_a_list_is_refused_by_its_key(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"zero_stage: expected a value or a list of values, got \[2, \[1\]\]"
+    ):
+        started({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": [2, [1]]}}, tmp_path)
+
+
 @given(st.sampled_from(REAL), st.integers(0, 2**32))
 def test_a_file_with_any_change_becomes_a_sweep_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any], seed: int

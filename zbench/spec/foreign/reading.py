@@ -114,6 +114,8 @@ def checked(path: Key, value: Any, theirs: str) -> Any:
     if isinstance(value, list) and value and (path[-1] != "betas" or isinstance(value[0], list)):
         distinct: list[Any] = []
         for one in value:
+            if isinstance(one, list) and path[-1] != "betas":
+                raise UsageError(f"{theirs}: expected a value or a list of values, got {value}; correct it")
             canonical = checked(path, one, theirs)
             if canonical not in distinct:
                 distinct.append(canonical)
