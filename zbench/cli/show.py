@@ -69,7 +69,7 @@ def command(
         more["run_exit_code"] = int(exit_code(records))
         console.document({**about, **ranking.document(), **more})
         return
-    rows = frame.flat_rows(chosen, ranking)
+    rows = [] if output_format == "table" else frame.flat_rows(chosen, ranking)
     if output_format == "parquet" and to is not None:
         frame.write_parquet(rows, to)
         return

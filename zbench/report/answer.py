@@ -36,7 +36,7 @@ def bound_text(summary: ConfigSummary, ranking: Ranking) -> str:
     Both ends are rounded outward. Empty for the best, and for a configuration that takes no part.
     """
     name = summary.trial_id
-    if name == ranking.best or name not in {*ranking.indistinguishable, *ranking.worse_by}:
+    if name == ranking.best or not (name in ranking.worse_by or name in ranking.indistinguishable):
         return ""
     if len(summary.ok) == 1:
         return "measured once"
