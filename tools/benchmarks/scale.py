@@ -2,13 +2,16 @@
 
     python -m tools.benchmarks.scale [--configurations 5000] [--runs 3000] [--trials 25] [--out FILE]
 
-Makes a sweep file, a finished run of it and a directory of small runs, and calls `zbench` on them in
-processes of their own: CPU time and peak memory. A resume finds every repeat done, so what it costs is
-reading, ranking and printing. A trial of a tiny model on 2 ranks costs its wall time less the time of all its
-steps: the start of two processes, their rendezvous, building model and engine, verification, and the end.
+Makes a sweep file, finished runs of it and a directory of small runs, and calls `zbench` on them in processes
+of their own: CPU time and peak memory. A resume finds every repeat done, so what it costs is reading, ranking
+and printing. What each choice costs is shown of all, in rounds and in heats that overlap: the records,
+the table of their times and the document are in memory at once, so that bar is higher. A trial of a tiny
+model on 2 ranks costs its wall time less the time of all its steps: the start of two processes, their
+rendezvous, building model and engine, verification, and the end.
 """
 
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -17,12 +20,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.benchmarks import results
 from tools.benchmarks.trials import warm_runner
 from zbench.spec.trial import TrialSpec
 
+if TYPE_CHECKING:
+    from zbench.record.record import Record
+
 MIB = 1 << 20
+HEAT = 8  # repeats, as many as a sweep's own
+SHOWN = 500_000_000  # bytes: the records, a table of all, and the document
 COLUMNS = ("command", "CPU", "bar", "peak memory", "bar", "")
 
 
@@ -64,11 +73,15 @@ def write_sweep(path: Path, configurations: int) -> Path:
 
 
 def write_run(
-    sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20, **environment: object
+    sweep_file: Path,
+    output_dir: Path,
+    run_id: str,
+    steps: int = 20,
+    *,
+    in_heats: bool = False,
+    **environment: object,
 ) -> Path:
     """Write a finished run of a sweep: every repeat with its samples and verdict, step times drawn."""
-    import random
-
     from zbench.record import lines
     from zbench.record.record import Correctness, MemoryPeaks, Record, Timing
     from zbench.record.store import END, TRIALS, RunDirectory
@@ -95,9 +108,27 @@ def write_run(
                 median = sorted(samples)[steps // 2]
                 timing = Timing(samples, median, 1000 / median, 10 / median)
                 records.append(replace(record, repeat=repeat, timing=timing))
-    (directory.path / TRIALS).write_bytes(lines.encode_all(records))
+    kept = in_drawn_heats(records, draw) if in_heats else records
+    (directory.path / TRIALS).write_bytes(lines.encode_all(kept))
     (directory.path / END).unlink()  # it is of the lines that were appended one by one: none
     return directory.path
+
+
+def in_drawn_heats(records: Sequence["Record"], draw: random.Random) -> Iterator["Record"]:
+    """Yield the repeats of each round in heats of two turns beside plain PyTorch, drawn anew each round."""
+    from zbench.record.record import Heat
+
+    for number in sorted({record.repeat for record in records}):
+        of_round = [record for record in records if record.repeat == number]
+        draw.shuffle(of_round)
+        for first in range(0, len(of_round), HEAT):
+            alone = [0.05 * draw.lognormvariate(0, 0.02) for _ in range(2)]
+            for record in of_round[first : first + HEAT]:
+                assert record.timing is not None
+                steps = record.timing.step_seconds
+                half = len(steps) // 2
+                turns = [statistics.mean(steps[:half]), statistics.mean(steps[half:])]
+                yield replace(record, heat=Heat(f"{number} {first}", turns, alone))
 
 
 def cost_of(name: str, words: Sequence[str], most_s: float) -> Cost:
@@ -145,7 +176,13 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     run = write_run(large, home / "large", "one")
     again = ["sweep", "--resume", str(run), "-o", str(home / "large"), "-q"]
     yield cost_of(f"resume of {configurations:,} configurations", again, 5.0)
-    yield cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0)
+    yield replace(
+        cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0), most_bytes=SHOWN
+    )
+    heats = write_run(large, home / "heats", "one", in_heats=True)
+    for way, path in (("rounds", run), ("heats", heats)):
+        name = f"show --json of {2 * configurations:,} records in {way}"
+        yield replace(cost_of(name, ["show", str(path), "--json"], 10.0), most_bytes=SHOWN)
     for number in range(runs):
         write_run(small, home / "small", f"run-{number:05}")
     for command, bar in (("list", 9.0), ("history", 15.0)):
