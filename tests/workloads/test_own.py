@@ -351,6 +351,7 @@ class TestTransformers:
             ("hf:gpt2", {"options": {"n_layers": 2}}, "has no 'n_layers' \\(did you mean 'n_layer'"),
             ("hf:gpt2", {"options": TINY, "sequence_length": 64}, "has 32 positions, got 64"),
             ("hf:gpt2", {"preset": "nano"}, "preset applies to the built-in models"),
+            ("hf:Llama-3-8B", {"options": {"num_attention_heads": 0}}, "has no such form"),
         ],
     )
     def test_what_cannot_be_built_is_refused(

@@ -141,6 +141,15 @@ def _weight_counter(
     return count_tokens
 
 
+def _config_of(kind: str, keys: Mapping[str, Any], what: str, remedy: str) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.for_model(kind, **keys)
+    except (ArithmeticError, KeyError, ValueError, TypeError) as error:
+        raise UsageError(f"{what} that transformers can use ({error}); {remedy}") from None
+
+
 def _with_layers(written: dict[str, Any], config: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return a written configuration whose lists of something for each layer are as long as is chosen; where
     they would be too short, the architecture says what the layers are.
@@ -157,16 +166,9 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     problem = shapes.mistake(model, base_dir)
     if problem:
         raise UsageError(f"workload.model: {problem}")
-    from transformers import AutoConfig
-
     written = dict(shapes.configuration(model, base_dir))
     kind = written.pop("model_type")
-    try:
-        config = AutoConfig.for_model(kind, **written)
-    except (KeyError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"workload.model: {model}: not a configuration that transformers can use ({error}); name another"
-        ) from None
+    config = _config_of(kind, written, f"workload.model: {model}: not a configuration", "name another")
     aliases = type(config).attribute_map
     keys = [*config.to_dict(), *aliases]
     for key in options:
@@ -174,7 +176,8 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
             raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, keys)}")
     if options:
         chosen = {aliases.get(key, key): value for key, value in options.items()}
-        config = AutoConfig.for_model(kind, **_with_layers(written, config, chosen) | chosen)
+        keys_of_both = _with_layers(written, config, chosen) | chosen
+        config = _config_of(kind, keys_of_both, f"workload.options: {model} has no such form", "correct them")
     config.use_cache = False
     return config
 
