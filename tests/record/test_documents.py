@@ -1,7 +1,10 @@
 """A document that has changed by one bit is noticed, and every document that is none gets one message."""
 
+import errno
 import json
+import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from zbench.errors import UsageError
-from zbench.record.documents import parsed, read_json, sealed
+from zbench.record.documents import create_durably, parsed, read_json, sealed
 
 KIND = TypeAdapter(dict[str, Any])
 
@@ -82,3 +85,32 @@ def test_another_document_is_refused_with_its_key(
 def test_what_is_no_object_gets_one_message(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=f"place: ({words})"):
         parsed(text, "place")
+
+
+def created(path: Path, data: bytes) -> bool:
+    """Create a file; say whether it was not there yet."""
+    try:
+        create_durably(path, data)
+    except FileExistsError:
+        return False
+    return True
+
+
+def test_of_writers_at_the_same_time_one_makes_the_new_file(tmp_path: Path) -> None:
+    file, texts = tmp_path / "new", [b"%d" % number * 1000 for number in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        made = [*pool.map(lambda text: created(file, text), texts)]
+    assert made.count(True) == 1
+    assert file.read_bytes() == texts[made.index(True)]
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_file_system_without_hard_links_gets_the_new_file_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert created(tmp_path / "new", b"text")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"]

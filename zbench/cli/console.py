@@ -53,12 +53,15 @@ def document(value: dict[str, Any], code: int = 0) -> None:
 
 def write_new(path: Path, text: str) -> None:
     """Write a new file, whole or not at all; UsageError if it exists or cannot be written."""
-    from zbench.record.documents import replace_durably  # imports pydantic, which most messages do not need
+    from zbench.record.documents import create_durably  # imports pydantic, which most messages do not need
 
-    if os.path.lexists(path):
-        raise UsageError(f"{path} exists already; name another file or remove it")
+    exists = f"{path} exists already; name another file or remove it"
+    if os.path.lexists(path):  # before its directory is found to be one that cannot be written
+        raise UsageError(exists)
     try:
-        replace_durably(path, text.encode())
+        create_durably(path, text.encode())
+    except FileExistsError:
+        raise UsageError(exists) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}); name another place") from None
 

@@ -6,6 +6,7 @@ checksum of the line before, so that lost, doubled and exchanged lines are notic
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -30,6 +31,7 @@ _DOCUMENT = re.compile(rb'\{(?:\n  )?"digest": ?"([0-9a-f]{16})",(.*)', re.DOTAL
 _LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",("after":"([0-9a-f]{8})",(.*))', re.DOTALL)
 _PAGE = re.compile(rb"(.*<!-- ([0-9a-f]*) )([0-9a-f]{16}) -->\n", re.DOTALL)
 _DRAFT = re.compile(r".+\.[0-9a-f]{8}\.partial")
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _OBJECT = TypeAdapter(dict[str, Any])
 
 
@@ -181,13 +183,35 @@ def chain(lines: Iterable[bytes]) -> Iterator[Link]:
 
 def replace_durably(path: Path, data: bytes) -> None:
     """Replace a file atomically, also if others write it at the same time; the new name is on disk, too."""
+    with _draft(path, data) as draft:
+        draft.replace(path)
+
+
+def create_durably(path: Path, data: bytes) -> None:
+    """Write a new file atomically; FileExistsError if there is one, also if another process just made it.
+
+    A file system without hard links can only replace, so there two that write in one instant are not told
+    apart.
+    """
+    with _draft(path, data) as draft:
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            draft.replace(path)
+
+
+@contextlib.contextmanager
+def _draft(path: Path, data: bytes) -> Iterator[Path]:
+    """Yield a file beside `path` that has these bytes on disk; then write the names beside it to disk."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with draft.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        yield draft
         sync_directory(path.parent)
     finally:
         draft.unlink(missing_ok=True)
