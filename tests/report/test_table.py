@@ -254,3 +254,11 @@ def test_what_a_terminal_needs_imports_nothing_of_the_page():
     code = f"import {', '.join(f'zbench.report.{name}' for name in names)}, sys; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not [name for name in modules.split() if name.startswith("zbench.report.html")]
+
+
+def test_a_table_of_thousands_shows_the_best_and_says_what_has_the_rest():
+    records = [record(stage, float(stage)) for stage in range(1, 504)]
+    lines = printed(records)
+    assert "id503" in lines[1]
+    assert not any("id3 " in line for line in lines), "the three slowest are left out"
+    assert "3 more configurations: `zbench show --format csv` has all" in lines

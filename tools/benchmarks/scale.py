@@ -175,10 +175,8 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     yield cost_of(f"plan of {configurations:,} configurations", ["plan", str(large)], 5.0)
     run = write_run(large, home / "large", "one")
     again = ["sweep", "--resume", str(run), "-o", str(home / "large"), "-q"]
-    yield cost_of(f"resume of {configurations:,} configurations", again, 5.0)
-    yield replace(
-        cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0), most_bytes=SHOWN
-    )
+    for name, words in (("resume", again), ("show", ["show", str(run)])):
+        yield replace(cost_of(f"{name} of {configurations:,} configurations", words, 5.0), most_bytes=SHOWN)
     heats = write_run(large, home / "heats", "one", in_heats=True)
     for way, path in (("rounds", run), ("heats", heats)):
         name = f"show --json of {2 * configurations:,} records in {way}"

@@ -23,6 +23,9 @@ from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
+_MOST_ROWS = 500
+"""Of a table that a person reads, the best first; to print more takes longer than to compute it."""
+
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
 _SHOWN_WHERE_USED = ("peak_host_bytes", "of_compute", "bound", "outside")
@@ -40,23 +43,26 @@ def print_results(
     run_dir: Path | None = None,
     ranking: Ranking | None = None,
 ) -> None:
-    """Print the table of all configurations, the best marked, and notes on those that failed or differ.
+    """Print the table of configurations, the best marked, and notes on those that failed or differ.
 
     run_dir: where the logs are that the notes name. ranking: of these records, where it is known already.
     """
     summaries = in_order(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
-    table = screen_table(summaries, ranking, objective)
+    table = screen_table(summaries[:_MOST_ROWS], ranking, objective)
     unused = {"", "-", METRICS["peak_host_bytes"].format(0)}
     columns = [
         column
         for column in table.columns
-        if column.name not in _SHOWN_WHERE_USED or {*map(column.text, summaries)} - unused
+        if column.name not in _SHOWN_WHERE_USED or {*map(column.text, table.rows)} - unused
     ]
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
     table = replace(table, columns=columns)
     print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=_PINNED, remedy=remedy)
+    if rest := summaries[_MOST_ROWS:]:
+        remedy = printable(f"`zbench show{run} --format csv` has all")
+        print_note(screen, Text(f"{plural(len(rest), 'more configuration')}: {remedy}", "dim"))
     for line in notes(summaries, objective, ranking, run_dir):
         print_note(screen, line)
 
