@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy.exc
 from optuna.exceptions import StorageInternalError
 from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from sqlalchemy.engine import make_url
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
@@ -54,11 +54,20 @@ class StudyStorageError(ZbenchError):
     exit_code = ExitCode.USAGE
 
 
+class _LockOfRun(JournalFileOpenLock):
+    """The lock of the run directory, which this process holds; a file of Optuna's would outlive a kill."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        """Keep the lock: the run directory releases it."""
+
+
 def journal_storage(path: Path) -> JournalStorage:
     """Begin a journal file anew, for Optuna's tools: the records beside it are what a search resumes from."""
-    for file in path.parent.glob(f"{path.name}*"):  # a killed process may have left its lock
-        file.unlink()
-    return JournalStorage(JournalFileBackend(str(path)))
+    path.unlink(missing_ok=True)
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=_LockOfRun(str(path))))
 
 
 def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RDBStorage:
