@@ -49,18 +49,18 @@ COLLECTIVES = "collectives"
 
 
 class Peaks:
-    """The most that the allocator held: `whole` in all, `outside` of collectives. A rank reads the others'
-    memory in pieces, which a collective allocates and frees within itself.
+    """The most that the allocator held: `whole` in all, `outside` of collectives, and where one began. A rank
+    reads the others' memory in pieces, which a collective allocates and frees within itself.
     """
 
     def __init__(self, meter: PeakMeter) -> None:
         self._meter = meter
-        self.whole = self.outside = 0
+        self.whole = self.outside = self.at_collectives = 0
 
     def restart(self) -> None:
         """Begin anew."""
         self._meter.reset()
-        self.whole = self.outside = 0
+        self.whole = self.outside = self.at_collectives = 0
 
     def read(self) -> None:
         """Take in what was held since the last reading, outside of collectives."""
@@ -72,6 +72,7 @@ class Peaks:
     def collective(self) -> Iterator[None]:
         """What is held inside counts for the whole only."""
         self.read()
+        self.at_collectives = max(self.at_collectives, self._meter.live())
         yield
         self.whole = max(self.whole, self._meter.peak())
         self._meter.reset()
@@ -177,4 +178,5 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
             held = trainer.engine.memory_by_category()
             del batches
     trainer.engine.close()
-    return found | {"between": sampler.peak, "held": held, "scratch": dict(sampler.scratch)}
+    between = max(sampler.peak, peaks.at_collectives)  # no operator runs between a resize and a collective
+    return found | {"between": between, "held": held, "scratch": dict(sampler.scratch)}

@@ -33,6 +33,7 @@ SHORT = 2
 ENGINES: list[dict[str, Any]] = [
     {"zero_stage": 1},
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+    {"zero_stage": 3, "dtype": "bfloat16"},
 ]
 
 
