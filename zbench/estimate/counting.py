@@ -2,16 +2,16 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from zbench.engine.adam.native import native_call
+from zbench.estimate.ledger import tensors_of
 from zbench.estimate.result import Product, StepWork
 
 _ATEN = torch.ops.aten
@@ -55,7 +55,7 @@ class WorkCounter:
                 self._streamed += nbytes
 
     def _is_on_host(self, given: Any) -> bool:
-        tensors = list(_tensors(given))
+        tensors = list(tensors_of(given))
         return bool(tensors) and all(map(self._offloaded, tensors))
 
     def _note_copy(self, target: Tensor, source: Tensor) -> None:
@@ -128,17 +128,13 @@ def moves_bytes(func: Any) -> bool | None:
 
 
 def _touched(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    written = sum(tensor.nbytes for tensor in _tensors(out))
+    written = sum(tensor.nbytes for tensor in tensors_of(out))
     packet = func._overloadpacket
     if packet in _WRITE_ONLY:
         return written
     if packet in _ROWS:
         return 2 * written
-    return written + sum(tensor.nbytes for tensor in _tensors((args, kwargs)))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    return (each for each in tree_iter(value) if isinstance(each, Tensor))
+    return written + sum(tensor.nbytes for tensor in tensors_of((args, kwargs)))
 
 
 _ATTENTION: dict[Any, tuple[Callable[..., Any], int, int]] = {

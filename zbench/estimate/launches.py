@@ -9,13 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 
 from zbench.engine.gradients.norm import SUMMARY
 from zbench.engine.parameters.sharded import WEIGHTS
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.estimate.counting import moves_bytes
-from zbench.estimate.ledger import BUCKETS, GRADIENTS, AllocationLedger
+from zbench.estimate.ledger import BUCKETS, GRADIENTS, AllocationLedger, tensors_of
 from zbench.estimate.result import StepLaunches
 from zbench.measure.traffic import CountingCollectives, TrafficMeter
 from zbench.record.record import Traffic
@@ -59,9 +58,9 @@ class StepCounter:
         if func.namespace == "c10d":
             self._note_collective(func, args)
             return
-        tensors = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+        tensors = [*tensors_of((args, kwargs))]
         if tensors and all(map(self._is_on_host, tensors)):
-            for result in (x for x in tree_iter(out) if isinstance(x, Tensor)):
+            for result in tensors_of(out):
                 self._have_read(result)
         elif func in _READS:
             self.host_waits += self._is_card
@@ -79,7 +78,7 @@ class StepCounter:
         if name is None:
             return
         group = next(dist.ProcessGroup.unbox(x) for x in args if _is_group(x))
-        nbytes = max(x.nbytes for x in tree_iter(args) if isinstance(x, Tensor))
+        nbytes = max(x.nbytes for x in tensors_of(args))
         self._collectives[name] += 1
         self._bytes[name] += nbytes
         ranks = dist.get_process_group_ranks(group)

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.fsdp._fully_shard import _fsdp_param
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_iter, tree_map
+from torch.utils._pytree import tree_map
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
@@ -40,7 +41,7 @@ from zbench.estimate.card import (
 from zbench.estimate.counting import Repetition, WorkCounter
 from zbench.estimate.deepspeed import ruled_engine
 from zbench.estimate.launches import StepCounter, WatchedCollectives
-from zbench.estimate.ledger import GRADIENTS, TEMPORARIES, AllocationLedger
+from zbench.estimate.ledger import GRADIENTS, TEMPORARIES, AllocationLedger, tensors_of
 from zbench.estimate.operators import operators_of_a_card
 from zbench.estimate.reducer import in_python
 from zbench.estimate.result import StepLaunches, StepWork
@@ -78,9 +79,12 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
         """Ignore operators that the compiler runs while it compiles; the compiled step is counted."""
         return True
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func is _DEVICE:  # more than half of all calls
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and DTensor not in types:  # more than half of all calls
             return args[0].fake_device
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is reduce_gradient:  # a compiled backward calls engine code: count it, too
             with self:
                 return deliver(*args)
@@ -159,7 +163,8 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     """Build one rank of `trial` on fake tensors, train WARMUP steps and one more; return the last step.
 
     With `run.device: cuda` the engine takes its way on a card. Of more than three micro-batches of a step,
-    the first, one from between and the last are run; the one from between is counted for all of them.
+    the first, one from between and the last are run; the one from between is counted for all of them. The
+    warm-up of torch's engines has the last one only, which makes all that they keep.
     """
     run, backwards = trial.run, accumulation(trial.engine, trial.workload).backwards
     trial = _shortened(trial)
@@ -187,6 +192,9 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
                 ledger.work, ledger.counter = work, counter
                 again = Repetition((traffic, work, counter), len(waiting), ["computed"])
                 clock.after_backward = again.mark
+            elif isinstance(trainer.engine, TorchEngine):
+                trainer.engine.leave_out(len(batches) - 1)
+                batches = batches[-1:]
             begin = ledger.moment
             trainer.step(batches)
             del batches, waiting
@@ -330,7 +338,7 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Set the value of `out` if it is a small integer tensor and the values of all inputs are known."""
     if not isinstance(out, Tensor) or out.dtype not in _WHOLE or out.numel() > _LARGEST:
         return
-    given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+    given = [*tensors_of((args, kwargs))]
     if not given and func._overloadpacket not in _FACTORIES:
         return
     if any(value_of(x) is None for x in given):

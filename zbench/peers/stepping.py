@@ -81,6 +81,11 @@ class TorchEngine:
         self._counting.done()
         self._announce_next()
 
+    def leave_out(self, backwards: int) -> None:
+        """Count so many backwards of this step that are not run, where a step is simulated."""
+        self._counting.count += backwards
+        self._announce_next()
+
     def step(self) -> StepInfo:
         """Clip, update and release the gradients. UsageError if they are not complete."""
         self._counting.check_step()
