@@ -3,7 +3,9 @@
     python -m tools.benchmarks.model_estimates [--out FILE]
 
 Each architecture is trained from a `config.json` in two sizes on two ranks, by the built-in engine and by
-torch's own (`ENGINES`). Both peaks count bytes, so it does not matter how busy the machine is.
+torch's own (`ENGINES`). Both peaks count bytes, so it does not matter how busy the machine is. Only FSDP2's
+depends on when gloo's threads let go of a buffer; `tests/estimate/test_peers.py` waits for them, on the same
+architectures.
 """
 
 import itertools
@@ -13,7 +15,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ ENGINES: dict[str, list[dict[str, Any]]] = {
     "zero_redundancy": [{"zero_stage": 1, "engine": "zero_redundancy"}],
     "fsdp2": [{"zero_stage": 3, "engine": "fsdp2"}],
 }
-LARGEST = {"builtin": 0.01, "ddp": 0.003, "zero_redundancy": 0.003, "fsdp2": 0.003}
+LARGEST = {"builtin": 0.01, "ddp": 0.003, "zero_redundancy": 0.003}
 """Bars: the largest error of each engine in float32."""
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {}, "mistral": {}, "mixtral": {"num_local_experts": 4}, "qwen2": {}, "qwen3": {"head_dim": 16},
@@ -66,9 +68,12 @@ def config(kind: str, size: dict[str, int]) -> dict[str, Any]:
     return {"model_type": kind, **sizes, **tokens, **dropout, **MODELS[kind]}
 
 
-def trials(folder: Path) -> Iterator[TrialSpec]:
+def trials(
+    folder: Path, kinds: Iterable[str] = tuple(MODELS), sizes: Iterable[str] = tuple(SIZES)
+) -> Iterator[TrialSpec]:
     """Yield every configuration; their `config.json` files are written below `folder`."""
-    for (name, size), kind in itertools.product(SIZES.items(), MODELS):
+    for name, kind in itertools.product(sizes, kinds):
+        size = SIZES[name]
         place = folder / f"{kind}-{name}"
         place.mkdir()
         (place / "config.json").write_text(json.dumps(config(kind, size)))
