@@ -103,17 +103,17 @@ def _effects(
 ) -> Iterator[Effect]:
     """Yield the effect of each choice of an axis: the mean over its pairs."""
     pairs = [*itertools.chain(*choices)]
-    choice = np.repeat(np.arange(len(choices)), [len(own) for own in choices])
+    choice = np.repeat(np.arange(len(choices)), [len(its_pairs) for its_pairs in choices])
     ends = fit.places(itertools.chain(*pairs)).reshape(-1, 2)
     splits: list[list[_Split]] = [[] for _ in choices]
     for axis in (axis for axis in points[pairs[0][0]] if axis != key):
         for at, split in _splits(fit, axis, [points[first][axis] for first, _ in pairs], ends, choice):
             splits[at].append(split)
     means = fit.contrasts(fit.mean_differences(ends, choice))
-    for own, mean, its_splits in zip(choices, means, splits, strict=True):
-        value, against = (points[name][key] for name in own[0])
+    for its_pairs, mean, its_splits in zip(choices, means, splits, strict=True):
+        value, against = (points[name][key] for name in its_pairs[0])
         low, high = (math.expm1(end) if math.isfinite(end) else None for end in mean.interval())
-        effect = Effect(key, value, against, math.expm1(mean.value), low, high, len(own))
+        effect = Effect(key, value, against, math.expm1(mean.value), low, high, len(its_pairs))
         if (exception := _exception(its_splits)) is not None:
             where, there, _ = exception
             change, is_none = math.expm1(there.value), _holds_zero(there.interval())

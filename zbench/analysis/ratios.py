@@ -99,8 +99,8 @@ class Fit:
     def errors(self, some: Indices, others: Indices) -> Floats:
         """Return the standard errors of the differences between rows of one component: some x others."""
         covariance = self.shared[some] @ self.blocks @ self.shared[others].T
-        own = self._own[some][:, None] + self._own[others]
-        return np.asarray(np.sqrt(np.maximum(own - 2 * covariance, 0.0)))
+        variances = self._own[some][:, None] + self._own[others]
+        return np.asarray(np.sqrt(np.maximum(variances - 2 * covariance, 0.0)))
 
     @cached_property
     def _own(self) -> Floats:
@@ -250,8 +250,8 @@ def fitted(cells: Sequence[Cell], summary: str | None = None) -> Fit:
         return _fit(layout, summary)
     fits = [_fit(layout, "mean")]
     if any(sum(map(len, cell.turns)) > 1 for cell in cells):
-        own = _Layout([cell for cell in cells if not cell.row.startswith(ALONE)])
-        fits += [_fit(layout, name) for name in list(SUMMARIES)[1:] if _shortens_alike(own, name)]
+        trials_layout = _Layout([cell for cell in cells if not cell.row.startswith(ALONE)])
+        fits += [_fit(layout, name) for name in list(SUMMARIES)[1:] if _shortens_alike(trials_layout, name)]
     return min(fits, key=lambda fit: fit.variance)
 
 
@@ -269,9 +269,9 @@ def _fit(layout: _Layout, summary: str) -> Fit:
     if of_row is None:
         free = repeats * (1 - layout.shared @ np.diag(inverse) + _squares(layout.shared, inverse))
         free = np.maximum(free - 1, 0.0)
-        own = np.bincount(layout.row, squares) / np.maximum(free, EXACT)
-        noise, degrees = shrunk(own, free)
-        noise = np.maximum(noise, np.where(free > EXACT, own, 0.0))  # two repeats show no unlike noise
+        variances = np.bincount(layout.row, squares) / np.maximum(free, EXACT)
+        noise, degrees = shrunk(variances, free)
+        noise = np.maximum(noise, np.where(free > EXACT, variances, 0.0))  # two repeats show no unlike noise
     else:
         dispersion, about = _dispersion(float(squares @ (1 / of_row)[layout.row]), layout.degrees)
         uneven = float(np.ptp(of_row) > 0)  # where all rows have one variance, the factor alone is uncertain

@@ -87,8 +87,8 @@ class Forecast:
             shown[name] = ", ".join(values) + (" (default)" if is_default else "")
         options = self.sweep.workload.options
         if options:
-            given = (f"{key} {value}" + self._whole(key, value) for key, value in options.items())
-            shown["model"] += f" with {', '.join(given)}"
+            texts = (f"{key} {value}" + self._whole(key, value) for key, value in options.items())
+            shown["model"] += f" with {', '.join(texts)}"
         sizes = dict.fromkeys(f"{row.estimate.parameters:,}" for row in self.rows if row.estimate is not None)
         card = card_name(described(self.sweep.machine, self.sweep.place))
         return {

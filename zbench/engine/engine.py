@@ -337,8 +337,8 @@ class Integrity:
             raise UsageError(self.refusal)
 
     @contextmanager
-    def whole(self, what: str) -> Iterator[None]:
-        """Refuse everything from now on if the block does not run to its end. what: what went wrong then."""
-        self.refusal = f"{what}: build a new engine, and load a checkpoint"
+    def whole(self, failure: str) -> Iterator[None]:
+        """Refuse everything from now on if the block does not run to its end. failure: what went wrong."""
+        self.refusal = f"{failure}: build a new engine, and load a checkpoint"
         yield
         self.refusal = None

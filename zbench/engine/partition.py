@@ -217,15 +217,15 @@ def split_layout(layout: Layout, offload_ratio: float) -> tuple[Layout, int]:
     backward produces last.
     """
     alignment = layout.alignment
-    left = round(offload_ratio * layout.length / alignment) * alignment  # elements still to be offloaded
+    remaining_elements = round(offload_ratio * layout.length / alignment) * alignment  # to be offloaded
     buckets: list[Bucket] = []
     offloaded = 0
     for bucket in layout.buckets:
-        offloaded += left > 0
-        if 0 < left < bucket.length:
-            first = replace(bucket, length=left)
-            buckets += [first, replace(bucket, start=first.stop, length=bucket.length - left)]
+        offloaded += remaining_elements > 0
+        if 0 < remaining_elements < bucket.length:
+            first = replace(bucket, length=remaining_elements)
+            buckets += [first, replace(bucket, start=first.stop, length=bucket.length - remaining_elements)]
         else:
             buckets.append(bucket)
-        left = max(0, left - bucket.length)
+        remaining_elements = max(0, remaining_elements - bucket.length)
     return replace(layout, buckets=_numbered(buckets)), offloaded

@@ -119,11 +119,11 @@ class Memory(Protocol):
 class Tag:
     """What a collective is for, in words that are the same on every rank; `code` is their checksum."""
 
-    what: str
+    topic: str
     code: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "code", zlib.crc32(self.what.encode()))
+        object.__setattr__(self, "code", zlib.crc32(self.topic.encode()))
 
 
 class Collectives(Protocol):

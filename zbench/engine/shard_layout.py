@@ -98,18 +98,18 @@ class ShardLayout(ABC):
     def _segments(self) -> Iterator[Segment]:
         starts, order = self.layout.in_order
         for block in self.layout.blocks:
-            kept, local = self.kept(block), self.local(block)
+            part, local = self.kept(block), self.local(block)
             for i in order[
-                max(bisect_right(starts, kept.start) - 1, 0) : bisect_right(starts, kept.stop - 1)
+                max(bisect_right(starts, part.start) - 1, 0) : bisect_right(starts, part.stop - 1)
             ]:
                 span = self.layout.spans[i]
-                start, stop = max(span.start, kept.start), min(span.padded_stop, kept.stop)
+                start, stop = max(span.start, part.start), min(span.padded_stop, part.stop)
                 if start < stop:
                     yield Segment(
                         i,
                         self.layout.dtype_group_of[i],
                         start,
-                        local.start + start - kept.start,
+                        local.start + start - part.start,
                         stop - start,
                     )
 

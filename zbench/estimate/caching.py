@@ -149,8 +149,8 @@ class CachingAllocator:
         if block is None:
             raise OutOfDeviceMemoryError
         pool.forget(block)
-        left = block.size - size
-        if left >= ROUND if self._expandable or is_small else left > SMALL:
+        remaining_bytes = block.size - size
+        if remaining_bytes >= ROUND if self._expandable or is_small else remaining_bytes > SMALL:
             pool.keep(block.cut(size))
         block.state = BlockState.USED
         return block

@@ -54,8 +54,8 @@ class WorkCounter:
             else:
                 self._streamed += nbytes
 
-    def _is_on_host(self, given: Any) -> bool:
-        tensors = list(tensors_of(given))
+    def _is_on_host(self, arguments: Any) -> bool:
+        tensors = list(tensors_of(arguments))
         return bool(tensors) and all(map(self._offloaded, tensors))
 
     def _note_copy(self, target: Tensor, source: Tensor) -> None:

@@ -164,7 +164,7 @@ class WatchedCollectives(CountingCollectives):
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         work = super().all_gather(flat, tag)
-        return Gather(work, self._counter, self._counter.computed) if tag.what.startswith(WEIGHTS) else work
+        return Gather(work, self._counter, self._counter.computed) if tag.topic.startswith(WEIGHTS) else work
 
     def add_up(self, words: Tensor, tag: Tag) -> Tensor:
         self._counter.note_norm(words.nbytes if tag == SUMMARY else 0)

@@ -160,9 +160,9 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
 
         def get_rng_state() -> Tensor:
-            found = state()
-            self._note_tensor(found)
-            return found
+            rng_state = state()
+            self._note_tensor(rng_state)
+            return rng_state
 
         with (
             patch.object(torch.UntypedStorage, "resize_", resize_),
@@ -272,9 +272,9 @@ def allocation_site() -> tuple[str, str]:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         # not the code itself: that of torch's compiler may hold constants without a hash
-        found = _category(frame.f_code.co_filename, frame.f_code.co_name)
-        if found is not None:
-            return found, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        category = _category(frame.f_code.co_filename, frame.f_code.co_name)
+        if category is not None:
+            return category, f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return MODEL, ""
 

@@ -29,18 +29,18 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    given = (query, key, value)
-    if _is_flash(*given, attn_mask, is_causal=is_causal):
+    inputs = (query, key, value)
+    if _is_flash(*inputs, attn_mask, is_causal=is_causal):
         flash = _ATEN._scaled_dot_product_flash_attention.default
-        return flash(*given, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
-    if _is_efficient(*given):
+        return flash(*inputs, dropout_p, is_causal, False, scale=scale)[0]  # type: ignore[no-any-return]
+    if _is_efficient(*inputs):
         if attn_mask is not None:
             attn_mask = _bias(attn_mask, query.dtype).expand(*query.shape[:3], key.shape[2])
-        kept = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+        needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
         efficient = _ATEN._scaled_dot_product_efficient_attention.default
-        return efficient(*given, attn_mask, kept, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
+        return efficient(*inputs, attn_mask, needs_backward, dropout_p, is_causal, scale=scale)[0]  # type: ignore[no-any-return]
     composed = _ATEN._scaled_dot_product_attention_math.default
-    return composed(*given, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]  # type: ignore[no-any-return]
+    return composed(*inputs, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]  # type: ignore[no-any-return]
 
 
 def _is_flash(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, is_causal: bool) -> bool:

@@ -66,8 +66,8 @@ def _reserved(step: Step, trial: TrialSpec) -> Reserved:
             if each.died <= ledger.moment:
                 changes.append((each.died, key, 0, 0))
     expandable = is_expandable(os.environ)
-    found = reserved(sorted(changes), step.built, step.begin, ledger.peak[False], expandable=expandable)
-    return dataclasses.replace(found, communicators=_communicators(trial))
+    reservation = reserved(sorted(changes), step.built, step.begin, ledger.peak[False], expandable=expandable)
+    return dataclasses.replace(reservation, communicators=_communicators(trial))
 
 
 def _communicators(trial: TrialSpec) -> int:

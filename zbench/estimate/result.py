@@ -146,12 +146,12 @@ class Capacity:
 
     def spare(self, estimate: Estimate, ranks: int) -> dict[str, int]:
         """Return `device` and `host`, if limited -> bytes that are left. ranks: of one node."""
-        left = {}
+        spare = {}
         if self.device is not None:
-            left["device"] = self.device - estimate.needed_device_bytes
+            spare["device"] = self.device - estimate.needed_device_bytes
         if self.host is not None:
-            left["host"] = self.host - ranks * estimate.needed_host_bytes
-        return left
+            spare["host"] = self.host - ranks * estimate.needed_host_bytes
+        return spare
 
     def fits(self, estimate: Estimate, ranks: int) -> bool:
         """Return whether building and a step fit."""

@@ -48,7 +48,7 @@ class EstimateRow:
     @property
     def fits(self) -> bool | None:
         """Return whether it fits; None without a limit or a simulation."""
-        return all(left >= 0 for left in self.spare.values()) if self.spare else None
+        return all(rest >= 0 for rest in self.spare.values()) if self.spare else None
 
     @property
     def may_fit(self) -> bool | None:
@@ -58,7 +58,7 @@ class EstimateRow:
         reserved = self.estimate and self.estimate.reserved
         least, most = reserved.beside if reserved else (0, 0)
         more = {"device": most - least, "host": 0}
-        return all(left + more[place] >= 0 for place, left in self.spare.items())
+        return all(rest + more[place] >= 0 for place, rest in self.spare.items())
 
     @property
     def host_bytes_of_a_node(self) -> int:
@@ -85,7 +85,7 @@ class EstimateRow:
         row["host_bytes_of_a_node"] = self.host_bytes_of_a_node
         if self.spare:
             row |= {"fits": self.fits, "may_fit": self.may_fit}
-            row |= {names[place]: left for place, left in self.spare.items()}
+            row |= {names[place]: rest for place, rest in self.spare.items()}
         if self.time is not None:
             row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
         if self.training is not None:
@@ -152,7 +152,7 @@ class EstimateRow:
     def _verdict(self, estimate: Estimate) -> str:
         names = {"device": "", "host": " of a node's host memory"}
         lacking = [
-            f"{format_bytes(-left)}{names[place]} too much" for place, left in self.spare.items() if left < 0
+            f"{format_bytes(-rest)}{names[place]} too much" for place, rest in self.spare.items() if rest < 0
         ]
         if lacking:
             step = replace(estimate, build_device_bytes=0, build_host_bytes=0)
@@ -161,7 +161,7 @@ class EstimateRow:
                 return text
             can_shard = self.trial.engine.engine in SHARDED_BUILDERS and not builds_sharded(self.trial)
             return f"{text} while it is built{'; set build: sharded' if can_shard else ''}"
-        spare = [f"{format_bytes(left)}{names[place]}" for place, left in self.spare.items()]
+        spare = [f"{format_bytes(rest)}{names[place]}" for place, rest in self.spare.items()]
         text, limit = f"fits with {' and '.join(spare)} to spare", self.room.device
         reserved = estimate.reserved
         if limit is not None and reserved and reserved.peak_bytes + reserved.beside[1] > limit:

@@ -39,12 +39,12 @@ def limits(simulator: Simulator, trial: TrialSpec, room: Capacity) -> Limits:
     def fits(section: str, key: str, value: int) -> bool:
         try:
             changed = _with(trial, section, key, value)
-            found = simulator.of(changed)
+            estimate = simulator.of(changed)
         except ValueError as error:
             raise _UndecidedError(f"{key}={value}: {error}") from None
-        if isinstance(found, NotSimulated):
-            raise _UndecidedError(f"{key}={value}: {found.reason}")
-        return room.fits(found, ranks_of_a_node(changed))
+        if isinstance(estimate, NotSimulated):
+            raise _UndecidedError(f"{key}={value}: {estimate.reason}")
+        return room.fits(estimate, ranks_of_a_node(changed))
 
     undecided: dict[str, str] = {}
 

@@ -338,10 +338,10 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Set the value of `out` if it is a small integer tensor and the values of all inputs are known."""
     if not isinstance(out, Tensor) or out.dtype not in _WHOLE or out.numel() > _LARGEST:
         return
-    given = [*tensors_of((args, kwargs))]
-    if not given and func._overloadpacket not in _FACTORIES:
+    tensors = [*tensors_of((args, kwargs))]
+    if not tensors and func._overloadpacket not in _FACTORIES:
         return
-    if any(value_of(x) is None for x in given):
+    if any(value_of(x) is None for x in tensors):
         out.__dict__.pop(_ATTRIBUTE, None)
         return
     with _disable_current_modes():

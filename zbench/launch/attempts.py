@@ -84,13 +84,13 @@ def record_of(run_id: str, task: RepeatTask, attempt: Attempt, reference: Path |
 
 def _decoded(run_id: str, task: RepeatTask, attempt: Attempt) -> Record:
     """Return the Record of an attempt; `crashed` if rank 0's report is not a valid record."""
-    trial, known = task.trial, {"outcome": attempt.outcome, "error": attempt.error}
+    trial, ending = task.trial, {"outcome": attempt.outcome, "error": attempt.error}
     identity = {"run_id": run_id, "trial_id": trial.trial_id, "repeat": task.repeat}
-    what: dict[str, Any] = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
+    setup: dict[str, Any] = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
     if attempt.environment:
-        what["environment"] = attempt.environment
+        setup["environment"] = attempt.environment
     try:
-        return lines.decode({**(attempt.result or known), **identity, **what}, "the result of a trial")
+        return lines.decode({**(attempt.result or ending), **identity, **setup}, "the result of a trial")
     except UsageError as error:
-        known = {"outcome": "crashed", "error": Failure("crashed", str(error))}
-        return lines.decode({**known, **identity, **what})
+        ending = {"outcome": "crashed", "error": Failure("crashed", str(error))}
+        return lines.decode({**ending, **identity, **setup})

@@ -72,9 +72,9 @@ def removable(output_dir: Path, *, older_than_s: float = 0.0) -> list[Removable]
 
 
 def _all(output_dir: Path) -> Iterator[Removable]:
-    left = list(leftovers(output_dir))
-    yield from left
-    for run in set(find_runs(output_dir)) - {one.path for one in left}:
+    removables = list(leftovers(output_dir))
+    yield from removables
+    for run in set(find_runs(output_dir)) - {one.path for one in removables}:
         yield from _folder("references of an interrupted run", run / REFERENCES, run)
         yield from _folder("traces (`zbench run --trace` makes new ones)", run / TRACES, run)
         for log in _logs_of_good_repeats(run):
@@ -103,8 +103,8 @@ def _is_empty(run: Path) -> bool:
     """Whether a run directory holds only what is there before a repeat has ended."""
     try:
         names = os.listdir(run)
-        known = {*_AT_FIRST, *(draft.name for draft in drafts(run, "."))}
-        if any(name not in known and not name.startswith(_JOURNAL) for name in names):
+        initial_names = {*_AT_FIRST, *(draft.name for draft in drafts(run, "."))}
+        if any(name not in initial_names and not name.startswith(_JOURNAL) for name in names):
             return False
         if TRIALS not in names or (run / TRIALS).stat().st_size == 0:
             return True
@@ -117,10 +117,10 @@ def _logs_of_good_repeats(run: Path) -> Iterator[Path]:
     """Yield the log folders of repeats without an error; none of a run that cannot be read."""
     with contextlib.suppress(UsageError):
         records = load_records(run)
-        kept = {Path(record.error.log).parts[:2] for record in records if record.error and record.error.log}
+        error_logs = {Path(r.error.log).parts[:2] for r in records if r.error and r.error.log}
         for record in records:
             name = repeat_name(record.trial_id, record.repeat)
-            if record.outcome == "ok" and (LOGS, name) not in kept:
+            if record.outcome == "ok" and (LOGS, name) not in error_logs:
                 yield run / LOGS / name
 
 

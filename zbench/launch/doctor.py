@@ -122,12 +122,12 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
         yield from _locks(place)
     else:
         yield Check("results", "fail", f"{text}, not writable; use -o DIR")
-    known = list(checked(output_dir)) if output_dir.is_dir() else []
-    damaged = [file.problem for file in known if file.problem]
+    all_files = list(checked(output_dir)) if output_dir.is_dir() else []
+    damaged = [file.problem for file in all_files if file.problem]
     for problem in damaged:
         yield Check("files", "warn", problem)
-    if known and not damaged:
-        yield Check("files", "ok", f"{len(known)} of runs, baselines and tags are as they were written")
+    if all_files and not damaged:
+        yield Check("files", "ok", f"{len(all_files)} of runs, baselines and tags are as they were written")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
 

@@ -71,9 +71,9 @@ class References:
             return False
         self._tell(f"{error.message}; computing it again")
         self._recomputed.add(key)
-        known = self._known.pop(key, None)
-        if isinstance(known, Path):
-            known.unlink(missing_ok=True)
+        reference = self._known.pop(key, None)
+        if isinstance(reference, Path):
+            reference.unlink(missing_ok=True)
         return True
 
 

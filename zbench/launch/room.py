@@ -82,10 +82,10 @@ class Room:
         most_bytes: an upper bound for one rank of a trial that has not run yet.
         """
         each = [(trial, self.needed(trial, most_bytes)) for trial in trials]
-        free = Bytes(free_bytes, gpus.free_bytes() if any(own.gpu for _, own in each) else 0)
+        free = Bytes(free_bytes, gpus.free_bytes() if any(need.gpu for _, need in each) else 0)
         needed, fitting = Bytes(0), list[TrialSpec]()
-        for trial, own in each:
-            both = Bytes(needed.host + own.host, needed.gpu + own.gpu)
+        for trial, need in each:
+            both = Bytes(needed.host + need.host, needed.gpu + need.gpu)
             if both.fits_into(free):
                 needed, fitting = both, [*fitting, trial]
         return fitting

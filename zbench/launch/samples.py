@@ -141,8 +141,8 @@ class KeptSamples:
 
     def time_left(self, *samples: int) -> str:
         """Return how long the least and the most remaining samples take, in words; empty if not known."""
-        known = [format_clock(self._seconds_for(count)) for count in samples if self.taken]
-        return f" ({' to '.join(dict.fromkeys(known))} left)" if known else ""
+        times = [format_clock(self._seconds_for(count)) for count in samples if self.taken]
+        return f" ({' to '.join(dict.fromkeys(times))} left)" if times else ""
 
     def _seconds_for(self, samples: int) -> float:
         return samples * self._seconds / self.taken if self.taken else math.nan

@@ -90,13 +90,13 @@ class Proposer(ABC):
 class _UnderWay:
     """A batch that was submitted, of a proposal or of a reference.
 
-    heat: its name in records. left: how many of its tasks have not ended.
+    heat: its name in records. remaining_tasks: how many have not ended.
     """
 
     proposal: Proposal | None
     yardsticks: Yardsticks
     heat: str = field(default_factory=lambda: secrets.token_hex(4))
-    left: int = 0
+    remaining_tasks: int = 0
 
 
 class Scheduler:
@@ -188,7 +188,7 @@ class Scheduler:
             self._submit([*yardsticks.tasks, *able], _UnderWay(proposal, yardsticks))
 
     def _submit(self, tasks: Sequence[Task], begun: _UnderWay) -> None:
-        begun.left = len(tasks)
+        begun.remaining_tasks = len(tasks)
         lot = begun.proposal.lot if begun.proposal is not None else None
         batch = Batch(tuple(tasks), lot or random.Random())
         self._under_way[self._executor.submit(batch, partial(self._on_line, begun))] = begun
@@ -210,8 +210,8 @@ class Scheduler:
     def _take(self, handle: int, task: Task, attempt: Attempt, proposer: Proposer) -> None:
         """Keep how a task ended, or have it run once more."""
         begun = self._under_way[handle]
-        begun.left -= 1
-        if begun.left == 0:
+        begun.remaining_tasks -= 1
+        if begun.remaining_tasks == 0:
             del self._under_way[handle]
         if begun.yardsticks.take(task, attempt):
             if attempt.error is not None:

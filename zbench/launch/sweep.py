@@ -186,10 +186,10 @@ class Rounds(Proposer):
         if not able:
             return []
         most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
-        wanted = shares(len(able), most)
+        size = shares(len(able), most)
         for group in by_workload(able):
             share = group[: shares(len(group), most)]
-            if len(heat) < wanted and len(heat) + len(share) <= most:
+            if len(heat) < size and len(heat) + len(share) <= most:
                 heat += share
         return heat
 
@@ -202,11 +202,11 @@ class Rounds(Proposer):
         """
         fitting = self._room.share(heat, references.most_bytes, vacancy.bytes)
         if len(heat) > 1:
-            known = {
+            known_ids = {
                 t.trial_id for t in heat if math.isfinite(self._room.needed(t, references.most_bytes).host)
             }
             beside = {trial.trial_id for trial in fitting} if len(fitting) > 1 else set()
-            self._crowded = (self._crowded | known) - beside
+            self._crowded = (self._crowded | known_ids) - beside
         return fitting if len(fitting) > 1 or (len(heat) == 1 and heat[0].run.wants("machine")) else []
 
     def _lot(self) -> random.Random:

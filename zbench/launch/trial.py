@@ -55,17 +55,17 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         watch: sees each progress line; a reason that it returns ends the repeat. StorageError if a disk is
         full.
         """
-        given = Given(Proposal((trial,), repeat, trace=trace, judge=watch))
-        self.scheduler.run(given)
-        return given.records[0]
+        source = Given(Proposal((trial,), repeat, trace=trace, judge=watch))
+        self.scheduler.run(source)
+        return source.records[0]
 
     def run_heat(
         self, trials: Sequence[TrialSpec], repeat: int = 0, lot: random.Random | None = None
     ) -> list[Record]:
         """Run one repeat of each of these trials, in turns; return their Records as they ended."""
-        given = Given(Proposal(tuple(trials), repeat, lot or random.Random()))
-        self.scheduler.run(given)
-        return given.records
+        source = Given(Proposal(tuple(trials), repeat, lot or random.Random()))
+        self.scheduler.run(source)
+        return source.records
 
     def __exit__(self, *_: object) -> None:
         self.executor.close()

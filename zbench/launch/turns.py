@@ -34,8 +34,8 @@ def paired_path() -> str | None:
 
 def paired_environment(environment: Mapping[str, str], gate: "TurnGate | None") -> dict[str, str]:
     """Return the environment of a sweep whose trials take their turns at `gate`, if it has one."""
-    kept = {key: value for key, value in environment.items() if key != _VARIABLE}
-    return kept if gate is None else kept | {_VARIABLE: f"{_PROTOCOL}{gate.path}"}
+    variables = {key: value for key, value in environment.items() if key != _VARIABLE}
+    return variables if gate is None else variables | {_VARIABLE: f"{_PROTOCOL}{gate.path}"}
 
 
 class TurnGate(AbstractContextManager["TurnGate"]):

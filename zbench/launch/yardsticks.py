@@ -42,13 +42,13 @@ class Yardsticks:
             if trial.run.wants("machine"):
                 task = MachineTask(trial)
                 self._machine.setdefault(task.name, task)
-        wanted = [(alone_trial(trial), trial) for trial in trials if has_room and trial.run.wants("alone")]
+        pairs = [(alone_trial(trial), trial) for trial in trials if has_room and trial.run.wants("alone")]
         shared = {
             alone.trial_id: alone
-            for alone, trial in wanted
+            for alone, trial in pairs
             if uses_cpu(trial.run.device) or shows_need_of_alone(trial)
         }
-        paid.update(alone.trial_id for alone, _ in wanted if alone.trial_id in shared)
+        paid.update(alone.trial_id for alone, _ in pairs if alone.trial_id in shared)
         for trial_id, trial in shared.items():
             if paid[trial_id] >= _PRICE:
                 paid[trial_id] -= _PRICE
@@ -96,6 +96,6 @@ def of_compute(heat: Heat) -> float | None:
 
 def alone_trial(trial: TrialSpec) -> TrialSpec:
     """Return the trial of plain PyTorch without communication beside a configuration."""
-    kept = trial.engine.model_dump(mode="json", include=set(ALONE_KEYS))
-    engine = EngineSpec.model_validate({**kept, "engine": "alone"})
+    settings = trial.engine.model_dump(mode="json", include=set(ALONE_KEYS))
+    engine = EngineSpec.model_validate({**settings, "engine": "alone"})
     return trial.model_copy(update={"engine": engine, "verify": VerifySpec(mode="off"), "axes": {}})

@@ -41,14 +41,14 @@ _UNITS = {"float32": UNIT_ROUNDOFF, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 class _Shares:
     """What a step has more than the reference's, as a share of the true one, of each of P parameters.
 
-    more [P]: along the true one; error [P]: the standard error of it. own, own_error [P]: of the reference
-    beside the float64 run. rounding [P]: what one rounding of all weights alike would add. usable [P] bool.
+    more [P]: along the true one; error [P]: the standard error of it. base, base_error [P]: of the reference
+    beside the float64 run. rounding [P]: what one rounding of all weights would add. usable [P] bool.
     """
 
     more: Tensor
     error: Tensor
-    own: Tensor
-    own_error: Tensor
+    base: Tensor
+    base_error: Tensor
     rounding: Tensor
     usable: Tensor
 
@@ -68,18 +68,18 @@ class _Shares:
         rounding = torch.zeros_like(square)
         if weights is not None:
             rounding = UNIT_ROUNDOFF * weights.norm(dim=1) / square.sqrt()
-        (more, rest), (own, own_rest) = shares(trial - plain), shares(plain - true)
-        usable = active & (sums >= _LEAST_SUMS) & more.isfinite() & (own_rest < NEAR)
+        (more, rest), (base, base_rest) = shares(trial - plain), shares(plain - true)
+        usable = active & (sums >= _LEAST_SUMS) & more.isfinite() & (base_rest < NEAR)
         freedom = (sums - 1).clamp(min=1).sqrt()
-        fields = (more, rest / freedom, own, own_rest / freedom, rounding)
+        fields = (more, rest / freedom, base, base_rest / freedom, rounding)
         return cls(*(field.masked_fill(~usable, 0.0) for field in fields), usable)  # type: ignore[call-arg]
 
     def pooled(self) -> "_Shares":
         """Return the mean over the first dimension, where most are usable, of what is known best."""
-        weight = self.usable / (self.error.square() + self.own_error.square() + LEAST_SHARE**2)
+        weight = self.usable / (self.error.square() + self.base_error.square() + LEAST_SHARE**2)
         weight = weight / weight.sum(dim=0).clamp(min=TINY)
-        means = {name: (weight * getattr(self, name)).sum(dim=0) for name in ("more", "own", "rounding")}
-        errors = {name: (weight * getattr(self, name)).norm(dim=0) for name in ("error", "own_error")}
+        means = {name: (weight * getattr(self, name)).sum(dim=0) for name in ("more", "base", "rounding")}
+        errors = {name: (weight * getattr(self, name)).norm(dim=0) for name in ("error", "base_error")}
         return _Shares(**means, **errors, usable=self.usable.double().mean(dim=0) > 0.5)
 
 
@@ -115,9 +115,9 @@ class _Judge:
         if not bool(usable.any()):
             return None
         common = shares.pooled()
-        off = (shares.own - common.own).abs() - OWN_CERTAIN * shares.own_error
+        off = (shares.base - common.base).abs() - OWN_CERTAIN * shares.base_error
         apart = max(self.apart / count**0.5, float(off[usable].max()))
-        alike = max(float(common.own.abs()), apart / int(usable.sum()) ** 0.5)
+        alike = max(float(common.base.abs()), apart / int(usable.sum()) ** 0.5)
         together = max(self.together / count**0.5, alike)
         if count == 1:
             self.together, self.apart = together, apart
@@ -140,7 +140,7 @@ class _Judge:
 
     def _grown_from(self, shares: _Shares) -> Tensor:
         """Return [P]: what the trajectory may have made so far of the rounding of Adam's constants."""
-        sizes = (shares.own.square() + SKETCH * shares.own_error.square()).sqrt()
+        sizes = (shares.base.square() + SKETCH * shares.base_error.square()).sqrt()
         if self.first is None or self.grown is None:
             self.first, self.grown = sizes.clamp(min=self.unit), torch.ones_like(sizes)
         self.grown = torch.maximum(self.grown, sizes / self.first)
@@ -200,9 +200,9 @@ class _Judges:
         update = self._update.faulty(step.update, step.farther, step.count)
         gradient = self._gradient.faulty(step.gradient, step.farther, step.count)
         if update is not None and abs(abs(update[0]) - 1) < NEAR:
-            what = "is lost" if update[0] < 0 else "is done twice"
+            fault = "is lost" if update[0] < 0 else "is done twice"
             where = "" if update[1] == "all parameters" else f" ({update[1]})"
-            return Finding(1.0, f"the update of step {step.first} {what}{where}")
+            return Finding(1.0, f"the update of step {step.first} {fault}{where}")
         if gradient is not None:
             words = factor_in_words(1 + gradient[0], gradient[1], *self._ranks_and_backwards)
             return Finding(abs(gradient[0]), f"{words} {step.when}")
@@ -259,9 +259,9 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         before, after = ([run[at] for run in runs] for at in (step, step + 1))
         pairs = list(zip(before, after, strict=True))
         moves = [new[:, 0] - old[:, 0] for old, new in pairs]
-        given = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) - decay * old[:, 0] for old, new in pairs]
+        gradients = [(new[:, 1] - beta1 * old[:, 1]) / (1 - beta1) - decay * old[:, 0] for old, new in pairs]
         update = _Shares.of(moves, active, before[1][:, 0])
-        gradient = _Shares.of(given, active & shows_moments)
+        gradient = _Shares.of(gradients, active & shows_moments)
         readable = int(gradient.usable.sum()) / max(1, int(active.sum()))
         yield _Step(step + 1, 1, _farther(before), update, gradient, readable)
 
@@ -271,9 +271,9 @@ def _farther(before: Sequence[Tensor]) -> float:
     It is that of all parameters, or of the median one, since a single one may have most of the distance.
     """
     trial, plain, true = (sketches[:, 0] for sketches in before)
-    apart, own = (trial - plain).norm(dim=1), (plain - true).norm(dim=1)
-    of_each: list[float] = (apart / own)[own > 0].tolist()
-    overall = float(apart.norm() / own.norm()) if of_each else 1.0
+    apart, errors = (trial - plain).norm(dim=1), (plain - true).norm(dim=1)
+    of_each: list[float] = (apart / errors)[errors > 0].tolist()
+    overall = float(apart.norm() / errors.norm()) if of_each else 1.0
     return max(1.0, overall, statistics.median(of_each or [1.0]))
 
 
@@ -290,7 +290,7 @@ def growth(reference: Reference) -> dict[str, float]:
     plain, true = (sketches[1:, :, 1] for sketches in runs)
     shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0)
     grown = [_grown(of_one) for of_one in (shares.median(dim=1).values, *shares.T)]
-    return {name: max(grown[0], own) for name, own in zip(reference.plain.names, grown[1:], strict=True)}
+    return {name: max(grown[0], ratio) for name, ratio in zip(reference.plain.names, grown[1:], strict=True)}
 
 
 def _grown(shares: Tensor) -> float:
@@ -305,8 +305,8 @@ def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizo
     ours, plain, true = observed.losses, reference.plain.losses, reference.true_losses
     if ours.shape != plain.shape or true.shape != plain.shape:
         return []
-    apart, own, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
-    most = torch.from_numpy(np.maximum.accumulate(own.numpy()))
+    apart, errors, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
+    most = torch.from_numpy(np.maximum.accumulate(errors.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
     looked = all(len(run) > len(apart) for run in runs)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]

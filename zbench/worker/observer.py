@@ -106,7 +106,7 @@ class Observer:
         inputs: digests of the user's files that this trial read. If ranks have different parameters, the
         verdict is that of the worst rank.
         """
-        own, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
+        trajectory, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
         state = [*judge_buffers(self._model, reference, dist.get_rank()), *self._copies]
         every = from_all((replayer.residuals, replayer.unread, state))
         evidence = Witness(
@@ -126,7 +126,7 @@ class Observer:
                 warning = f"{', '.join(names)} changed after the reference was computed; start a new run"
                 judgement = Judgement(Correctness("unchecked"), [warning])
             else:
-                judgement = judge(own, reference, evidence)
+                judgement = judge(trajectory, reference, evidence)
         if first is None:
             return judgement
         judgement = worse(from_all(judgement))
@@ -176,11 +176,11 @@ class _Replayer:
         if not {step, step + 1} & self._steps:
             return
         parts = self._parts(parameters)
-        own = _own(parts, parameters, digests) if step in self._steps else {}
-        if own and not skipped and not self._is_reference:
+        own_parts = _own(parts, parameters, digests) if step in self._steps else {}
+        if own_parts and not skipped and not self._is_reference:
             before, counts = self._before.take(), self._counts(step)
             rank = dist.get_rank()
-            self.residuals += replay(before, own, self.adams, counts, rank=rank, step=step)
+            self.residuals += replay(before, own_parts, self.adams, counts, rank=rank, step=step)
         if step + 1 in self._steps:
             self._before.put(parts)
 
@@ -273,16 +273,14 @@ def _read(engine: TrainingEngine, method: str) -> Any:
     return None
 
 
-def _mistake(what: str, values: Any, shapes: Mapping[str, torch.Size]) -> str | None:
+def _mistake(subject: str, values: Any, shapes: Mapping[str, torch.Size]) -> str | None:
     """Return what is wrong with a method's result, in one message; None if it is valid."""
     if not isinstance(values, dict) or not values.keys() <= shapes.keys():
-        return f"{what} is no dict of tensors by {', '.join(list(shapes)[:4])}"
+        return f"{subject} is no dict of tensors by {', '.join(list(shapes)[:4])}"
     for name, value in values.items():
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.shape != shapes[name]:
-            given = (
-                f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            )
-            return f"{what}: {name!r} is {given}, expected floats {list(shapes[name])}"
+            kind = f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            return f"{subject}: {name!r} is {kind}, expected floats {list(shapes[name])}"
     return None
 
 
@@ -291,13 +289,13 @@ def _mistake_of_parts(parts: Any, adams: Mapping[str, Adam]) -> str | None:
     if not isinstance(parts, dict):
         return "optimizer_parts() is no dict"
     for key, part in parts.items():
-        what, adam = f"optimizer_parts()[{key!r}]", adams.get(key.rpartition("@")[0])
+        subject, adam = f"optimizer_parts()[{key!r}]", adams.get(key.rpartition("@")[0])
         param = part.get("param") if isinstance(part, dict) else None
         size = torch.Size([param.numel() if isinstance(param, Tensor) else 0])
-        if mistake := _mistake(what, part, dict.fromkeys(KINDS, size)):
+        if mistake := _mistake(subject, part, dict.fromkeys(KINDS, size)):
             return mistake
         if adam is not None and adam.amsgrad and "exp_avg_sq" in part and "max_exp_avg_sq" not in part:
-            return f"{what} has no max_exp_avg_sq, which amsgrad needs"
+            return f"{subject} has no max_exp_avg_sq, which amsgrad needs"
     return None
 
 

@@ -78,9 +78,9 @@ def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
 
 
 def _require_shared_devices() -> None:
-    found = nccl_version()
-    if found < SHARES_DEVICES:
-        expected, got = (".".join(map(str, version)) for version in (SHARES_DEVICES, found))
+    nccl = nccl_version()
+    if nccl < SHARES_DEVICES:
+        expected, got = (".".join(map(str, version)) for version in (SHARES_DEVICES, nccl))
         raise UsageError(
             f"{MULTI_RANK}: expected NCCL {expected} or later, which lets ranks share a GPU, found"
             f" {got or 'none'}; install a newer nvidia-nccl beside torch, or unset the variable, and ranks"
@@ -131,14 +131,14 @@ def set_threads(threads: int) -> None:
         torch.zeros(min(threads, _MOST_STARTED) * _FOR_ONE_THREAD).add_(1)
 
 
-def device_of(wanted: str, local_rank: int = 0) -> torch.device:
+def device_of(choice: str, local_rank: int = 0) -> torch.device:
     """Return the device of one of this machine's ranks, as `run.device` says."""
-    if torch.version.hip and wanted != "cpu":
+    if torch.version.hip and choice != "cpu":
         raise UsageError(
             f"run.device: expected a torch built for CUDA, got one for ROCm {torch.version.hip}, whose GPUs"
             " zbench has no kernels for; use cpu, or a torch of CUDA's"
         )
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UsageError("run.device: cuda is not available here (see `zbench doctor`); use cpu or auto")

@@ -175,11 +175,11 @@ def _environment(trial: TrialSpec, base_dir: Path, *, inside: Path | None) -> di
     inside: a directory that every Python of the command is to see first.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
-    own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
+    paths = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
     if inside is not None:
-        own.insert(0, str(inside))
-    if own:
-        env["PYTHONPATH"] = os.pathsep.join(own)
+        paths.insert(0, str(inside))
+    if paths:
+        env["PYTHONPATH"] = os.pathsep.join(paths)
     written = trial.engine.engine_python
     python = Path(sys.executable) if written is None else executable(written, base_dir)
     env["PATH"] = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
@@ -245,11 +245,11 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
 
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     """Return the timing; rates are unknown if the script does not get its sizes from the sweep file."""
-    median, given = statistics.median(seconds), names_of(str(trial.workload.command))
-    if not given & _TELL_THE_BATCH:
+    median, names = statistics.median(seconds), names_of(str(trial.workload.command))
+    if not names & _TELL_THE_BATCH:
         return Timing(seconds, median, None, None)
     samples = samples_per_step(trial) / statistics.fmean(seconds)
-    tokens = samples * trial.workload.sequence_length if "sequence_length" in given else None
+    tokens = samples * trial.workload.sequence_length if "sequence_length" in names else None
     return Timing(seconds, median, tokens, samples)
 
 

@@ -141,13 +141,13 @@ def _weight_counter(
     return count_tokens
 
 
-def _config_of(kind: str, keys: Mapping[str, Any], what: str, remedy: str) -> Any:
+def _config_of(kind: str, keys: Mapping[str, Any], message: str, remedy: str) -> Any:
     from transformers import AutoConfig
 
     try:
         return AutoConfig.for_model(kind, **keys)
     except (ArithmeticError, KeyError, ValueError, TypeError) as error:
-        raise UsageError(f"{what} that transformers can use ({error}); {remedy}") from None
+        raise UsageError(f"{message} that transformers can use ({error}); {remedy}") from None
 
 
 def _with_layers(written: dict[str, Any], config: Any, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +155,10 @@ def _with_layers(written: dict[str, Any], config: Any, chosen: Mapping[str, Any]
     they would be too short, the architecture says what the layers are.
     """
     count = config.num_hidden_layers
-    wanted = chosen.get(type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers"), count)
+    layers = chosen.get(type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers"), count)
     lists = {key: value for key, value in written.items() if isinstance(value, list) and len(value) == count}
-    rest = {key: value for key, value in written.items() if key not in lists or wanted <= count}
-    return rest | {key: value[:wanted] for key, value in lists.items() if wanted <= count}
+    rest = {key: value for key, value in written.items() if key not in lists or layers <= count}
+    return rest | {key: value[:layers] for key, value in lists.items() if layers <= count}
 
 
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:

@@ -120,8 +120,8 @@ def plain_square_sums(grad: Tensor) -> Tensor:
 
 def as_given(message: str) -> str:
     """Return what is wrong with one task in the words of torch's optimizers."""
-    for name, given in _GIVEN.items():
-        message = message.replace(name, given)
+    for name, words in _GIVEN.items():
+        message = message.replace(name, words)
     return message
 
 

@@ -150,8 +150,8 @@ class TorchFusedAdam:
         for task in tasks:
             self.update_task(task, grad_scale)
             if nonfinite is not None:
-                kept = task.param_out if task.param_out is not None else (task.into or task.slot).param
-                nonfinite += (~kept.isfinite()).sum()
+                result = task.param_out if task.param_out is not None else (task.into or task.slot).param
+                nonfinite += (~result.isfinite()).sum()
 
     def update_task(self, task: AdamTask, grad_scale: float) -> None:
         """Update one task that has been checked."""
@@ -162,8 +162,8 @@ class TorchFusedAdam:
                 if (source := getattr(slot, name)) is not None:
                     getattr(task.into, name).copy_(source)
             slot = task.into
-        kept = [m for m in (slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq) if m is not None]
-        wide = [moment.float() for moment in kept]  # float32 ones themselves
+        moments = [m for m in (slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq) if m is not None]
+        wide = [moment.float() for moment in moments]  # float32 ones themselves
         single = torch.tensor(grad_scale, dtype=torch.float64).float().item()
         step = float(task.step) if hyper.bias_correction else math.inf  # 1 - beta ** inf corrects nothing
         fused = torch._fused_adamw_ if hyper.decoupled else torch._fused_adam_
@@ -180,7 +180,7 @@ class TorchFusedAdam:
             grad_scale=None,
             found_inf=None,
         )
-        for moment, result in zip(kept, wide, strict=True):
+        for moment, result in zip(moments, wide, strict=True):
             moment.copy_(result)
         if task.param_out is not None:
             task.param_out.copy_(slot.param)

@@ -45,8 +45,8 @@ class Kernel:
         check(library, library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle))
         with self._current():
             check(library, library.cuModuleLoadData(ctypes.byref(module), code))
-            found = library.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode())
-            check(library, found)
+            status = library.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode())
+            check(library, status)
 
     def launch(self, blocks: tuple[int, int], threads: int, stream: int, arguments: Sequence[Number]) -> None:
         """Start blocks[0] x blocks[1] blocks of `threads` threads on a stream of torch's; RuntimeError of the

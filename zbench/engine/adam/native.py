@@ -183,21 +183,21 @@ class PlanCache:
             0 if squares is None else squares.data_ptr(),
         ]
         subgroup = get_ident(), others[0] if others else 0
-        kept = self._kept.pop(subgroup, None)  # a plan that is refused is not kept
-        if kept is None or kept.description != description or not _set_steps(kept.plan, steps):
+        entry = self._kept.pop(subgroup, None)  # a plan that is refused is not kept
+        if entry is None or entry.description != description or not _set_steps(entry.plan, steps):
             checked = tasks()
             check_tasks(checked, self._device_type)
-            kept = _Kept(build_plan(checked), description, grad_addresses)
+            entry = _Kept(build_plan(checked), description, grad_addresses)
             if squares is not None:
-                kept.plan.set_squares(squares.data_ptr())
-        elif kept.grads != grad_addresses:
-            kept.plan.set_grads(grad_addresses)
-            _check_overlap(kept.plan)
-            kept.grads = grad_addresses
-        self._kept[subgroup] = kept
+                entry.plan.set_squares(squares.data_ptr())
+        elif entry.grads != grad_addresses:
+            entry.plan.set_grads(grad_addresses)
+            _check_overlap(entry.plan)
+            entry.grads = grad_addresses
+        self._kept[subgroup] = entry
         if len(self._kept) > _MOST_PLANS:  # of tensors that are new each time
             del self._kept[next(iter(self._kept))]
-        return kept.plan
+        return entry.plan
 
 
 class NativeAdam:

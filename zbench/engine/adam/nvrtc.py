@@ -71,13 +71,13 @@ def compiled(unit: str, macros: Mapping[str, int], capability: tuple[int, int]) 
     _check(library, library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     depends_on = (unit, options, major.value, minor.value, sorted(sources.items()))
     folder = _folder()
-    kept = None if folder is None else folder / hashlib.sha256(repr(depends_on).encode()).hexdigest()
-    if kept is not None and (code := _read(kept)) is not None:
+    cache_file = None if folder is None else folder / hashlib.sha256(repr(depends_on).encode()).hexdigest()
+    if cache_file is not None and (code := _read(cache_file)) is not None:
         return code
     kind = "PTX" if architecture.startswith("compute_") else "CUBIN"
     code = _compile(library, unit, sources, options, kind)
-    if kept is not None:
-        _write(kept, code)
+    if cache_file is not None:
+        _write(cache_file, code)
     return code
 
 
@@ -87,14 +87,14 @@ def _architecture(library: ctypes.CDLL, capability: tuple[int, int]) -> str:
     """
     count = ctypes.c_int()
     _check(library, library.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
-    known = (ctypes.c_int * count.value)()
-    _check(library, library.nvrtcGetSupportedArchs(known))
-    wanted = capability[0] * 10 + capability[1]
-    if wanted in known:
-        return f"sm_{wanted}"
-    earlier = [number for number in known if number < wanted]
+    archs = (ctypes.c_int * count.value)()
+    _check(library, library.nvrtcGetSupportedArchs(archs))
+    target = capability[0] * 10 + capability[1]
+    if target in archs:
+        return f"sm_{target}"
+    earlier = [number for number in archs if number < target]
     if not earlier:
-        raise RuntimeError(f"this NVRTC compiles for sm_{min(known)} and later, the device is sm_{wanted}")
+        raise RuntimeError(f"this NVRTC compiles for sm_{min(archs)} and later, the device is sm_{target}")
     return f"compute_{max(earlier)}"
 
 
@@ -105,8 +105,8 @@ def _compile(
     headers |= dict.fromkeys(_STANDARD, sources["cuda/standard.hpp"])
     program, file = ctypes.c_void_p(), f"cuda/{unit}.cu"
     texts = sources[file].encode(), file.encode()
-    given = len(headers), _strings(headers.values()), _strings(headers)
-    _check(library, library.nvrtcCreateProgram(ctypes.byref(program), *texts, *given))
+    includes = len(headers), _strings(headers.values()), _strings(headers)
+    _check(library, library.nvrtcCreateProgram(ctypes.byref(program), *texts, *includes))
     try:
         if library.nvrtcCompileProgram(program, len(options), _strings(options)) != 0:
             log = _result(library, "ProgramLog", program).rstrip(b"\0").decode()

@@ -130,20 +130,20 @@ def check_memory(model: nn.Module) -> None:
     stale.
     """
     tensors = [*((n, p) for n, p in model.named_parameters() if not is_part(p)), *model.named_buffers()]
-    known = {id(p) for p in model.parameters()}
+    parameter_ids = {id(p) for p in model.parameters()}
     for prefix, module in model.named_modules():
         computed = {getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()}
-        kept = vars(module).keys() - vars(nn.Module()).keys() - computed  # spectral_norm keeps such a view
-        for key in sorted(kept):
+        keys = vars(module).keys() - vars(nn.Module()).keys() - computed  # spectral_norm keeps such a view
+        for key in sorted(keys):
             inside = _tensors_in(vars(module)[key])
-            tensors += [(f"{prefix}.{key}".lstrip("."), t) for t in inside if id(t) not in known]
+            tensors += [(f"{prefix}.{key}".lstrip("."), t) for t in inside if id(t) not in parameter_ids]
     begun: list[tuple[str, Tensor]] = []  # those that reach beyond the beginning of the next one
     for name, tensor in sorted((t for t in tensors if _place(t[1])), key=lambda t: _place(t[1])):
         storage, start, _ = _place(tensor)
         begun = [t for t in begun if _place(t[1])[0] == storage and _place(t[1])[2] > start]
         for earlier, before in begun:
-            if known & {id(tensor), id(before)} and _overlap(tensor, before):
-                p, other = (name, earlier) if id(tensor) in known else (earlier, name)
+            if parameter_ids & {id(tensor), id(before)} and _overlap(tensor, before):
+                p, other = (name, earlier) if id(tensor) in parameter_ids else (earlier, name)
                 raise UsageError(
                     f"expected memory for {p!r} alone, but {other!r} shares this memory, and would keep old"
                     " values when the engine moves the parameter. Make both one nn.Parameter (tied weights),"

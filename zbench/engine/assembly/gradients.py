@@ -107,9 +107,9 @@ class GradientBuilder:
         exact = dtype == torch.float32 and sent in (None, torch.float32)
         summed = self._lender([dtype] * len(self._dtypes))
         if memory.device.type != self.device.type:
-            kept = KeptBuffer(self.shard.layout.length, memory, dtype)
-            far = HostAccumulation(kept, self._lender(self._dtypes), summed, cast)
-            self._kept += [kept, far.host.staging]
+            buffer = KeptBuffer(self.shard.layout.length, memory, dtype)
+            far = HostAccumulation(buffer, self._lender(self._dtypes), summed, cast)
+            self._kept += [buffer, far.host.staging]
             return far, rounds
         waits = not memory.prefix or rounds
         if self._compiled:
@@ -118,9 +118,9 @@ class GradientBuilder:
             return BucketMemory(summed, cast), waits
         if exact and self.shard.keeps_all and self._writable:
             return BucketMemory(InSums(self.sums)), waits
-        kept = KeptBuffer(self.shard.layout.length, memory, dtype)
-        self._kept.append(kept)
-        return BucketMemory(kept, cast), waits
+        buffer = KeptBuffer(self.shard.layout.length, memory, dtype)
+        self._kept.append(buffer)
+        return BucketMemory(buffer, cast), waits
 
     def _lender(self, dtypes: Sequence[torch.dtype]) -> FromPool:
         return FromPool(self.shard.layout, self._pools[-1], dtypes)

@@ -67,10 +67,10 @@ def save_weights(engine: Saves, file: str | Path) -> None:
         raise UsageError(f"{file}: expected a file that is not there yet; choose another name")
     kinds = ("param.", "frozen.", "buffer.")
     chosen = [entry for entry in engine.state_entries() if entry.key.startswith(kinds)]
-    own = [replace(entry, key=entry.key.partition(".")[2]) for entry in chosen]
+    entries = [replace(entry, key=entry.key.partition(".")[2]) for entry in chosen]
     draft = file.with_name(file.name + ".partial")
     comm.barrier()
-    write_stream(own, draft if comm.rank == 0 else None)
+    write_stream(entries, draft if comm.rank == 0 else None)
     if comm.rank == 0:
         os.replace(draft, file)
     comm.barrier()
@@ -93,9 +93,9 @@ def load(engine: Saves, path: str | Path, *, rng: bool = True) -> None:
             " has saved, it loads into DistributedState(engine)"
         )
     state = _SafetensorsFile(path / "state.safetensors")
-    kept = path / _rng_file(engine.collectives)
-    with undamaged(kept, REMEDY):
-        generators = load_file(kept) if rng and kept.exists() else None
+    rng_file = path / _rng_file(engine.collectives)
+    with undamaged(rng_file, REMEDY):
+        generators = load_file(rng_file) if rng and rng_file.exists() else None
         check_rng_state(rng_state() if generators is None else generators)
     engine.load_state_dict(state)
     if generators is not None:

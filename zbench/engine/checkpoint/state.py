@@ -256,28 +256,28 @@ class EngineState:
         Every rank asks for the same parameters in the same order.
         """
         spans = [self.shard.layout.spans[t.index] for t in infos]
-        own = [
+        own_parts = [
             [part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype) for s in self._segments[t.index]]
             for t, span in zip(infos, spans, strict=True)
         ]
         none = torch.empty(0, dtype=dtype)
         if self.shard.keeps_all:
-            values = [torch.cat([none, *parts]) for parts in own]
+            values = [torch.cat([none, *parts]) for parts in own_parts]
         else:
-            values = self._exchanged(torch.cat([none, *itertools.chain(*own)]), spans)
+            values = self._exchanged(torch.cat([none, *itertools.chain(*own_parts)]), spans)
         return [value.view(t.parameter.shape) for t, value in zip(infos, values, strict=True)]
 
-    def _exchanged(self, own: Tensor, spans: Sequence[Extent]) -> list[Tensor]:
-        """Return the whole values of these spans; own: this rank's parts of them, end to end."""
+    def _exchanged(self, own_parts: Tensor, spans: Sequence[Extent]) -> list[Tensor]:
+        """Return the whole values of these spans; own_parts: this rank's parts of them, end to end."""
         layout = self.shard.layout
-        values, taken = [own.new_empty(span.length) for span in spans], [0] * layout.shards
+        values, taken = [own_parts.new_empty(span.length) for span in spans], [0] * layout.shards
         pieces: list[tuple[Tensor, int, int]] = []  # where it goes, whose it is, and where it is there
         for value, span in zip(values, spans, strict=True):
             for _, shard, _, at, length in layout.runs(span, layout.blocks):
                 pieces.append((value[at : at + length], shard, taken[shard]))
                 taken[shard] += length
-        sent = own.new_zeros(max(taken))
-        sent[: own.numel()] = own
+        sent = own_parts.new_zeros(max(taken))
+        sent[: own_parts.numel()] = own_parts
         gathered = to_host(self.collectives.gather_shards(sent, _WHOLE), self._attend)
         for out, shard, at in pieces:
             out.copy_(gathered[shard, at : at + len(out)])
@@ -303,9 +303,9 @@ def check_others(
     state: Mapping[str, Tensor], numbers: Mapping[str, Tensor], like: Mapping[str, Tensor]
 ) -> None:
     """Raise UsageError for a tensor that is unlike its namesake here; numbers: counts and hyperparameters."""
-    for key, wanted in {**numbers, **like}.items():
-        saved = state.get(key, wanted)
-        if saved.shape != wanted.shape or saved.is_floating_point() != wanted.is_floating_point():
-            raise UsageError(f"expected {key!r} of shape {list(wanted.shape)}, got {list(saved.shape)}")
+    for key, namesake in {**numbers, **like}.items():
+        saved = state.get(key, namesake)
+        if saved.shape != namesake.shape or saved.is_floating_point() != namesake.is_floating_point():
+            raise UsageError(f"expected {key!r} of shape {list(namesake.shape)}, got {list(saved.shape)}")
         if key in numbers and not (saved.isfinite() & (saved >= 0)).all():
             raise UsageError(f"expected {key!r} to be finite and not negative; is the state damaged?")

@@ -96,8 +96,8 @@ class ReducingBackend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one captured graph; dynamo lifts the parameters it uses to inputs."""
         registry = _alive(self._registry)
-        known = [k for k, value in enumerate(inputs) if registry.index_of(value) is not None]
-        plan = ReductionPlan(tuple(k for k in known if inputs[k].requires_grad))
+        places = [k for k, value in enumerate(inputs) if registry.index_of(value) is not None]
+        plan = ReductionPlan(tuple(k for k in places if inputs[k].requires_grad))
 
         def edit(backward: fx.GraphModule) -> None:
             plan.reduced = reduce_in_graph(backward, plan.inputs)

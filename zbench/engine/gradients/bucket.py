@@ -63,7 +63,7 @@ class GradientBucket:
 
     def become(self, state: BucketState) -> None:
         """Take the next state."""
-        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.what}"
+        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.topic}"
         self.state = state
 
 

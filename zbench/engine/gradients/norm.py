@@ -49,12 +49,12 @@ class Summarizer:
 
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
-        comm, wanted = self.collectives, norm or self.always
+        comm, needs_norm = self.collectives, norm or self.always
         # zeros say that a step can be taken: a simulation reads nothing else
         missing = packed([not there for there in contributed], comm.world_size)
         own_terms = terms.words(self.agreement)
         flags = torch.tensor([*own_terms, *missing], dtype=torch.int64)
-        if wanted:  # each shard once: the first shard group has them all
+        if needs_norm:  # each shard once: the first shard group has them all
             sums = self.square_sums() if comm.rank < comm.shards else exact_zero()
             flags = torch.cat([to_device(flags, sums.device), sums])
         words: list[int] = to_host(comm.add_up(flags, SUMMARY), self.agreement.attend).tolist()
@@ -62,7 +62,7 @@ class Summarizer:
         place = len(own_terms) + len(missing)
         missing_on = unpacked(words[len(own_terms) : place], len(contributed), comm.world_size)
         active = [count < comm.world_size for count in missing_on]
-        return Summary(rounded(words[place:]) if wanted else None, active)
+        return Summary(rounded(words[place:]) if needs_norm else None, active)
 
 
 def packed(flags: Sequence[bool], world_size: int) -> list[int]:

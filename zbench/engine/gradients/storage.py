@@ -126,10 +126,10 @@ class HostAccumulation(BucketMemory):
     So the device holds a few buckets at a time, and no gradient between two backwards.
     """
 
-    def __init__(self, kept: KeptBuffer, leaving: Lender, returning: Lender, cast: Lender | None) -> None:
+    def __init__(self, buffer: KeptBuffer, leaving: Lender, returning: Lender, cast: Lender | None) -> None:
         super().__init__(leaving, cast)
-        self._kept, self._leaving, self._returning = kept, leaving, returning
-        self.host = HostSums(kept.memory, accumulate)
+        self._kept, self._leaving, self._returning = buffer, leaving, returning
+        self.host = HostSums(buffer.memory, accumulate)
         self._held: dict[int, set[int]] = {}
         self._copies: list[Copy] = []
 
@@ -170,14 +170,14 @@ class SendingMemory:
     once: in a backward that alone is reduced. several: in the backwards that are reduced together; None where
     there are none. waits: whether a step's first gradients stay in autograd's memory until it is known that
     more will come. That saves a copy, or the rounding of a step of one backward. pools: what the memory is
-    lent from; kept: what else holds some.
+    lent from; others: what else holds some.
     """
 
     once: BucketMemory
     several: BucketMemory | None
     waits: bool
     pools: Sequence[ScratchPool]
-    kept: Sequence[HoldsBytes] = ()
+    others: Sequence[HoldsBytes] = ()
 
     def drop(self) -> None:
         """Free every buffer of a pool that is not in use."""
@@ -186,7 +186,7 @@ class SendingMemory:
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
-        return bytes_of(holder.bytes_by_category() for holder in (*self.pools, *self.kept))
+        return bytes_of(holder.bytes_by_category() for holder in (*self.pools, *self.others))
 
 
 class SumsMemory(Enum):

@@ -149,8 +149,8 @@ class ShardOptimizer:
         are still the masters' rounded values, the masters keep their precision.
         """
         masters = self.masters[segment.dtype_group].of(segment)
-        given = values.to(masters.device)
-        masters.copy_(torch.where(masters.to(given.dtype) == given, masters, given.float()))
+        edit = values.to(masters.device)
+        masters.copy_(torch.where(masters.to(edit.dtype) == edit, masters, edit.float()))
 
     def hyperparameters(self) -> tuple[object, ...]:
         """Return those of the next update, group by group."""
@@ -166,10 +166,10 @@ class ShardOptimizer:
         for number, group in enumerate(self.groups):
             for key, value in group.items():
                 if key not in HYPERPARAMETERS and key not in _IGNORED and (key not in _UNSUPPORTED or value):
-                    known = ", ".join(HYPERPARAMETERS)
+                    names = ", ".join(HYPERPARAMETERS)
                     return (
                         f"param_groups[{number}]: the engine does not know {key}={value!r}"
-                        f"{nearest(key, HYPERPARAMETERS)}; take it out, and set one of {known}"
+                        f"{nearest(key, HYPERPARAMETERS)}; take it out, and set one of {names}"
                     )
             try:
                 check_hyper(hyper_of(group))

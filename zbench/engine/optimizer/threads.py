@@ -25,11 +25,11 @@ class OptimizerThreads:
 
 
 def choose(
-    wanted: int | None, *, computing: int, host: Host, near: int | None, alone: bool
+    count: int | None, *, computing: int, host: Host, near: int | None, alone: bool
 ) -> OptimizerThreads:
     """Return how many optimizer threads there are and where they run.
 
-    wanted: None takes the processors of the NUMA node `near` that backward leaves free: at least one, at most
+    count: None takes the processors of the NUMA node `near` that backward leaves free: at least one, at most
     MOST. Where it leaves fewer than two there, all processors count. computing: threads that backward keeps
     busy. Threads are pinned only if each has a processor that backward does not need, and no other process
     pins to it. So the process is `alone`, or it has been given processors of its own.
@@ -38,9 +38,9 @@ def choose(
     local = host.near(near)
     if len(local) - computing < min(2, spare):
         local = list(host.allowed)
-    threads = max(1, min(spare, MOST, len(local) - computing)) if wanted is None else wanted
-    own = alone or len(host.allowed) < host.online
-    if threads > spare or not own:
+    threads = max(1, min(spare, MOST, len(local) - computing)) if count is None else count
+    owns_processors = alone or len(host.allowed) < host.online
+    if threads > spare or not owns_processors:
         return OptimizerThreads(threads)
     others = [p for p in host.allowed if p not in local]
     return OptimizerThreads(threads, tuple(sorted([*others, *local][-threads:])))
@@ -50,20 +50,20 @@ def share(host: Host, near: int | None, ranks: int) -> int:
     """Return how many of the processors of the node `near` are this rank's: at least one, at most MOST.
     `ranks` of this host have not been given processors of their own.
     """
-    own = len(host.allowed) < host.online
-    return max(1, min(len(host.near(near)) // (1 if own else ranks), MOST))
+    owns_processors = len(host.allowed) < host.online
+    return max(1, min(len(host.near(near)) // (1 if owns_processors else ranks), MOST))
 
 
-def threads_after_backward(wanted: int | None, device: torch.device) -> int | None:
+def threads_after_backward(count: int | None, device: torch.device) -> int | None:
     """Return how many threads update a model on `device` after backward; None: those that torch computes
     with, which on a CPU have nothing else to do then.
     """
-    if wanted is not None or device.type == "cpu":
-        return wanted
+    if count is not None or device.type == "cpu":
+        return count
     return share(this_host(), _node_of_gpu(device), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def threads_for(wanted: int | None, device: torch.device, *, alone: bool) -> OptimizerThreads:
+def threads_for(count: int | None, device: torch.device, *, alone: bool) -> OptimizerThreads:
     """Return `choose` for a model on `device`: near the GPU, or near the present thread, which touches memory
     first.
     """
@@ -74,7 +74,7 @@ def threads_for(wanted: int | None, device: torch.device, *, alone: bool) -> Opt
         near = _node_of_gpu(device)
     else:
         near = host.node_of(ctypes.CDLL(None).sched_getcpu())
-    return choose(wanted, computing=computing, host=host, near=near, alone=alone)
+    return choose(count, computing=computing, host=host, near=near, alone=alone)
 
 
 def _node_of_gpu(device: torch.device) -> int | None:

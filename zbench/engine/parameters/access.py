@@ -19,21 +19,21 @@ _VALUES = Tag("values written by gathered(write=True)")
 
 
 def parameters_of(
-    model: nn.Module, what: nn.Module | nn.Parameter | Iterable[nn.Parameter]
+    model: nn.Module, target: nn.Module | nn.Parameter | Iterable[nn.Parameter]
 ) -> dict[str, nn.Parameter]:
     """Return the parameters that are meant, by name; UsageError for one that is not the model's."""
-    if isinstance(what, nn.Module):
-        given = list(what.parameters())
+    if isinstance(target, nn.Module):
+        parameters = list(target.parameters())
     else:
-        given = [what] if isinstance(what, nn.Parameter) else list(what)
+        parameters = [target] if isinstance(target, nn.Parameter) else list(target)
     names = {id(p): name for name, p in model.named_parameters()}
-    for p in given:
+    for p in parameters:
         if id(p) not in names:
             raise UsageError(
                 "gathered: expected a module of the engine's model, or parameters of it, got"
                 f" {'a parameter of something else' if isinstance(p, nn.Parameter) else type(p).__name__}"
             )
-    return {names[id(p)]: p for p in given}
+    return {names[id(p)]: p for p in parameters}
 
 
 class Access:

@@ -67,8 +67,8 @@ def write_segments(
     for s in shard.segments:
         segments[s.parameter].append(s)
     for member in members:
-        given = value(member)
-        in_turn = [Rows(given.detach().reshape(1, -1), 0, 0)] if isinstance(given, Tensor) else given or ()
+        result = value(member)
+        in_turn = [Rows(result.detach().reshape(1, -1), 0, 0)] if isinstance(result, Tensor) else result or ()
         start = shard.layout.spans[member.index].start
         targets = [(place(s)[: s.length], s.flat - start) for s in segments[member.index]]
         for rows in in_turn:
@@ -126,8 +126,8 @@ class Parameters(ABC):
     ) -> None:
         self.param_infos, self.shard, self.dtypes = param_infos, shard, dtypes
         self.memory, self.dtype_groups = memory, dtype_groups
-        kept = [stored or dtype for dtype in dtypes]
-        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, kept, strict=True)]
+        stored_dtypes = [stored or dtype for dtype in dtypes]
+        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, stored_dtypes, strict=True)]
         self._arriving: list[Copy] = []
         self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
         self.has_masters = False

@@ -104,8 +104,8 @@ class Gatherer:
             self._end_region()
 
     def _end_region(self) -> None:
-        kept, self._region_end = self._region_end, set()
-        for group in kept:
+        groups, self._region_end = self._region_end, set()
+        for group in groups:
             self.release(group)
 
     @uncompiled
@@ -278,17 +278,17 @@ class Packer:
         return (SavedView.of(group, tensor) if group is not None else None) or Saved(tensor)
 
     @uncompiled
-    def unpack(self, kept: object) -> Tensor:
+    def unpack(self, handle: object) -> Tensor:
         """Return the tensor that was packed. Its group is released when backward has unpacked all of it."""
-        if isinstance(kept, Saved):
-            return kept.tensor()
-        if not isinstance(kept, SavedView) or kept.group.store not in self.gatherer.stores:
+        if isinstance(handle, Saved):
+            return handle.tensor()
+        if not isinstance(handle, SavedView) or handle.group.store not in self.gatherer.stores:
             assert self._outer is not None
-            return self._outer[1](kept)
-        self.gatherer.use(kept.group)
-        tensor = kept.tensor()
-        if kept.group.outstanding == 0:
-            self.gatherer.release(kept.group)
+            return self._outer[1](handle)
+        self.gatherer.use(handle.group)
+        tensor = handle.tensor()
+        if handle.group.outstanding == 0:
+            self.gatherer.release(handle.group)
         return tensor
 
 

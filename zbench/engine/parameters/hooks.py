@@ -52,8 +52,8 @@ class GradientHooks:
         the user's hooks. UsageError if a step has several backwards: torch's hooks would see their sum.
         """
         with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
-            registered = [(t, own, t.parameter._post_accumulate_grad_hooks) for t, own in self._taking]
-        for info, own, hooks in registered:
+            registered = [(t, key, t.parameter._post_accumulate_grad_hooks) for t, key in self._taking]
+        for info, key, hooks in registered:
             if len(hooks) > 1:
                 if not only:
                     raise UsageError(
@@ -61,7 +61,7 @@ class GradientHooks:
                         " backwards: it would see one backward's gradient, not their sum; remove the hook, or"
                         " call engine.step() after each backward"
                     )
-                hooks[own] = hooks.pop(own)
+                hooks[key] = hooks.pop(key)
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
         gradient = take_gradient(parameter)
@@ -141,8 +141,8 @@ class GatheredForward:
         self._leaf = leaf
         owned = [m._parameters for m in block or (module,)]
         self._watched = [parameters for parameters in owned if isinstance(parameters, WatchedParameters)]
-        own = (p for parameters in owned for p in parameters.values())
-        self._groups = gatherer.groups_of(module.parameters() if leaf else own)
+        members = (p for parameters in owned for p in parameters.values())
+        self._groups = gatherer.groups_of(module.parameters() if leaf else members)
         self._whole = leaf is not None or bool(block) or not any(True for _ in module.children())
         self.closed = False
         update_wrapper(self, self._set)

@@ -56,16 +56,16 @@ class LeafModules:
     @uncompiled
     def watch(self, module: nn.Module, inputs: object) -> Callable[[object], None]:
         """A leaf module is called with `inputs`; return what to call with its outputs."""
-        given = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.grad_fn is not None]
-        use = LeafUse(self, list(module.parameters()), len(given))
-        for tensor in given:
+        tensors = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.grad_fn is not None]
+        use = LeafUse(self, list(module.parameters()), len(tensors))
+        for tensor in tensors:
             tensor.register_hook(use.input_arrived)  # type: ignore[no-untyped-call]
-        return partial(use.watch_outputs, [tensor.grad_fn for tensor in given])
+        return partial(use.watch_outputs, [tensor.grad_fn for tensor in tensors])
 
     def report(self, parameters: Sequence[nn.Parameter]) -> None:
         """The backward of a leaf module with these parameters has ended: say which get no gradient."""
-        known = [p for p in parameters if id(p) in self._indices]
-        self._absent([self._indices[id(p)] for p in known if not _in_graph(p)])
+        members = [p for p in parameters if id(p) in self._indices]
+        self._absent([self._indices[id(p)] for p in members if not _in_graph(p)])
 
 
 class LeafUse:

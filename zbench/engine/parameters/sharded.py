@@ -129,7 +129,7 @@ class ShardedGroup:
 
     def become(self, state: GroupState) -> None:
         """Take the next state."""
-        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.what}"
+        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.topic}"
         self.state = state
 
 
@@ -318,8 +318,8 @@ class ShardedParameters(Parameters):
         assert group.full is not None
         for block in group.blocks:
             local, at = self.shard.local(block), self.shard.part(block).start - group.extent.start
-            own, whole = self._stored(group.dtype_group, local.start, local.length), group.full[at:]
-            if not torch.equal(whole[: local.length], own.to(whole)):
+            part, whole = self._stored(group.dtype_group, local.start, local.length), group.full[at:]
+            if not torch.equal(whole[: local.length], part.to(whole)):
                 return True
         return False
 

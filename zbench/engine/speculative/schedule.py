@@ -199,8 +199,8 @@ class Speculative(Schedule):
         """Write a subgroup's new values to where a commit takes them from."""
         if subgroup.index in self.ahead:
             self._valid.append(self.ahead[subgroup.index])
-        if left := tuple(s for s in self._left(subgroup) if active[s.parameter]):
-            self._valid.append(self._submit(subgroup, left, scale))
+        if segments := tuple(s for s in self._left(subgroup) if active[s.parameter]):
+            self._valid.append(self._submit(subgroup, segments, scale))
         self._keep_idle(subgroup, active)
 
     def _hold(self, subgroup: Subgroup, active: Sequence[bool]) -> None:

@@ -59,7 +59,7 @@ class Call:
     channel: str
     number: int
     code: int
-    what: str
+    topic: str
     size: int = 0
 
     def check(self, number: int, code: int) -> None:
@@ -68,7 +68,7 @@ class Call:
             raise OtherCallError
 
     def __str__(self) -> str:
-        return f"{self.channel} {self.what} (call {self.number})"
+        return f"{self.channel} {self.topic} (call {self.number})"
 
 
 class StreamPlace(Protocol):
@@ -163,7 +163,7 @@ class Agreement:
         if self._posted:
             self._tell_error("")
         self._count[channel] += 1
-        call = Call(channel, self._count[channel], (tag.code * 31 + size) & 0xFFFFFFFF, tag.what, size)
+        call = Call(channel, self._count[channel], (tag.code * 31 + size) & 0xFFFFFFFF, tag.topic, size)
         self._hash[channel] = (self._hash[channel] * 1000003 + call.code) & _MASK
         self._latest[channel].append(call)
         return call
@@ -295,8 +295,8 @@ class Agreement:
         """Say to the others that another rank's process has ended, unless it has said so itself, or has left
         because it heard of an error.
         """
-        said = self._messages.read("raised", 0.0).get(rank)
-        if not (said and json.loads(said)[0]) and rank not in self._messages.read("heard", 0.0):
+        message = self._messages.read("raised", 0.0).get(rank)
+        if not (message and json.loads(message)[0]) and rank not in self._messages.read("heard", 0.0):
             self._messages.write("gone", str(rank))
 
     @contextmanager
@@ -360,9 +360,9 @@ def _leave_all() -> None:
 
 def _is_blocked(post: Sequence[Any], posts: Sequence[Sequence[Any]]) -> bool:
     """Whether some rank has not made a call that the rank of `post` waits for, or made another instead."""
-    awaited, _, own = post
+    awaited, _, own_codes = post
     for channel, last in awaited.items():
-        expected = {number: code for number, code in own[channel] if number <= last}
+        expected = {number: code for number, code in own_codes[channel] if number <= last}
         for _, counts, codes in posts:
             made = dict(codes[channel])
             if counts[channel] < last or any(made.get(n, code) != code for n, code in expected.items()):

@@ -66,12 +66,12 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
 def _differing(texts: dict[int, str], joint: Joint) -> RanksDisagreeError:
     rows = {rank: text.split("\n") for rank, text in texts.items()}
     common = set.intersection(*(set(row) for row in rows.values()))
-    own = {rank: [line for line in row if line not in common] for rank, row in rows.items()}
-    if not any(own.values()):  # the same lines in another order
+    rest = {rank: [line for line in row if line not in common] for rank, row in rows.items()}
+    if not any(rest.values()):  # the same lines in another order
         columns = enumerate(zip(*rows.values(), strict=False))
         first = next((i for i, column in columns if len(set(column)) > 1), 0)
-        own = {rank: row[first:] for rank, row in rows.items()}
-    first_lines = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in own.items())
+        rest = {rank: row[first:] for rank, row in rows.items()}
+    first_lines = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in rest.items())
     return RanksDisagreeError(f"expected {joint.alike}, got {first_lines}; {joint.remedy}")
 
 

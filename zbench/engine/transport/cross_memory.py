@@ -78,14 +78,14 @@ class CrossMemoryCollectives(GroupCollectives):
         receive buffers of the others are small and freed at once, so they do not add to the peak of
         activation memory.
         """
-        own = send.chunk(self.shards)[self.shard]
-        offset, size = self.shard * own.nbytes, send.element_size()
-        length = min(_PIECE // size, own.numel())
-        lands = send.dtype == out.dtype and out.data_ptr() != own.data_ptr()
+        own_part = send.chunk(self.shards)[self.shard]
+        offset, size = self.shard * own_part.nbytes, send.element_size()
+        length = min(_PIECE // size, own_part.numel())
+        lands = send.dtype == out.dtype and out.data_ptr() != own_part.data_ptr()
         buffer = send.new_empty((len(self._others) - lands) * length)
         received = [buffer[k * length : (k + 1) * length] for k in range(len(self._others) - lands)]
-        for start in range(0, own.numel(), length):
-            piece = own[start : start + length]
+        for start in range(0, own_part.numel(), length):
+            piece = own_part[start : start + length]
             parts = [out[start : start + length]] * lands + [place[: piece.numel()] for place in received]
             for rank, part in zip(self._others, parts, strict=True):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)

@@ -83,10 +83,10 @@ def publish_probe(memory: Memory | None) -> tuple[MemoryProbe, Tensor]:
     """
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
-    kept = torch.tensor(list(value), dtype=torch.uint8)
+    tensor = torch.tensor(list(value), dtype=torch.uint8)
     if memory is not None:
-        kept = memory.zeros(len(value), torch.uint8).copy_(kept)
-    return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
+        tensor = memory.zeros(len(value), torch.uint8).copy_(tensor)
+    return MemoryProbe(_host(), os.getpid(), tensor.data_ptr(), value), tensor
 
 
 def _host() -> str:
@@ -194,7 +194,7 @@ def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerP
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-    probe, kept = publish_probe(memory)
+    probe, tensor = publish_probe(memory)
     listener = None
     with suppress(OSError):  # the path of TMPDIR may be too long for a socket
         listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
@@ -203,7 +203,7 @@ def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerP
     dist.all_gather_object(contacts, contact, group=group)
     verdicts = [False] * world
     dist.all_gather_object(verdicts, listener is not None and can_read_all(listener, contacts), group=group)
-    del kept
+    del tensor
     if listener is None:
         return None
     peers = None

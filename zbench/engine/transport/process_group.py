@@ -51,16 +51,16 @@ class ProcessGroupCollectives(GroupCollectives):
         """Use every communicator once, in every way, and wait for it. NCCL makes one, and its connections, at
         their first use: a backward would wait there for ranks that wait for its gather.
         """
-        own = torch.zeros(self.world_size, device=self.device)
+        sample = torch.zeros(self.world_size, device=self.device)
         if self.in_rank_order:
-            dist.all_to_all_single(torch.empty_like(own), own, group=self.group)
+            dist.all_to_all_single(torch.empty_like(sample), sample, group=self.group)
         else:
-            dist.reduce_scatter_tensor(torch.empty_like(own[:1]), own, group=self.group)
+            dist.reduce_scatter_tensor(torch.empty_like(sample[:1]), sample, group=self.group)
         for group in (self.group, self._gathers):
             gathered = torch.empty(self.world_size, device=self.device)
-            dist.all_gather_into_tensor(gathered, own[:1], group=group)
-            dist.all_reduce(own, group=group)
-            dist.broadcast(own, group_src=0, group=group)
+            dist.all_gather_into_tensor(gathered, sample[:1], group=group)
+            dist.all_reduce(sample, group=group)
+            dist.broadcast(sample, group_src=0, group=group)
         self.agreement.attend()
 
     def end(self) -> None:
@@ -170,12 +170,12 @@ def _new_subgroup(
     groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
     if across:
         groups = [ranks[place::size] for place in range(size)]
-    own = dist.get_rank(group) % size if across else dist.get_rank(group) // size
+    index = dist.get_rank(group) % size if across else dist.get_rank(group) // size
     if len(ranks) == dist.get_world_size():
-        own_group = [make(members) for members in groups][own]
+        own_group = [make(members) for members in groups][index]
     else:
         _check_names_agree(group)
-        own_group = make(groups[own], use_local_synchronization=True)
+        own_group = make(groups[index], use_local_synchronization=True)
     assert isinstance(own_group, dist.ProcessGroup), "this rank belongs to its own group"
     return own_group
 

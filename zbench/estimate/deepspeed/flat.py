@@ -246,8 +246,8 @@ class Partitioned(RuledEngine):
                 self._set(parameter, None)
         else:
             if self._own is None:
-                kept = sum(p.numel() for flat in self._flat for p in flat.here)
-                self._own = self.new(kept, self.keys.dtype, GRADIENTS)
+                length = sum(p.numel() for flat in self._flat for p in flat.here)
+                self._own = self.new(length, self.keys.dtype, GRADIENTS)
             place = self._own[: parameter.numel()].view(parameter.shape)
             self._set(parameter, place.copy_(gradient))
 

@@ -94,8 +94,8 @@ class Coordinator:
         self._queue = deque(uses if self._is_complete else ())
 
     def _own(self, module: nn.Module) -> list[Shard]:
-        own = {self._of[p] for p in module.parameters(recurse=False)}
-        return sorted(own, key=lambda shard: shard.number)
+        shards = {self._of[p] for p in module.parameters(recurse=False)}
+        return sorted(shards, key=lambda shard: shard.number)
 
     def begin(self) -> None:
         """`reset_step`: a forward of the whole model begins."""
@@ -118,14 +118,14 @@ class Coordinator:
             self._active[module] = None
         if not self._is_complete:
             self._order.append(module)
-        wanted = self._own(module)
-        self._gather([shard for shard in wanted if shard.status == GONE])
-        for shard in wanted:
+        shards = self._own(module)
+        self._gather([shard for shard in shards if shard.status == GONE])
+        for shard in shards:
             shard.users.add(module)
             if shard in self._handles:
                 self._handles.pop(shard).wait()
         if self._is_complete:
-            self._prefetch({shard for shard in wanted if self._fetched.get(shard, -1) < self._step})
+            self._prefetch({shard for shard in shards if self._fetched.get(shard, -1) < self._step})
         self._step += 1
 
     def _prefetch(self, fresh: set[Shard]) -> None:
@@ -276,10 +276,10 @@ class Gathered(RuledEngine):
         self._queue.clear()
         if not shards:
             return
-        given = [self.call(s.gradient.to(keys.reduced), BUCKETS) for s in shards if s.gradient is not None]
+        casts = [self.call(s.gradient.to(keys.reduced), BUCKETS) for s in shards if s.gradient is not None]
         parts = sum(shard.part for shard in shards)
         if len(shards) == 1 and shards[0].numel % self.world == 0:
-            sent = given[0].reshape(-1)
+            sent = casts[0].reshape(-1)
         else:
             sent = self.new(parts * self.world, keys.reduced, BUCKETS)
         dist.reduce_scatter_tensor(sent[:parts], sent)
@@ -330,7 +330,7 @@ class Gathered(RuledEngine):
                 Gathering([shard], self).wait()
 
 
-def _before_forward(coordinator: Coordinator, module: nn.Module, given: Any) -> Any:
+def _before_forward(coordinator: Coordinator, module: nn.Module, inputs: Any) -> Any:
     """Fetch; release once the gradients of all inputs have been computed."""
     with torch.no_grad():
         coordinator.fetch(module, is_backward=False)
@@ -345,7 +345,7 @@ def _before_forward(coordinator: Coordinator, module: nn.Module, given: Any) -> 
         remaining[0] += x.requires_grad
         return _apply(x, arrived)
 
-    return tree_map_only(Tensor, crossing, given)
+    return tree_map_only(Tensor, crossing, inputs)
 
 
 def _after_forward(coordinator: Coordinator, module: nn.Module, _given: Any, out: Any) -> Any:

@@ -52,22 +52,22 @@ class Keys:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Keys":
         """Read a configuration. UsageError for a key that would change the memory, and that no rule reads."""
-        given = flattened(document, "a DeepSpeed")
-        zero = {key.removeprefix(_ZERO): value for key, value in given.items() if key.startswith(_ZERO)}
+        settings = flattened(document, "a DeepSpeed")
+        zero = {key.removeprefix(_ZERO): value for key, value in settings.items() if key.startswith(_ZERO)}
         for key, value in zero.items():
             if value != _PLAIN.get(key, value) or key.startswith("zenflow"):
                 raise UsageError(_refusal(f"{_ZERO}{key}", value))
             if key.endswith(".device") and value not in DEVICES:
                 raise UsageError(_refusal(f"{_ZERO}{key}", value))
         for key in _OTHER_BLOCKS:
-            if given.get(key):
-                raise UsageError(_refusal(key, given[key]))
-        kind = str(given["optimizer.type"])
+            if settings.get(key):
+                raise UsageError(_refusal(key, settings[key]))
+        kind = str(settings["optimizer.type"])
         if kind.lower() not in ("adam", "adamw"):
             raise UsageError(_refusal("optimizer.type", kind))
-        stage, dtype = int(zero.get("stage", 0)), "bf16" if given.get("bf16.enabled") else "fp32"
+        stage, dtype = int(zero.get("stage", 0)), "bf16" if settings.get("bf16.enabled") else "fp32"
         names = [
-            given.get(key) or dtype for key in ("data_types.grad_accum_dtype", "communication_data_type")
+            settings.get(key) or dtype for key in ("data_types.grad_accum_dtype", "communication_data_type")
         ]
         accumulated, reduced = (getattr(torch, DTYPES.get(name, name)) for name in names)
 
@@ -88,7 +88,7 @@ class Keys:
             threshold=size("stage3_param_persistence_threshold", 1e5),
             live=size("stage3_max_live_parameters", 1e9),
             reuse=size("stage3_max_reuse_distance", 1e9),
-            updates_in_place=not given.get("optimizer.params.torch_adam"),
+            updates_in_place=not settings.get("optimizer.params.torch_adam"),
         )
 
     @property

@@ -36,16 +36,16 @@ def versions() -> dict[str, str | None]:
     return {name: version for name, version in software_facts().items() if name in ("zbench", "torch")}
 
 
-def look(base_dir: str, modules: Sequence[str], wanted: Mapping[str, str | None]) -> tuple[str, str, str]:
+def look(base_dir: str, modules: Sequence[str], command: Mapping[str, str | None]) -> tuple[str, str, str]:
     """Check this node. Return its kind (equal if timings may be compared), its description, and its problem.
 
-    modules: the user's own modules, which trials import. wanted: the versions of the command.
+    modules: the user's own modules, which trials import. command: the versions of the command.
     """
     places = [base_dir, str(Path.cwd()), *sys.path]
     missing = [name for name in modules if PathFinder.find_spec(name.partition(".")[0], places) is None]
     problem = f"cannot import {', '.join(missing)}; {_SHIPPED}" if missing else ""
-    if (here := versions()) != wanted:
-        problem = f"has {here}, the command {dict(wanted)}; install the same"
+    if (here := versions()) != command:
+        problem = f"has {here}, the command {dict(command)}; install the same"
     return fingerprint(machine_facts()), machine_name(), problem
 
 
@@ -80,10 +80,10 @@ def address_of_node(name: str, others: Sequence[str]) -> str:
 def _addresses(name: str) -> list[str]:
     """Return what a name resolves to, addresses of version 4 first."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+        infos = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
     except OSError:
         return []
-    return [str(place[0]) for family, *_, place in sorted(found, key=lambda one: one[0] != socket.AF_INET)]
+    return [str(place[0]) for family, *_, place in sorted(infos, key=lambda one: one[0] != socket.AF_INET)]
 
 
 def _route_to(address: str) -> str | None:
@@ -186,8 +186,8 @@ class NodeWorker:
         """Return the files of a task in this node's run directory, and remove them there."""
         home = self._executor.run_dir
         logs = (path for path in (home / LOGS).rglob("*") if path.is_file())
-        found = [*logs, *(home / TRACES).glob("*"), *(home / REFERENCES).glob("*.safetensors")]
-        files = {str(path.relative_to(home)): path.read_bytes() for path in found}
+        paths = [*logs, *(home / TRACES).glob("*"), *(home / REFERENCES).glob("*.safetensors")]
+        files = {str(path.relative_to(home)): path.read_bytes() for path in paths}
         for folder in (LOGS, TRACES, REFERENCES):
             shutil.rmtree(home / folder, ignore_errors=True)
         return files

@@ -74,9 +74,9 @@ class RayCluster(Nodes):
 
     def tell_of_wait(self, nodes: Sequence[Node]) -> None:
         """Tell which other jobs there are, as far as Ray knows: a trial waits for these nodes."""
-        own = self._ray.get_runtime_context().get_job_id()
+        own_job = self._ray.get_runtime_context().get_job_id()
         jobs = importlib.import_module("ray._private.state").jobs()
-        others = [job["Entrypoint"] for job in jobs if not job["IsDead"] and job["JobID"] != own]
+        others = [job["Entrypoint"] for job in jobs if not job["IsDead"] and job["JobID"] != own_job]
         where, who = ", ".join(node.name for node in nodes), ", ".join(others) or "none that Ray tells of"
         self._tell(f"waiting for {where}, which something else holds; other Ray jobs: {who}")
 
@@ -140,9 +140,9 @@ def connect(address: str) -> Any:
     ended = signal.getsignal(signal.SIGTERM)
     try:
         # what Ray makes of the address: Ray itself waits for minutes where nobody answers
-        known = importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address)
-        if known is not None:
-            _require_answer(known)
+        head = importlib.import_module("ray._private.services").canonicalize_bootstrap_address(address)
+        if head is not None:
+            _require_answer(head)
         # its listener prints news of nodes to stdout, where the result belongs, until the process ends
         vars(importlib.import_module("ray._private.worker"))["print_to_stdstream"] = lambda *_, **__: None
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")

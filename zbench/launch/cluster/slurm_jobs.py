@@ -61,10 +61,10 @@ class SlurmOptions:
                 )
             options[key.strip().removeprefix("slurm_")] = value.strip()
         nodes, cluster = _nodes(options.pop("nodes", "1")), options.pop("cluster", "slurm")
-        known = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
-        if known["slurm_exclusive"] is False:
-            del known["slurm_exclusive"]
-        return cls(nodes, cluster, known)
+        settings = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
+        if settings["slurm_exclusive"] is False:
+            del settings["slurm_exclusive"]
+        return cls(nodes, cluster, settings)
 
     def auto_ranks(self, nodes: int, device: str) -> int:
         """Return the ranks of `world_size: auto`: one for each GPU that a node of a job is given."""

@@ -168,14 +168,14 @@ class StepPlace(Place):
         for step in self._steps:
             step.close()
 
-    def _take(self, number: int, kind: str, *what: Any) -> None:
+    def _take(self, number: int, kind: str, *contents: Any) -> None:
         """Take an answer of the step with this number."""
         if kind == _MEETING:
-            self._start(*what)
+            self._start(*contents)
         elif kind == _ENDED:
-            self._parts[number], files = what
+            self._parts[number], files = contents
             unpack(files, self._run_dir)
-        elif number == 0 and (reason := self._on_line(*what)) is not None:
+        elif number == 0 and (reason := self._on_line(*contents)) is not None:
             for step in self._steps:
                 step.send(_STOP, reason)
 
@@ -210,8 +210,8 @@ def main() -> None:
     requests, answers = _Requests(Connection(os.dup(0))), Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
 
-    def answer(*what: object) -> None:
-        answers.send_bytes(pickle.dumps(what) + b"\n")  # SLURM passes output on when a line ends
+    def answer(*contents: object) -> None:
+        answers.send_bytes(pickle.dumps(contents) + b"\n")  # SLURM passes output on when a line ends
 
     def on_line(task: Task, line: dict[str, Any]) -> str | None:
         answer(_LINE, task, line)
@@ -220,12 +220,12 @@ def main() -> None:
     (base_dir, targets), name, others, cpus = requests.waiting.get()
     worker = NodeWorker(base_dir, targets, address_of_node(name, others), cpus)
     while True:
-        kind, *what = requests.waiting.get()
+        kind, *arguments = requests.waiting.get()
         if kind == _MEETING:
             answer(_MEETING, worker.meeting_point())
         else:
             requests.reason = None
-            batch, number, nodes, meeting, references = what
+            batch, number, nodes, meeting, references = arguments
             answer(_ENDED, *worker.run(batch, number, nodes, meeting, references, on_line))
 
 

@@ -308,25 +308,25 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
     Another environment compiles its extensions in its own directory: in torch's directory, two versions of
     DeepSpeed would overwrite each other's extensions.
     """
-    kept = {key: value for key, value in inherited.items() if not key.startswith(THREAD_VARIABLES)}
-    kept |= {
+    env = {key: value for key, value in inherited.items() if not key.startswith(THREAD_VARIABLES)}
+    env |= {
         "OMP_NUM_THREADS": str(os.cpu_count() or 1),
         "OMP_DYNAMIC": "FALSE",
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads in the server, and fork would lose them
         "PYTHONUNBUFFERED": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking for devices must not start CUDA before a fork
-        "CUBLAS_WORKSPACE_CONFIG": kept.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),  # else not deterministic
+        "CUBLAS_WORKSPACE_CONFIG": env.get("CUBLAS_WORKSPACE_CONFIG", ":4096:8"),  # else not deterministic
     }
     if python is not None:
         for name in _OF_ANOTHER_PYTHON:
-            kept.pop(name, None)
-        path = os.pathsep.join([str(python.parent), kept.get("PATH", os.defpath)])
-        if "TORCH_EXTENSIONS_DIR" not in kept:
-            kept["TORCH_EXTENSIONS_DIR"] = str(extensions_directory(python))
-        return kept | {"PATH": path}
+            env.pop(name, None)
+        path = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
+        if "TORCH_EXTENSIONS_DIR" not in env:
+            env["TORCH_EXTENSIONS_DIR"] = str(extensions_directory(python))
+        return env | {"PATH": path}
     if _INSTALLED:
-        return kept
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), kept.get("PYTHONPATH"))))}
+        return env
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), env.get("PYTHONPATH"))))}
 
 
 def _command(python: Path | None) -> list[str]:

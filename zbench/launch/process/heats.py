@@ -20,11 +20,11 @@ Ends = Generator[tuple[Task, Attempt]]
 
 @dataclass(slots=True)
 class _Begun:
-    """The batch that runs. left: how many of its tasks have not ended."""
+    """The batch that runs. remaining_tasks: how many have not ended."""
 
     handle: int
     ends: Ends
-    left: int
+    remaining_tasks: int
 
 
 class HeatExecutor(Executor, Generic[AnyParticipant]):
@@ -62,8 +62,8 @@ class HeatExecutor(Executor, Generic[AnyParticipant]):
             self._begun = _Begun(handle, self._run(batch, on_line), len(batch.tasks))
         begun = self._begun
         task, attempt = next(begun.ends)
-        begun.left -= 1
-        if begun.left == 0:
+        begun.remaining_tasks -= 1
+        if begun.remaining_tasks == 0:
             self._end_batch()
         return begun.handle, task, attempt
 

@@ -75,9 +75,9 @@ class LocalExecutor(HeatExecutor[Processes]):
         self.run_dir = (run_dir or launcher.scratch / "run").absolute()
         self._cpus, self._tell, self._knows_kernels = cpus, tell, False
         self._jobs = JobFactory(self.run_dir, base_dir.absolute(), chosen, partial(resolved, cpus=cpus))
-        own = os.sched_getaffinity(0)
-        self._host = None if 0 < cpus < len(own) else this_host()
-        if self._host is not None and (refusal := pinning_refusal(own)) is not None:
+        cores = os.sched_getaffinity(0)
+        self._host = None if 0 < cpus < len(cores) else this_host()
+        if self._host is not None and (refusal := pinning_refusal(cores)) is not None:
             tell(f"ranks are not pinned to cores of their own, so times vary more: {refusal}")
         self.share: Share | None = None
 
@@ -234,9 +234,9 @@ def process_starts(job: RankJob | ReferenceJob, logs: Path, host: Host | None) -
         shares = host.share_out(nodes_of_ranks(job.trial.get("run", {}).get("device", "auto"), ranks))
     for number, cpus in enumerate(shares):
         rank = job.rank + number
-        own = replace(job, rank=rank, local_rank=number)
+        rank_job = replace(job, rank=rank, local_rank=number)
         log, error = str(logs / f"rank{rank}.log"), (job.result_path, rank)
-        starts.append(RankStart(pickle.dumps(own), log, error, cpus))
+        starts.append(RankStart(pickle.dumps(rank_job), log, error, cpus))
     return starts
 
 

@@ -119,7 +119,7 @@ class Processes(Participant):
             self._go_on()
 
     def _go_on(self) -> None:
-        kills, own, began = kernel_oom_kills(), time.process_time(), time.monotonic()
+        kills, cpu_seconds, began = kernel_oom_kills(), time.process_time(), time.monotonic()
         self._meter.begin()
         try:
             if not self._has_begun:
@@ -133,7 +133,7 @@ class Processes(Participant):
             self._lost = str(error) or reason or "the trial server was killed from outside"
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
-        self._own_seconds += time.process_time() - own
+        self._own_seconds += time.process_time() - cpu_seconds
         self.seconds += time.monotonic() - began
 
     def attempt(self) -> Attempt:
@@ -153,8 +153,8 @@ class Processes(Participant):
             shutil.rmtree(logs)
         else:
             mask_files(logs)
-        what = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
-        return Attempt(outcome, error, disturbance=what, peak_rss_bytes=end.peak_rss_bytes)
+        disturbance = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
+        return Attempt(outcome, error, disturbance=disturbance, peak_rss_bytes=end.peak_rss_bytes)
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing of them."""
