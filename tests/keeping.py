@@ -10,9 +10,9 @@ _FRACTION = re.compile(r"-?\d+\.\d{7,}(?:e[+-]\d+)?")
 
 def check(path: Path, text: str) -> None:
     """Hold `text` against a file; long fractions count to six digits."""
-    found = _FRACTION.sub(lambda number: f"{float(number.group()):.6g}", text).rstrip("\n") + "\n"
+    content = _FRACTION.sub(lambda number: f"{float(number.group()):.6g}", text).rstrip("\n") + "\n"
     if os.environ.get("KEEP"):
-        path.write_text(found, encoding="utf-8")
-    kept = path.read_text(encoding="utf-8").splitlines()
-    changed = list(difflib.unified_diff(kept, found.splitlines(), "kept", "now", lineterm=""))
+        path.write_text(content, encoding="utf-8")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    changed = list(difflib.unified_diff(lines, content.splitlines(), "kept", "now", lineterm=""))
     assert not changed, "\n".join(changed)

@@ -220,8 +220,8 @@ def check_size(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None
     length = (node.end_lineno or node.lineno) - first + 1
     assert length <= 60, f"{name_of(path)}:{node.lineno}: {node.name} has {length} lines"
     if node.name == "__init__" and name_of(path) != TORCHS_SIGNATURE:
-        given = node.args
-        count = len(given.posonlyargs + given.args + given.kwonlyargs) - 1
+        arguments = node.args
+        count = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs) - 1
         assert count <= 7, f"{name_of(path)}:{node.lineno}: {count} constructor arguments"
 
 
@@ -231,7 +231,7 @@ def test_a_class_name_has_one_meaning() -> None:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name_of(path))
-    assert not {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
 @cache
@@ -317,12 +317,12 @@ def engine_entry(path: Path) -> str:
 
 def engine_imports() -> dict[str, set[str]]:
     """Return each entry of engine/ with the other entries that its files import."""
-    found: dict[str, set[str]] = {}
+    graph: dict[str, set[str]] = {}
     for path in FILES:
         if package_of(path) == "engine" and path != PACKAGE / "engine" / "__init__.py":
             inside = {name.split(".")[2] for name in own(path) if name.startswith("zbench.engine.")}
-            found.setdefault(engine_entry(path), set()).update(inside - {engine_entry(path)})
-    return found
+            graph.setdefault(engine_entry(path), set()).update(inside - {engine_entry(path)})
+    return graph
 
 
 def test_entries_of_the_engine_import_one_another_without_a_cycle_on_9_levels() -> None:

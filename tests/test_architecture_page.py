@@ -28,11 +28,11 @@ def steps(way: str) -> str:
 
 def located(name: str) -> Path:
     """Return the file or folder that the page calls `name`."""
-    found = [
+    paths = [
         folder / name for folder in (ROOT / "zbench", ROOT / "zbench" / "engine") if (folder / name).exists()
     ]
-    assert found, f"the architecture names {name}, which does not exist"
-    return found[0]
+    assert paths, f"the architecture names {name}, which does not exist"
+    return paths[0]
 
 
 def test_the_example_runs() -> None:
@@ -58,8 +58,8 @@ def test_the_functions_on_a_way_exist(way: str) -> None:
     for name, function in named:
         place = located(name)
         sources = [place] if place.is_file() else list(place.glob("*.py"))
-        wanted = function.rpartition(".")[2]
-        assert any(re.search(rf"(?:def |    ){wanted}\b", source.read_text()) for source in sources), (
+        method = function.rpartition(".")[2]
+        assert any(re.search(rf"(?:def |    ){method}\b", source.read_text()) for source in sources), (
             name,
             function,
         )

@@ -185,9 +185,9 @@ def uses_kernels(folder: Path | None) -> None:
 
 
 def abandoned(on: Machine, plant: Callable[[Machine, Path], None]) -> Callable[[], object]:
-    own = scratch_folder()
-    own.rmdir()
-    place = on.shared / own.name.replace(f"-{os.getpid()}-", f"-{os.getpid()}-1")
+    folder = scratch_folder()
+    folder.rmdir()
+    place = on.shared / folder.name.replace(f"-{os.getpid()}-", f"-{os.getpid()}-1")
     plant(on, place)
     return remove_abandoned
 

@@ -27,7 +27,7 @@ def test_whatever_reading_a_damaged_file_raises_is_one_message(tmp_path) -> None
         raise ValueError("bad")
     with pytest.raises(UsageError, match="cannot be read"), undamaged(path, "make it anew"):
         path.read_text()
-    for own in (ZbenchError("told"), MemoryError()):
-        with pytest.raises(type(own)) as found, undamaged(path, "make it anew"):
-            raise own
-        assert found.value is own
+    for error in (ZbenchError("told"), MemoryError()):
+        with pytest.raises(type(error)) as caught, undamaged(path, "make it anew"):
+            raise error
+        assert caught.value is error

@@ -25,18 +25,18 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_command_removes_the_folder_of_a_killed_owner_alone(shared: Path) -> None:
-    own = scratch_folder()
+    folder = scratch_folder()
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        left = Path(owner.stdout.readline().strip())
-        (left / "file").touch()
+        orphan = Path(owner.stdout.readline().strip())
+        (orphan / "file").touch()
         remove_abandoned()
-        assert left.parent == shared
-        assert (left / "file").exists()
+        assert orphan.parent == shared
+        assert (orphan / "file").exists()
         owner.send_signal(signal.SIGKILL)
     with pytest.raises(SystemExit):
         main(["schema"])
-    assert list(shared.iterdir()) == [own]
+    assert list(shared.iterdir()) == [folder]
 
 
 def abandoned(shared: Path) -> Path:

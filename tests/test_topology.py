@@ -59,10 +59,10 @@ def test_a_speculative_rank_updates_with_all_that_its_backward_leaves(name: str)
     machine, gpus = TOPOLOGIES[name]
     for node, processors in zip(gpus, machine.share_out(gpus), strict=True):
         assert processors is not None
-        own = Host(tuple((p,) for p in processors), machine.nodes, machine.online)
-        threads = choose(None, computing=2, host=own, near=node, alone=False)
+        rank_host = Host(tuple((p,) for p in processors), machine.nodes, machine.online)
+        threads = choose(None, computing=2, host=rank_host, near=node, alone=False)
         assert threads.count == max(1, min(16, len(processors) - 2))
-        assert share(own, node, 1) == min(16, len(processors))
+        assert share(rank_host, node, 1) == min(16, len(processors))
 
 
 def test_a_rank_whose_node_is_not_allowed_gets_others() -> None:

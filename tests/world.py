@@ -71,15 +71,15 @@ class OptionsScript:
         return Attempt("ok", result=result, peak_rss_bytes=1000)
 
 
-def _reference(task: ReferenceTask, what: str | None, log: str) -> Attempt:
+def _reference(task: ReferenceTask, failure: str | None, log: str) -> Attempt:
     failures = {
         "fails": ("crashed", "RuntimeError: no reference today"),
         "bad_input": ("usage", "no such module"),
         "disk_full": ("storage", "OSError: [Errno 28] No space left on device"),
         "no_file": ("crashed", "its processes ended without a result"),
     }
-    if what in failures:
-        return failed(*failures[what], log)
+    if failure in failures:
+        return failed(*failures[failure], log)
     task.path.parent.mkdir(exist_ok=True)
     task.path.write_text("reference")
     return Attempt("ok", peak_rss_bytes=1000)

@@ -71,8 +71,8 @@ def test_two_leaders_are_told_apart_or_equal_within_what_was_asked(
 def test_what_was_left_open_says_by_how_much_leaders_may_differ(within: float | None, says: str) -> None:
     summaries = summarize(measured(5, **ASKED))
     leaders = ("tn0", "tn1")
-    said = open_question(summaries, Ranking(None, leaders, "tn0", {}, bounds(within, leaders)))
-    assert said is not None
-    assert "the 2 leaders" in said
-    assert says in said
-    assert "more than the 5.0% of run.separate" in said
+    question = open_question(summaries, Ranking(None, leaders, "tn0", {}, bounds(within, leaders)))
+    assert question is not None
+    assert "the 2 leaders" in question
+    assert says in question
+    assert "more than the 5.0% of run.separate" in question

@@ -25,9 +25,9 @@ REVISIONS = [f"c{i}" for i in range(33)]
 
 @pytest.mark.parametrize("first_bad", range(1, 33))
 def test_every_place_is_found_in_five_probes(first_bad: int) -> None:
-    found = bisect(REVISIONS, lambda name: "bad" if int(name[1:]) >= first_bad else "good", {})
-    assert found.first_bad == f"c{first_bad}"
-    assert found.probes <= 5
+    search = bisect(REVISIONS, lambda name: "bad" if int(name[1:]) >= first_bad else "good", {})
+    assert search.first_bad == f"c{first_bad}"
+    assert search.probes <= 5
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -37,8 +37,8 @@ def test_undecided_answers_are_repeated_and_never_guessed(seed: int) -> None:
     def probe(name: str) -> Finding:
         return "undecided" if coin.random() < 0.3 else "bad" if int(name[1:]) >= 20 else "good"
 
-    found = bisect(REVISIONS, probe, {}, attempts=20)
-    assert found.first_bad == "c20"
+    search = bisect(REVISIONS, probe, {}, attempts=20)
+    assert search.first_bad == "c20"
 
 
 def test_what_does_not_build_is_skipped_and_left_open_only_where_it_matters() -> None:
@@ -57,11 +57,11 @@ def test_an_interrupted_search_goes_on() -> None:
             raise KeyboardInterrupt
         return "bad" if int(name[1:]) >= 20 else "good"
 
-    known: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     with pytest.raises(KeyboardInterrupt):
-        bisect(REVISIONS, probe, known)
-    found = bisect(REVISIONS, probe, known)
-    assert found.first_bad == "c20"
+        bisect(REVISIONS, probe, findings)
+    search = bisect(REVISIONS, probe, findings)
+    assert search.first_bad == "c20"
     assert len(asked) == 6
     assert asked[2] == asked[3], "what was not answered is asked again, nothing else is"
     assert len(set(asked)) == 5
@@ -69,9 +69,9 @@ def test_an_interrupted_search_goes_on() -> None:
 
 def compared(head: list[Record]) -> Comparison:
     """Return a comparison with GOOD whose step times were decided; the blocks are made up."""
-    found = compare_runs(results(GOOD), results(head, "head"), Settings())
-    blocks = {row.base.trial_id: BLOCKS for row in found.rows}
-    return replace(found, paired=PairedData(blocks, 0.0, exact_only=False))
+    comparison = compare_runs(results(GOOD), results(head, "head"), Settings())
+    blocks = {row.base.trial_id: BLOCKS for row in comparison.rows}
+    return replace(comparison, paired=PairedData(blocks, 0.0, exact_only=False))
 
 
 BLOCKS = blocks_of(np.array([[0.1, 0.0, 0.01, 0.0], [0.0, 0.01, 0.02, 0.0]]), head=0.7)
@@ -104,10 +104,10 @@ def test_the_fault_of_the_bad_revision_is_what_is_sought(head: list[Record], fau
 
 
 def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
-    found = fault_of(compared(BIGGER))
-    assert found is not None
-    assert "peak_device_bytes" in found.metrics
-    assert not found.needs_clock
+    fault = fault_of(compared(BIGGER))
+    assert fault is not None
+    assert "peak_device_bytes" in fault.metrics
+    assert not fault.needs_clock
     assert TIME.needs_clock
 
 
@@ -160,10 +160,10 @@ def answer(rng: np.random.Generator, bad: float, change: float, noise: float) ->
     """Return what is said of a revision that takes `change` longer, looking as a measurement does."""
     question = LikeGoodOrBad({"trial": block_differences(blocks(rng, bad, noise)["trial"])})
     cells = blocks(rng, change, noise)["trial"]
-    found: dict[str, Decision] = {}
+    decisions: dict[str, Decision] = {}
     for seen, levels in PLAN.levels(ALPHA).items():
-        found = question.decide({"trial": cells[: 4 * seen]}, levels, found)
-    return found["trial"].answer
+        decisions = question.decide({"trial": cells[: 4 * seen]}, levels, decisions)
+    return decisions["trial"].answer
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
 ) -> None:
     """At 5 % noise a process, 24 blocks leave an interval of about 5 %: no margin of 2 % is met by that."""
     rng = np.random.default_rng(3)
-    said = [answer(rng, 0.05, change, noise) for _ in range(100)]
-    assert said.count(wrong) <= 4, "1 % of 100; more than 4 happens once in 300"  # type: ignore[arg-type]
-    assert said.count(right) >= (95 if noise < 0.05 else 75)  # type: ignore[arg-type]
+    answers = [answer(rng, 0.05, change, noise) for _ in range(100)]
+    assert answers.count(wrong) <= 4, "1 % of 100; more than 4 happens once in 300"  # type: ignore[arg-type]
+    assert answers.count(right) >= (95 if noise < 0.05 else 75)  # type: ignore[arg-type]
 
 
 def likened(revision: float) -> Decision:
@@ -186,12 +186,12 @@ def likened(revision: float) -> Decision:
     return LikeGoodOrBad({"trial": (0.5,) * 8}).decide(data, ALPHA, {})["trial"]
 
 
-@pytest.mark.parametrize(("revision", "said"), [(0.24, "pass"), (0.26, "regression")])
-def test_what_lies_between_belongs_to_the_nearer_one(revision: float, said: str) -> None:
+@pytest.mark.parametrize(("revision", "answer"), [(0.24, "pass"), (0.26, "regression")])
+def test_what_lies_between_belongs_to_the_nearer_one(revision: float, answer: str) -> None:
     """A commit that changed nothing of the slowdown sought may well have changed something else."""
-    found = likened(revision)
-    assert (found.answer, found.margin) == (said, 0.25)
-    assert (found.paired, found.faster) == (True, False)
+    decision = likened(revision)
+    assert (decision.answer, decision.margin) == (answer, 0.25)
+    assert (decision.paired, decision.faster) == (True, False)
 
 
 def test_without_a_difference_between_the_ends_nothing_is_said() -> None:
@@ -199,17 +199,17 @@ def test_without_a_difference_between_the_ends_nothing_is_said() -> None:
     assert [answer(rng, 0.0, 0.0, 0.02) for _ in range(40)].count("inconclusive") >= 37
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1.0, "pass"), (1.2, "regression")])
-def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, said: str) -> None:
+@pytest.mark.parametrize(("factor", "answer"), [(1.0, "pass"), (1.2, "regression")])
+def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, answer: str) -> None:
     bad = measured(Machine(1.2))
     assert bad.paired is not None
     (slower,) = (row for row in bad.rows if row.answer == "regression")
     name = slower.base.trial_id
     question = LikeGoodOrBad({name: bad.paired.differences[name]})
-    found = measured(Machine(factor), question=question.decide)
-    answers = {row.base.trial_id: row.step_time.answer for row in found.rows if row.step_time is not None}
-    assert answers == {name: said}
-    assert found.paired is not None
-    assert {len(taken) for taken in found.paired.differences.values()} == {8}, (
+    result = measured(Machine(factor), question=question.decide)
+    answers = {row.base.trial_id: row.step_time.answer for row in result.rows if row.step_time is not None}
+    assert answers == {name: answer}
+    assert result.paired is not None
+    assert {len(taken) for taken in result.paired.differences.values()} == {8}, (
         "no other configuration holds it up"
     )

@@ -43,9 +43,9 @@ def three(steps: list[float] = EVEN, **keywords: Any) -> list[Record]:
     ],
 )
 def test_answers_and_exit_codes(factor: float, answer: str, code: int) -> None:
-    found = compared(trial(EVEN), trial(slower(factor)))
-    assert [row.answer for row in found.rows] == [answer]
-    assert found.exit_code == code
+    comparison = compared(trial(EVEN), trial(slower(factor)))
+    assert [row.answer for row in comparison.rows] == [answer]
+    assert comparison.exit_code == code
 
 
 @pytest.mark.parametrize("verdict", ["drifted", "wrong"])
@@ -57,25 +57,25 @@ def test_incorrect_results_exit_4_however_fast(verdict: Any, factor: float, coun
     head = trial(steps[count:], verdict="identical") + [
         replace(item, repeat=item.repeat + 10) for item in trial(steps[:count], verdict=verdict)
     ]
-    found = compared(trial(EVEN), head)
-    assert found.rows[0].answer == "incorrect"
-    assert found.exit_code == ExitCode.CORRECTNESS
+    comparison = compared(trial(EVEN), head)
+    assert comparison.rows[0].answer == "incorrect"
+    assert comparison.exit_code == ExitCode.CORRECTNESS
     added = [replace(item, trial_id="other", axes={"zero_stage": 3}) for item in head]
     assert compared(trial(EVEN), trial(EVEN) + added).exit_code == ExitCode.CORRECTNESS
 
 
 def test_a_verdict_lost_is_not_a_pass() -> None:
-    found = compared(trial(EVEN), trial(EVEN, verdict="unchecked"))
-    assert found.rows[0].verdict_lowered
-    assert (found.rows[0].answer, found.exit_code) == ("unchecked", ExitCode.INCONCLUSIVE)
+    comparison = compared(trial(EVEN), trial(EVEN, verdict="unchecked"))
+    assert comparison.rows[0].verdict_lowered
+    assert (comparison.rows[0].answer, comparison.exit_code) == ("unchecked", ExitCode.INCONCLUSIVE)
     assert compared(trial(EVEN), trial(EVEN, verdict="equivalent")).rows[0].answer == "pass"
 
 
 @pytest.mark.parametrize("outcome", ["oom", "timeout", "crashed"])
 def test_a_trial_that_fails_only_in_head_exits_6(outcome: Any) -> None:
     head = [*trial(EVEN[1:]), record(repeat=9, outcome=outcome)]
-    found = compared(trial(EVEN), head)
-    assert (found.rows[0].answer, found.exit_code) == ("failed", ExitCode.TRIALS_FAILED)
+    comparison = compared(trial(EVEN), head)
+    assert (comparison.rows[0].answer, comparison.exit_code) == ("failed", ExitCode.TRIALS_FAILED)
     both = compared(
         [record(outcome=outcome), *trial(EVEN, axes=AXES[0])],
         [record(outcome=outcome), *trial(EVEN, axes=AXES[0])],
@@ -85,11 +85,11 @@ def test_a_trial_that_fails_only_in_head_exits_6(outcome: Any) -> None:
 
 
 def test_missing_and_added_trials_are_listed() -> None:
-    found = compared(three(), trial(EVEN, axes=AXES[0]) + trial(EVEN, axes={"zero_stage": 3}))
-    assert [item.axes for item in found.missing] == AXES[1:]
-    assert [item.axes for item in found.added] == [{"zero_stage": 3}]
-    assert found.exit_code == ExitCode.TRIALS_FAILED
-    assert replace(found, settings=Settings(fail_on=frozenset({"regression"}))).exit_code == ExitCode.PASS
+    result = compared(three(), trial(EVEN, axes=AXES[0]) + trial(EVEN, axes={"zero_stage": 3}))
+    assert [item.axes for item in result.missing] == AXES[1:]
+    assert [item.axes for item in result.added] == [{"zero_stage": 3}]
+    assert result.exit_code == ExitCode.TRIALS_FAILED
+    assert replace(result, settings=Settings(fail_on=frozenset({"regression"}))).exit_code == ExitCode.PASS
 
 
 @pytest.mark.parametrize("word", FAIL_ON)
@@ -100,21 +100,21 @@ def test_missing_and_added_trials_are_listed() -> None:
 def test_a_doubt_fails_by_its_own_name_and_by_inconclusive(
     doubt: str, factor: float, verdict: Any, word: FailOn
 ) -> None:
-    found = compared(trial(EVEN), trial(slower(factor), verdict=verdict), fail_on=frozenset({word}))
-    assert [row.answer for row in found.rows] == [doubt]
-    assert found.exit_code == (3 if word in (doubt, "inconclusive") else 0)
+    comparison = compared(trial(EVEN), trial(slower(factor), verdict=verdict), fail_on=frozenset({word}))
+    assert [row.answer for row in comparison.rows] == [doubt]
+    assert comparison.exit_code == (3 if word in (doubt, "inconclusive") else 0)
 
 
 def test_what_fails_can_be_chosen() -> None:
     head = trial(EVEN, axes=AXES[0], verdict="wrong") + trial(slower(1.3), axes=AXES[1])
-    found = compared(three(), head)
+    result = compared(three(), head)
     codes = {
-        word: int(replace(found, settings=Settings(fail_on=frozenset({word}))).exit_code) for word in FAIL_ON
+        word: int(replace(result, settings=Settings(fail_on=frozenset({word}))).exit_code) for word in FAIL_ON
     }
     silent = {"suspected": 0, "unchecked": 0, "inconclusive": 0}
     assert codes == {"correctness": 4, "missing": 6, "regression": 1} | silent
-    assert replace(found, settings=Settings(fail_on=frozenset())).exit_code == ExitCode.PASS
-    assert found.exit_code == ExitCode.CORRECTNESS
+    assert replace(result, settings=Settings(fail_on=frozenset())).exit_code == ExitCode.PASS
+    assert result.exit_code == ExitCode.CORRECTNESS
 
 
 @pytest.mark.parametrize(
@@ -131,21 +131,21 @@ def test_bytes_need_no_test(before: int, after: int, threshold: float, answer: s
     """Even one process a side shows them, and any change at all."""
     thresholds = {"step_time": 0.05, "peak_device_bytes": threshold, "traffic_bytes": threshold}
     base, head = (trial(EVEN, peak=size, traffic=size) for size in (before, after))
-    found = compared(base, head, thresholds=thresholds | {"peak_host_bytes": 1.0})
+    comparison = compared(base, head, thresholds=thresholds | {"peak_host_bytes": 1.0})
     assert compared(base[:1], head[:1], thresholds=thresholds).rows[0].exact[0].answer == answer
-    by_name = {change.metric: change for change in found.rows[0].exact}
+    by_name = {change.metric: change for change in comparison.rows[0].exact}
     assert by_name["peak_device_bytes"].answer == by_name["traffic_bytes"].answer == answer
     assert by_name["peak_device_bytes"].change == pytest.approx(after / before - 1)
-    assert found.exit_code == (ExitCode.REGRESSION if answer == "regression" else ExitCode.PASS)
+    assert comparison.exit_code == (ExitCode.REGRESSION if answer == "regression" else ExitCode.PASS)
 
 
 def test_bytes_that_vary_are_decided_by_the_smallest_and_the_largest() -> None:
     """Seen: 50 times the peak memory passed, because a single byte varied."""
     varying = [record(0.1, repeat=i, peak=1000 + i) for i in range(6)]
     fifty = [record(0.1, repeat=i, peak=50 * 1000 + i) for i in range(6)]
-    found = compared(varying, fifty)
-    assert found.rows[0].exact[0].answer == found.rows[0].answer == "regression"
-    assert found.exit_code == ExitCode.REGRESSION
+    comparison = compared(varying, fifty)
+    assert comparison.rows[0].exact[0].answer == comparison.rows[0].answer == "regression"
+    assert comparison.exit_code == ExitCode.REGRESSION
     overlapping = [record(0.1, repeat=i, peak=1004 + i) for i in range(6)]
     assert compared(varying, overlapping).rows[0].exact[0].answer == "varies"
     steady = [record(0.1, repeat=i, peak=1003) for i in range(6)]
@@ -166,10 +166,10 @@ def test_steps_that_stall_are_a_regression(every: int) -> None:
         heat = replace(item.heat, turn_seconds=[mean] * 3)
         return replace(item, timing=replace(item.timing, step_seconds=steps), heat=heat)
 
-    found = compared(trial(EVEN), [stalling(item) for item in trial(EVEN)])
-    assert (found.rows[0].answer, found.exit_code) == ("regression", ExitCode.REGRESSION)
-    assert found.rows[0].step_time is not None
-    assert found.rows[0].step_time.change == pytest.approx(99 / every)
+    comparison = compared(trial(EVEN), [stalling(item) for item in trial(EVEN)])
+    assert (comparison.rows[0].answer, comparison.exit_code) == ("regression", ExitCode.REGRESSION)
+    assert comparison.rows[0].step_time is not None
+    assert comparison.rows[0].step_time.change == pytest.approx(99 / every)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_a_figure_above_in_some_repeats_or_lost_is_never_a_silent_pass(
     change: dict[str, Any], repeats: int, answer: str, code: ExitCode
 ) -> None:
     head = [replace(item, **change) if item.repeat < repeats else item for item in trial(EVEN)]
-    found = compared(trial(EVEN), head)
-    assert (found.rows[0].answer, found.exit_code) == (answer, code)
-    assert any(answer in line or "+100.0 %" in line for line in texts.reasons(found.rows[0]))
+    comparison = compared(trial(EVEN), head)
+    assert (comparison.rows[0].answer, comparison.exit_code) == (answer, code)
+    assert any(answer in line or "+100.0 %" in line for line in texts.reasons(comparison.rows[0]))
 
 
 def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None:
@@ -202,9 +202,9 @@ def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None
         of({"parameters": 100, "gradients": 150}),
         of({"parameters": 100, "activations": 900}),
     )
-    found = compared(base, more_buckets).rows[0]
-    assert [one.metric for one in found.exact_with("regression")] == ["memory.gradients"]
-    assert found.answer == "regression"
+    row = compared(base, more_buckets).rows[0]
+    assert [one.metric for one in row.exact_with("regression")] == ["memory.gradients"]
+    assert row.answer == "regression"
     assert compared(base, remainder).rows[0].answer == "pass"
     details = exact_details(*(summarize(of({"gradients": size}))[0] for size in (100, 101)), {})
     assert [one.answer for one in details] == ["regression"], "without a threshold any growth counts"
@@ -216,11 +216,11 @@ def test_summary_figures() -> None:
         for axes, factor in zip(AXES, (1.0, 1.21, 0.9), strict=True)
         for item in trial(slower(factor), axes=axes)
     ]
-    found = compared(three(), head)
-    assert found.geometric_mean == pytest.approx((1.21 * 0.9) ** (1 / 3) - 1)
-    assert found.worst is not None
-    assert found.best is not None
-    assert (found.worst.base.axes, found.best.base.axes) == (AXES[1], AXES[2])
+    comparison = compared(three(), head)
+    assert comparison.geometric_mean == pytest.approx((1.21 * 0.9) ** (1 / 3) - 1)
+    assert comparison.worst is not None
+    assert comparison.best is not None
+    assert (comparison.worst.base.axes, comparison.best.base.axes) == (AXES[1], AXES[2])
 
 
 def test_a_run_without_verification_matches_one_with_it_and_another_engine_does_not() -> None:
@@ -230,8 +230,8 @@ def test_a_run_without_verification_matches_one_with_it_and_another_engine_does_
 
     full = {"engine": {"engine": "builtin"}, "verify": {"mode": "full"}, "run": {"steps": 3, "repeats": 3}}
     base = trial(EVEN, config=full)
-    found = compared(base, head("builtin"))
-    assert ([row.head.trial_id for row in found.rows], found.missing, found.added) == (["other"], (), ())
+    result = compared(base, head("builtin"))
+    assert ([row.head.trial_id for row in result.rows], result.missing, result.added) == (["other"], (), ())
     with pytest.raises(IncomparableError, match="no configuration is in both"):
         compared(base, head("ddp"))
 
@@ -251,8 +251,8 @@ def test_unlike_machines_are_refused_unless_insisted_and_then_marked() -> None:
     base, head = results(trial(EVEN)), results(trial(EVEN), "head", facts=MACHINE | {"cpu": "Other CPU"})
     with pytest.raises(IncomparableError, match=r"cpu: Example CPU, Other CPU.*--across"):
         compare_runs(base, head, Settings())
-    found = compare_runs(base, head, Settings(across=True))
-    assert found.unlike == ("cpu: Example CPU, Other CPU",)
+    comparison = compare_runs(base, head, Settings(across=True))
+    assert comparison.unlike == ("cpu: Example CPU, Other CPU",)
 
 
 def test_a_machine_of_which_nothing_is_known_is_unlike_every_other() -> None:
@@ -266,9 +266,9 @@ def test_disturbances_are_told() -> None:
     disturbed = [
         replace(item, disturbance=Disturbance(0.41), repeat=item.repeat + 10) for item in trial(EVEN[:2])
     ]
-    found = compared(trial(EVEN), [*trial(EVEN), *disturbed])
-    assert (found.rows[0].answer, found.exit_code) == ("pass", ExitCode.PASS)
-    assert found.warnings == ["head: the machine was loaded in 2 of 8 repeats"]
+    comparison = compared(trial(EVEN), [*trial(EVEN), *disturbed])
+    assert (comparison.rows[0].answer, comparison.exit_code) == ("pass", ExitCode.PASS)
+    assert comparison.warnings == ["head: the machine was loaded in 2 of 8 repeats"]
 
 
 def crashing(crashes: int, of: int) -> list[Record]:
@@ -288,10 +288,10 @@ def crashing(crashes: int, of: int) -> list[Record]:
     ],
 )
 def test_crash_rates_are_compared_exactly(base: tuple[int, int], head: tuple[int, int], answer: str) -> None:
-    found = compared(crashing(*base), crashing(*head))
-    assert found.rows[0].answer == answer
-    assert (found.rows[0].step_time is None) == ((7, 7) in (base, head)), "no repeat, no figure"
-    assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
+    comparison = compared(crashing(*base), crashing(*head))
+    assert comparison.rows[0].answer == answer
+    assert (comparison.rows[0].step_time is None) == ((7, 7) in (base, head)), "no repeat, no figure"
+    assert comparison.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 
 
 @pytest.mark.parametrize(
@@ -301,16 +301,16 @@ def test_crash_rates_are_compared_exactly(base: tuple[int, int], head: tuple[int
 )  # fmt: skip
 def test_another_way_to_fail_is_a_failure(before: Any, after: Any, answer: str) -> None:
     off = {"engine": {}, "verify": {"mode": "off"}, "run": {}}
-    found = compared(*([record(outcome=outcome, config=off)] for outcome in (before, after)))
-    assert found.rows[0].answer == answer
-    assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
+    comparison = compared(*([record(outcome=outcome, config=off)] for outcome in (before, after)))
+    assert comparison.rows[0].answer == answer
+    assert comparison.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 
 
 def test_a_full_verdict_that_could_not_be_had_is_not_a_pass() -> None:
     config = {"engine": {"engine": "builtin"}, "verify": {"mode": "full"}, "run": {}}
     base, head = (trial(EVEN, verdict="unchecked", config=config) for _ in "12")
-    found = compared(base, head)
-    assert (found.rows[0].answer, found.exit_code) == ("unchecked", ExitCode.INCONCLUSIVE)
+    comparison = compared(base, head)
+    assert (comparison.rows[0].answer, comparison.exit_code) == ("unchecked", ExitCode.INCONCLUSIVE)
     off = {**config, "verify": {"mode": "off"}}
     assert compared(*(trial(EVEN, verdict="unchecked", config=off) for _ in "12")).exit_code == ExitCode.PASS
 

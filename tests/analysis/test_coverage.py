@@ -60,7 +60,7 @@ def test_no_false_alarm_in_a_hundred_families(kind: str) -> None:
 
 def sequential_answers(count: int, effect: float, spread: float, plan: Plan, seed: int) -> list[Decision]:
     """Return the decisions of whole measurements that look after each block and keep all data."""
-    rng, levels, found = np.random.default_rng(seed), plan.levels(0.01), []
+    rng, levels, answers = np.random.default_rng(seed), plan.levels(0.01), []
     for _ in range(count):
         cells = blocks_of(rng.normal(0, spread, (plan.most, 4)), head=effect)
         decisions: dict[str, Decision] = {}
@@ -68,28 +68,28 @@ def sequential_answers(count: int, effect: float, spread: float, plan: Plan, see
             decisions = decision.decide({"x": (of_blocks(cells[: 4 * n]), MARGIN)}, level, decisions)
             if decisions["x"].is_decided:
                 break
-        found.append(decisions["x"])
-    return found
+        answers.append(decisions["x"])
+    return answers
 
 
 def test_unchanged_code_passes_nine_times_in_ten() -> None:
     """One comparison, margin 2 %, noise 2 %, 16 blocks at most; "precision = margin" gave 76 %."""
-    found = sequential_answers(600, 0.0, 0.02, Plan(8, 16), seed=3)
-    assert sum(one.answer == "pass" for one in found) / 600 >= 0.90
-    assert not any(one.answer == "regression" for one in found)
+    answers = sequential_answers(600, 0.0, 0.02, Plan(8, 16), seed=3)
+    assert sum(one.answer == "pass" for one in answers) / 600 >= 0.90
+    assert not any(one.answer == "regression" for one in answers)
 
 
 def test_five_percent_is_found_in_two_percent_and_in_five_percent_of_noise() -> None:
     """Nothing is thrown away for a confirmation: that took the power at 5 % noise from 0.64 to 0.37."""
     for spread, least in ((0.02, 0.97), (0.05, 0.60)):
-        found = sequential_answers(400, TRUE_SLOWDOWN, spread, Plan(8, 24), seed=7)
-        assert sum(one.answer == "regression" for one in found) / 400 >= least
+        answers = sequential_answers(400, TRUE_SLOWDOWN, spread, Plan(8, 24), seed=7)
+        assert sum(one.answer == "regression" for one in answers) / 400 >= least
 
 
 @pytest.mark.parametrize(("effect", "wrong"), [(MARGIN, ("regression", "pass")), (0.0, ("regression",))])
 def test_looking_after_every_block_keeps_the_error_rate(effect: float, wrong: tuple[str, ...]) -> None:
-    found = [one.answer for one in sequential_answers(1000, effect, 0.02, Plan(8, 24), seed=11)]
-    assert all(found.count(answer) <= 18 for answer in wrong)
+    answers = [one.answer for one in sequential_answers(1000, effect, 0.02, Plan(8, 24), seed=11)]
+    assert all(answers.count(answer) <= 18 for answer in wrong)
 
 
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.0, 0, 0), (0.1, 285, 300)])

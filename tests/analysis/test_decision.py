@@ -63,9 +63,9 @@ def test_three_answers(centre: float, n: int, answer: str) -> None:
 def test_three_processes_a_side_show_what_is_beyond_their_noise_and_the_yardsticks(
     change: float, spread: float, answer: str
 ) -> None:
-    found = one(of_runs(around(0.0, 3, spread), around(change, 3, spread)))
-    assert found.answer == answer
-    assert bool(found.reason) == (answer == "inconclusive")
+    decision = one(of_runs(around(0.0, 3, spread), around(change, 3, spread)))
+    assert decision.answer == answer
+    assert bool(decision.reason) == (answer == "inconclusive")
 
 
 def test_what_lies_between_runs_is_in_the_error_however_many_repeats_there_are() -> None:
@@ -84,22 +84,22 @@ def test_an_alarm_shares_alpha_over_the_family_and_a_pass_does_not() -> None:
     alarm = paired(around(0.045, 8, 0.012))
     assert one(alarm).answer == "regression"
     family = {"alarm": (alarm, MARGIN)} | {str(i): (paired(around(0.0, 8)), MARGIN) for i in range(9)}
-    found = decision.decide(family, 0.01)
-    assert found["alarm"].answer == "suspected"
-    assert found["alarm"].p_value == pytest.approx(10 * one(alarm).p_value)
-    assert all(found[str(i)].answer == "pass" for i in range(9))
+    decisions = decision.decide(family, 0.01)
+    assert decisions["alarm"].answer == "suspected"
+    assert decisions["alarm"].p_value == pytest.approx(10 * one(alarm).p_value)
+    assert all(decisions[str(i)].answer == "pass" for i in range(9))
 
 
 def test_needed_number_settles_the_question_four_times_in_five() -> None:
     values = around(MARGIN + 0.01, 8, spread=0.01)
-    found = one(paired(values))
-    assert found.answer == "suspected"
-    assert found.needed is not None
-    assert 8 < found.needed < 40
-    assert f"about {found.needed} blocks would decide" in found.reason
+    decision = one(paired(values))
+    assert decision.answer == "suspected"
+    assert decision.needed is not None
+    assert 8 < decision.needed < 40
+    assert f"about {decision.needed} blocks would decide" in decision.reason
     rng = np.random.default_rng(2)
-    centre, spread = found.log_ratio, float(np.std(values, ddof=1))
-    fresh = [paired(rng.normal(centre, spread, found.needed)) for _ in range(300)]
+    centre, spread = decision.log_ratio, float(np.std(values, ddof=1))
+    fresh = [paired(rng.normal(centre, spread, decision.needed)) for _ in range(300)]
     assert 0.75 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.87
 
 
@@ -117,11 +117,11 @@ def test_what_was_decided_stays_and_an_alarm_counts_in_the_family() -> None:
 
 
 def test_it_says_what_would_have_been_seen() -> None:
-    found = one(paired(around(0.0, 16, 0.02)))
-    assert found.detectable is not None
+    decision = one(paired(around(0.0, 16, 0.02)))
+    assert decision.detectable is not None
     rng = np.random.default_rng(3)
     spread = float(np.std(around(0.0, 16, 0.02), ddof=1))
-    fresh = [paired(rng.normal(found.detectable, spread, 16)) for _ in range(300)]
+    fresh = [paired(rng.normal(decision.detectable, spread, 16)) for _ in range(300)]
     assert 0.84 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.96
 
 
@@ -141,9 +141,9 @@ def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:
 def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> None:
     evidence = estimated(0.0)
     family = {str(i): (evidence, MARGIN) for i in range(10)}
-    found = decision.decide(family, ALPHA)["0"].detectable
-    assert found == one(evidence, 0.001).detectable
-    assert found != one(evidence).detectable
+    detectable = decision.decide(family, ALPHA)["0"].detectable
+    assert detectable == one(evidence, 0.001).detectable
+    assert detectable != one(evidence).detectable
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_what_is_detectable_of_a_family_is_what_is_at_its_share_of_alpha() -> No
 def test_the_noise_between_runs_is_blamed_where_it_is_more_than_half_of_the_error(
     floor: float, says: str
 ) -> None:
-    found = Evidence(Contrast(MARGIN, 0.01, 20), 12, 12, paired=False, floor=floor)
-    assert says in one(found).reason
+    evidence = Evidence(Contrast(MARGIN, 0.01, 20), 12, 12, paired=False, floor=floor)
+    assert says in one(evidence).reason
 
 
 def spread_out(n: int, spread: float) -> tuple[float, ...]:
@@ -173,14 +173,14 @@ def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_n
     effect: float, noise: float
 ) -> None:
     spread, values = 0.03, spread_out(5, 0.03)
-    found = of_runs(values, [x + effect for x in values], noise)
+    evidence = of_runs(values, [x + effect for x in values], noise)
 
     def narrow(n: int) -> bool:
         error = math.sqrt(2) * math.hypot(spread / math.sqrt(n), noise)
         return quantiles(2 * n - 2) * error <= effect - MARGIN
 
     expected = next(n for n in range(LEAST, 1000) if narrow(n))
-    assert needed_n(found, MARGIN, ALPHA, 1) == expected
+    assert needed_n(evidence, MARGIN, ALPHA, 1) == expected
 
 
 def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
@@ -194,8 +194,8 @@ def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
 @pytest.mark.parametrize(("would", "needed"), [(1000, 1000), (1001, None)])
 def test_more_than_a_thousand_are_not_asked_for(would: int, needed: int | None) -> None:
     distance = quantiles(would - 1) * 0.1 / math.sqrt(would) * (1 + 1e-9)
-    found = Evidence(Contrast(MARGIN + distance, 0.1 / math.sqrt(10), 9), 10, 10, paired=True)
-    assert needed_n(found, MARGIN, ALPHA, 1) == needed
+    evidence = Evidence(Contrast(MARGIN + distance, 0.1 / math.sqrt(10), 9), 10, 10, paired=True)
+    assert needed_n(evidence, MARGIN, ALPHA, 1) == needed
 
 
 def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:

@@ -37,15 +37,15 @@ def ranked(records: list[Record]) -> Ranking:
 
 def test_an_effect_is_that_of_the_pairs_that_agree_in_all_other_axes() -> None:
     slow = dict.fromkeys(itertools.product(STAGES, OFFLOADS, (100,)), math.log(1.12))
-    found = ranked(sweep(slow))
-    bucket = found.effects[0]
+    ranking = ranked(sweep(slow))
+    bucket = ranking.effects[0]
     assert (bucket.axis, bucket.value, bucket.against, bucket.pairs) == ("bucket", 100, 500, 6)
     assert bucket.low is not None
     assert bucket.high is not None
     assert 0.09 < bucket.low < 0.12 < bucket.high < 0.15
     assert bucket.exception is None
-    assert found.document()["effects"][0]["axis"] == "bucket"
-    others = [one for one in found.effects if one.axis != "bucket"]
+    assert ranking.document()["effects"][0]["axis"] == "bucket"
+    others = [one for one in ranking.effects if one.axis != "bucket"]
     assert all(one.low < 0 < one.high for one in others if one.low is not None and one.high is not None)
     assert len(others) == 3, "each value against that of the recommended one"
 
@@ -76,10 +76,10 @@ def test_noise_alone_makes_no_exception_and_one_repeat_no_interval() -> None:
 
 def test_effects_are_lines_of_csv_and_text() -> None:
     slow = dict.fromkeys(itertools.product(STAGES, ("none",), (100,)), 0.2)
-    found = ranked(sweep(slow))
-    header, *lines = render_effects(found).splitlines()
+    ranking = ranked(sweep(slow))
+    header, *lines = render_effects(ranking).splitlines()
     assert header.startswith("axis,value,against,change,low,high,pairs,exception")
-    assert len(lines) == len(found.effects)
-    text = effect_text(next(one for one in found.effects if one.axis == "bucket"))
+    assert len(lines) == len(ranking.effects)
+    text = effect_text(next(one for one in ranking.effects if one.axis == "bucket"))
     assert re.match(r"bucket: \d+ against \d+ [+-]\d+\.\d % \([+-][\d.]+ to [+-][\d.]+\), 6 pairs; ", text)
     assert text.endswith(("not where offload_optimizer=cpu", "% where offload_optimizer=none"))

@@ -42,10 +42,10 @@ def test_a_linear_drift_cancels_within_a_block(order: tuple) -> None:
 
 
 def test_each_pair_of_a_block_is_a_degree_of_freedom() -> None:
-    found = of_blocks(blocks_of(np.random.default_rng(0).normal(0, 0.02, (100, 4))))
-    assert found.contrast.degrees == pytest.approx(2 * 100 - 1)
-    assert found.contrast.error == pytest.approx(0.02 / math.sqrt(100), rel=0.1)
-    assert (found.n_base, found.n_head, found.paired) == (100, 100, True)
+    evidence = of_blocks(blocks_of(np.random.default_rng(0).normal(0, 0.02, (100, 4))))
+    assert evidence.contrast.degrees == pytest.approx(2 * 100 - 1)
+    assert evidence.contrast.error == pytest.approx(0.02 / math.sqrt(100), rel=0.1)
+    assert (evidence.n_base, evidence.n_head, evidence.paired) == (100, 100, True)
 
 
 def test_what_moves_from_pair_to_pair_is_in_no_error() -> None:

@@ -12,8 +12,8 @@ from .synthetic import record
 
 
 def side(*records: Record) -> ConfigSummary:
-    (found,) = summarize(replace(one, repeat=repeat) for repeat, one in enumerate(records))
-    return found
+    (summary,) = summarize(replace(one, repeat=repeat) for repeat, one in enumerate(records))
+    return summary
 
 
 def answers(base: ConfigSummary, head: ConfigSummary) -> dict[str, str]:
@@ -53,9 +53,9 @@ def test_above_the_threshold_in_most_repeats_is_a_regression_and_in_some_suspect
 ) -> None:
     """Seen: 4 of 5 repeats at 50 times the peak and twice the traffic passed."""
     head = side(*(record(peak=50 << 20, traffic=8_000_000) if n < above else record() for n in range(5)))
-    found = answers(side(*(record() for _ in range(5))), head)
-    assert found["peak_device_bytes"] == found["traffic_bytes"] == answer
-    assert found["traffic_calls"] == "same"
+    figures = answers(side(*(record() for _ in range(5))), head)
+    assert figures["peak_device_bytes"] == figures["traffic_bytes"] == answer
+    assert figures["traffic_calls"] == "same"
 
 
 @pytest.mark.parametrize("counted", [[True, False], [False, True]], ids=["lost", "new"])
@@ -63,9 +63,9 @@ def test_a_figure_that_one_side_lacks_is_unchecked(counted: list[bool]) -> None:
     full = replace(record(), counts={"operators": 5})
     bare = replace(full, memory=None, counts={})
     base, head = (side(full if has else bare) for has in counted)
-    found = answers(base, head)
-    assert found["peak_device_bytes"] == found["operators"] == "unchecked"
-    assert found["flops"] == "absent"
+    figures = answers(base, head)
+    assert figures["peak_device_bytes"] == figures["operators"] == "unchecked"
+    assert figures["flops"] == "absent"
     assert answers(base, side(record(outcome="oom")))["operators"] == "absent", "a failure is one already"
 
 

@@ -22,13 +22,13 @@ def series(levels: list[float], each: int, noise: float = 0.01, seed: int = 0) -
 
 def test_a_step_is_found_beside_outliers_and_outliers_alone_are_none() -> None:
     """Runs beside other work, one in eight: 5 % at 2 % of noise is found in most series of 60."""
-    rng, found, false = np.random.default_rng(1), 0, 0
+    rng, hits, false = np.random.default_rng(1), 0, 0
     step = 0.05 * (np.arange(60) >= 30)
     for _ in range(12):
         noise = rng.normal(0, 0.02, 60) + (rng.random(60) < 0.12) * rng.exponential(0.3, 60)
-        found += any(abs(at - 30) <= 2 for at in change_points(noise + step, remembers=True))
+        hits += any(abs(at - 30) <= 2 for at in change_points(noise + step, remembers=True))
         false += bool(change_points(noise, remembers=True))
-    assert found >= 7
+    assert hits >= 7
     assert false <= 1
 
 
@@ -63,16 +63,16 @@ def remembering(phi: float, n: int, rng: np.random.Generator) -> list[float]:
 def test_times_that_remember_half_of_the_run_before_have_no_changes(n: int) -> None:
     """Seen: changes in 7 to 78 % of such series."""
     rng = np.random.default_rng(n)
-    found = [change_points(remembering(0.5, n, rng), remembers=True) for _ in range(400)]
-    assert sum(map(bool, found)) <= 4
+    changes = [change_points(remembering(0.5, n, rng), remembers=True) for _ in range(400)]
+    assert sum(map(bool, changes)) <= 4
 
 
 @pytest.mark.parametrize("at", [8, 15])
 def test_a_step_of_a_tenth_in_30_runs_of_2_percent_noise_is_found(at: int) -> None:
     rng = np.random.default_rng(at)
     series = [[*rng.normal(0, 0.02, at), *rng.normal(math.log(1.1), 0.02, 30 - at)] for _ in range(30)]
-    found = [change_points(values, remembers=True) for values in series]
-    assert sum(any(abs(start - at) <= 1 for start in starts) for starts in found) >= 27
+    changes = [change_points(values, remembers=True) for values in series]
+    assert sum(any(abs(start - at) <= 1 for start in starts) for starts in changes) >= 27
 
 
 def test_energy_distance_is_that_of_the_definition() -> None:
@@ -127,10 +127,10 @@ def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() 
 
     def beside(index: int, has_yardstick: bool) -> RunResults:
         pace, step = (1.5 if index >= 8 else 1.0), (SLOW if index >= 12 else FAST)
-        kept = run(index, pace * step).trials[0].records
-        heats = [Heat("", [r.timing.median_step_s], [], {"compute": [pace]}, 1) for r in kept]
+        base = run(index, pace * step).trials[0].records
+        heats = [Heat("", [r.timing.median_step_s], [], {"compute": [pace]}, 1) for r in base]
         records = [
-            replace(r, heat=heat if has_yardstick else None) for r, heat in zip(kept, heats, strict=True)
+            replace(r, heat=heat if has_yardstick else None) for r, heat in zip(base, heats, strict=True)
         ]
         return results(records, run_ids=(f"run{index}",))
 
@@ -145,8 +145,8 @@ def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() 
 
 def test_machines_are_never_mixed() -> None:
     runs = [run(i, FAST if i % 2 else SLOW, facts=MACHINE | {"cores": 2 + i % 2}) for i in range(20)]
-    found = history(runs, "median_step_s")
-    assert [(len(series.visits), series.changes) for series in found] == [(10, ()), (10, ())]
+    histories = history(runs, "median_step_s")
+    assert [(len(series.visits), series.changes) for series in histories] == [(10, ()), (10, ())]
 
 
 def test_jobs_that_ran_on_unlike_machines_are_never_mixed() -> None:

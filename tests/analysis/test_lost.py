@@ -42,24 +42,24 @@ def with_memory(item: Record, **changes: Any) -> Record:
     ids=["no traffic", "50 times the resident set", "less than twice of it", "a tenth of the rate"],
 )
 def test_what_no_change_of_code_explains_is_not_a_pass(change: Any, answer: str, reason: str) -> None:
-    found = compared(trial(EVEN), [change(item) for item in trial(EVEN)])
-    assert found.rows[0].answer == answer
-    assert reason in "\n".join(texts.reasons(found.rows[0]))
-    assert bool(found.exit_code) == (answer != "pass")
+    comparison = compared(trial(EVEN), [change(item) for item in trial(EVEN)])
+    assert comparison.rows[0].answer == answer
+    assert reason in "\n".join(texts.reasons(comparison.rows[0]))
+    assert bool(comparison.exit_code) == (answer != "pass")
 
 
 def test_repeats_that_head_lost_are_not_a_pass() -> None:
     config = {"engine": {"engine": "builtin"}, "run": {"steps": 3, "repeats": 5}}
     base = trial(EVEN[:5], config=config)
-    found = compared(base, base[:3])
-    assert (found.rows[0].lost_repeats, bool(found.exit_code)) == (2, True)
-    assert "head lacks 2 of 5 repeats; resume its run" in texts.reasons(found.rows[0])
+    comparison = compared(base, base[:3])
+    assert (comparison.rows[0].lost_repeats, bool(comparison.exit_code)) == (2, True)
+    assert "head lacks 2 of 5 repeats; resume its run" in texts.reasons(comparison.rows[0])
     fewer = trial(EVEN[:3], config=config | {"run": {"steps": 3, "repeats": 3}})
     assert compared(base, fewer).rows[0].lost_repeats == 0
 
 
 def test_an_added_configuration_that_crashes_exits_6() -> None:
     crashed = record(axes={"zero_stage": 3}, outcome="crashed")
-    found = compared(trial(EVEN), [*trial(EVEN), crashed])
-    assert found.exit_code == ExitCode.TRIALS_FAILED
-    assert "only in head: zero_stage=3 (crashed)" in texts.summary(found)
+    comparison = compared(trial(EVEN), [*trial(EVEN), crashed])
+    assert comparison.exit_code == ExitCode.TRIALS_FAILED
+    assert "only in head: zero_stage=3 (crashed)" in texts.summary(comparison)

@@ -28,7 +28,7 @@ SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 def measured(
     samples: SampleTaker | Callable[[Side], Sequence[Record]],
     plan: Plan | None = None,
-    said: list[str] | None = None,
+    messages: list[str] | None = None,
     settings: Settings = SETTINGS,
     question: Question | None = None,
     path: Path | None = None,
@@ -36,45 +36,45 @@ def measured(
 ) -> Comparison:
     """Measure v1 and v2 with these samples, or with a function that takes one after the other."""
     taker = OneByOne(samples) if callable(samples) else samples
-    kept = KeptSamples(taker, path, {"of": "these"}, max_seconds=max_seconds)
-    tell = (said if said is not None else []).append
+    store = KeptSamples(taker, path, {"of": "these"}, max_seconds=max_seconds)
+    tell = (messages if messages is not None else []).append
     base, head = Source("v1"), Source("v2")
-    with closing(kept):
-        return PairedMeasurement(base, head, plan or Plan(), settings, kept, tell, question).run()
+    with closing(store):
+        return PairedMeasurement(base, head, plan or Plan(), settings, store, tell, question).run()
 
 
 def test_a_drifting_machine_raises_no_alarm_and_a_spell_of_load_none() -> None:
     machine = Machine()
-    found = measured(machine)
-    for one in (found, measured(Machine(spell=1.1))):
+    comparison = measured(machine)
+    for one in (comparison, measured(Machine(spell=1.1))):
         assert [row.answer for row in one.rows] == ["pass"] * 3
         assert one.exit_code == ExitCode.PASS
-    assert found.paired is not None
-    assert found.paired.drift == pytest.approx(0.75 * 0.002 * len(machine.taken), rel=0.5)
+    assert comparison.paired is not None
+    assert comparison.paired.drift == pytest.approx(0.75 * 0.002 * len(machine.taken), rel=0.5)
 
 
 def test_a_slowdown_is_found() -> None:
-    said: list[str] = []
-    found = measured(Machine(factor=1.05), said=said)
-    assert [row.answer for row in found.rows] == ["pass", "regression", "pass"]
-    assert found.exit_code == ExitCode.REGRESSION
-    slower = found.rows[1].step_time
+    messages: list[str] = []
+    comparison = measured(Machine(factor=1.05), messages=messages)
+    assert [row.answer for row in comparison.rows] == ["pass", "regression", "pass"]
+    assert comparison.exit_code == ExitCode.REGRESSION
+    slower = comparison.rows[1].step_time
     assert slower is not None
     assert slower.low < math.log(1.05) < slower.high
-    assert any("block 8 of 8 to 24" in text for text in said)
-    assert any(text.startswith("after 8 blocks: ") and text.endswith(" of 3 decided") for text in said)
+    assert any("block 8 of 8 to 24" in text for text in messages)
+    assert any(text.startswith("after 8 blocks: ") and text.endswith(" of 3 decided") for text in messages)
 
 
 def test_a_machine_that_moves_vetoes_the_answer() -> None:
     """Seen: "pass, faster -59.5 %" for code twice as slow, though base against itself had moved by 115 %."""
-    found = measured(Machine(factor=0.5, drift=0.02))
-    assert found.paired is not None
-    assert found.paired.drift is not None
-    assert found.paired.drift > 0.25
-    assert [row.answer for row in found.rows] == ["inconclusive"] * 3
-    assert not any(one.faster for _, one in found.timed)
-    assert all("the machine changed" in one.reason for _, one in found.timed)
-    assert found.exit_code == ExitCode.INCONCLUSIVE
+    comparison = measured(Machine(factor=0.5, drift=0.02))
+    assert comparison.paired is not None
+    assert comparison.paired.drift is not None
+    assert comparison.paired.drift > 0.25
+    assert [row.answer for row in comparison.rows] == ["inconclusive"] * 3
+    assert not any(one.faster for _, one in comparison.timed)
+    assert all("the machine changed" in one.reason for _, one in comparison.timed)
+    assert comparison.exit_code == ExitCode.INCONCLUSIVE
 
 
 def test_no_blocks_compare_what_needs_no_clock() -> None:
@@ -87,9 +87,9 @@ def test_no_blocks_compare_what_needs_no_clock() -> None:
 
 def test_a_wrong_head_exits_4_and_one_that_crashes_6() -> None:
     assert measured(Machine(factor=0.5, verdict="wrong")).exit_code == ExitCode.CORRECTNESS
-    found = measured(Machine(outcome="crashed"))
-    assert found.exit_code == ExitCode.TRIALS_FAILED
-    assert [row.step_time for row in found.rows] == [None] * 3
+    comparison = measured(Machine(outcome="crashed"))
+    assert comparison.exit_code == ExitCode.TRIALS_FAILED
+    assert [row.step_time for row in comparison.rows] == [None] * 3
 
 
 @pytest.mark.parametrize("figure", [*COUNTS, *TRAFFIC, *PEAKS])
@@ -117,13 +117,13 @@ def test_an_exact_figure_that_grew_is_a_regression_where_time_tells_nothing(figu
         taken = [replace(one, counts=dict.fromkeys(COUNTS, 10)) for one in machine(side)]
         return [more(one) for one in taken] if side == "head" else taken
 
-    found = measured(take)
-    assert {one.answer for _, one in found.timed} == {"inconclusive"}
-    assert {row.answer for row in found.rows} == {"regression"}
-    assert {change.metric for row in found.rows for change in row.exact if change.answer == "regression"} == {
-        figure
-    }
-    assert found.exit_code == ExitCode.REGRESSION
+    comparison = measured(take)
+    assert {one.answer for _, one in comparison.timed} == {"inconclusive"}
+    assert {row.answer for row in comparison.rows} == {"regression"}
+    assert {
+        change.metric for row in comparison.rows for change in row.exact if change.answer == "regression"
+    } == {figure}
+    assert comparison.exit_code == ExitCode.REGRESSION
 
 
 def test_it_stops_when_decided_and_not_before() -> None:
@@ -178,9 +178,9 @@ def test_a_trial_that_fails_once_loses_only_that_block() -> None:
         return records
 
     settings = replace(SETTINGS, fail_on=frozenset({"regression"}))
-    found = measured(take, Plan(12, 12), settings=settings)
-    assert found.paired is not None
-    lost, *others = [len(values) for values in found.paired.differences.values()]
+    comparison = measured(take, Plan(12, 12), settings=settings)
+    assert comparison.paired is not None
+    lost, *others = [len(values) for values in comparison.paired.differences.values()]
     assert [lost + 1] * 2 == others == [12, 12]
 
 
@@ -215,19 +215,19 @@ def slowed(one: Record, factor: float) -> Record:
 def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer: str) -> None:
     """A machine that moves by 20 % from pair to pair, and by 1 % between the samples of one."""
     samples = InTurns(Machine(factor=factor, drift=0.0), noise=0.2)
-    found = measured(samples, Plan(8, 8))
+    comparison = measured(samples, Plan(8, 8))
     assert samples.pairs == 16
     assert samples.alone == ["base", "head"]
     assert samples.machine.taken[2:] == [side for order in block_orders(8, 0) for side in order]
-    assert found.rows[1].answer == answer
-    assert found.rows[0].answer == "pass"
+    assert comparison.rows[1].answer == answer
+    assert comparison.rows[0].answer == "pass"
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_the_interval_is_that_of_the_pairs(in_turns: bool) -> None:
     samples: SampleTaker = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
-    found = measured(samples, Plan(8, 8))
-    row, orders = found.rows[0], block_orders(8, 0)
+    comparison = measured(samples, Plan(8, 8))
+    row, orders = comparison.rows[0], block_orders(8, 0)
     seconds = {
         record.repeat: record.timing.median_step_s
         for side in (row.base, row.head)
@@ -250,15 +250,15 @@ def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
         first, *others = machine(side)
         return [replace(first, timing=None), *others]
 
-    found = measured(take, Plan(8, 8), said := [])
-    assert "block 1 of 8 (0:00 left)" in said
-    assert [row.step_time is None for row in found.rows] == [True, False, False]
-    assert [len(row.base.ok) for row in found.rows] == [17] * 3
+    comparison = measured(take, Plan(8, 8), messages := [])
+    assert "block 1 of 8 (0:00 left)" in messages
+    assert [row.step_time is None for row in comparison.rows] == [True, False, False]
+    assert [len(row.base.ok) for row in comparison.rows] == [17] * 3
 
 
 def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(tmp_path: Path) -> None:
     """A kill in mid-write leaves half a line; what was taken is not taken again, and how long is known."""
-    path, whole, parts, said = tmp_path / "kept.jsonl", Machine(factor=1.05), Machine(factor=1.05), []
+    path, whole, parts, messages = tmp_path / "kept.jsonl", Machine(factor=1.05), Machine(factor=1.05), []
     once = measured(whole)
 
     def dies(side: Side) -> list[Record]:
@@ -270,11 +270,11 @@ def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(
         measured(dies, path=path)
     with path.open("a") as file:
         file.write('{"seconds": 1.0, "samp')
-    found = measured(parts, path=path, said=said)
+    comparison = measured(parts, path=path, messages=messages)
     assert parts.taken == whole.taken
-    assert found.paired == once.paired
-    assert [row.step_time for row in found.rows] == [row.step_time for row in once.rows]
-    assert any(text.startswith("block 1 of 8 to 24 (") and text.endswith(" left)") for text in said)
+    assert comparison.paired == once.paired
+    assert [row.step_time for row in comparison.rows] == [row.step_time for row in once.rows]
+    assert any(text.startswith("block 1 of 8 to 24 (") and text.endswith(" left)") for text in messages)
     with pytest.raises(UsageError, match="of was these, is others; measure again without --resume"):
         KeptSamples(OneByOne(parts), path, {"of": "others"})
     path.write_text("no JSON\n")
@@ -298,17 +298,17 @@ def test_a_measurement_that_is_out_of_time_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """What a look decided stays. What no look decided is inconclusive, however clear it may seem."""
-    path, said = tmp_path / "kept.jsonl", []
+    path, messages = tmp_path / "kept.jsonl", []
     take = Hours(Machine(factor=1.03))
     monkeypatch.setattr("zbench.launch.samples.time.monotonic", lambda: take.now)
-    found = measured(take, None, said, path=path, max_seconds=3600 * hours)
+    comparison = measured(take, None, messages, path=path, max_seconds=3600 * hours)
     blocks = {10: 2, 60: 14}[hours]
     assert len(take.machine.taken) == 2 + 4 * blocks
-    assert found.paired is not None
-    assert found.paired.stopped == f"stopped at --max-time after {blocks} of 8 to 24 blocks"
-    answers = [row.answer for row in found.rows]
+    assert comparison.paired is not None
+    assert comparison.paired.stopped == f"stopped at --max-time after {blocks} of 8 to 24 blocks"
+    answers = [row.answer for row in comparison.rows]
     assert answers == {10: ["inconclusive"] * 3, 60: ["pass", "suspected", "pass"]}[hours]
-    assert "block 1 of 8 to 24 (32:00:00 to 96:00:00 left)" in said
+    assert "block 1 of 8 to 24 (32:00:00 to 96:00:00 left)" in messages
     assert measured(take, path=path).exit_code == ExitCode.INCONCLUSIVE
     with pytest.raises(OutOfTimeError, match="after 0 of 8 to 24 blocks"):
         measured(take, max_seconds=3600)

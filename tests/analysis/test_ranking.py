@@ -56,19 +56,19 @@ def test_six_equal_configurations_have_no_best() -> None:
     """Seen: three sweeps of six equals named three different best ones, ahead by 6, 70 and 72 %."""
     named = [ranked(sweep(noisy([0.1] * 6, 2, 0.2, seed))).best for seed in range(50)]
     assert named == [None] * 50
-    found = ranked(sweep(noisy([0.1] * 6, 3, 0.02, 1)))
-    assert len(found.indistinguishable) == 6
-    assert json.loads(json.dumps(found.document()))["best"] is None
-    assert sorted(map(found.mark, found.indistinguishable)) == [*["≈"] * 5, "≈*"]
+    ranking = ranked(sweep(noisy([0.1] * 6, 3, 0.02, 1)))
+    assert len(ranking.indistinguishable) == 6
+    assert json.loads(json.dumps(ranking.document()))["best"] is None
+    assert sorted(map(ranking.mark, ranking.indistinguishable)) == [*["≈"] * 5, "≈*"]
 
 
 def test_one_that_is_clearly_ahead_is_the_best_and_the_rest_say_by_how_much() -> None:
-    found = ranked(sweep(noisy([0.08, 0.1, 0.12], 5, 0.005, 3)))
-    assert (found.best, found.indistinguishable, found.recommended) == ("tn0", ("tn0",), "tn0")
-    assert found.mark("tn0") == "*"
-    assert 0.1 < found.worse_by["tn1"] < 0.25 < found.at_most["tn1"] < 0.3
-    assert 0.3 < found.worse_by["tn2"] < 0.5 < found.at_most["tn2"] < 0.6
-    assert found.at_most["tn0"] == 0
+    ranking = ranked(sweep(noisy([0.08, 0.1, 0.12], 5, 0.005, 3)))
+    assert (ranking.best, ranking.indistinguishable, ranking.recommended) == ("tn0", ("tn0",), "tn0")
+    assert ranking.mark("tn0") == "*"
+    assert 0.1 < ranking.worse_by["tn1"] < 0.25 < ranking.at_most["tn1"] < 0.3
+    assert 0.3 < ranking.worse_by["tn2"] < 0.5 < ranking.at_most["tn2"] < 0.6
+    assert ranking.at_most["tn0"] == 0
 
 
 def test_pairing_by_round_takes_the_machines_drift_away() -> None:
@@ -127,9 +127,9 @@ def test_of_the_tied_within_5_percent_the_least_memory_is_recommended_and_ties_g
     seconds: Sequence[float], peaks: Sequence[int], chosen: str, why: str
 ) -> None:
     steps = [[0.8 * s, s, 1.2 * s][::turn] for s, turn in zip(seconds, (1, -1, 1), strict=True)]
-    found = ranked(sweep(steps, peaks))
-    assert (found.best, found.recommended, found.why, found.tied) == (None, chosen, why, "tied with 2 others")
-    assert [found.mark(f"tn{n}") for n in range(3)] == ["≈*" if chosen == f"tn{n}" else "≈" for n in range(3)]
+    order = ranked(sweep(steps, peaks))
+    assert (order.best, order.recommended, order.why, order.tied) == (None, chosen, why, "tied with 2 others")
+    assert [order.mark(f"tn{n}") for n in range(3)] == ["≈*" if chosen == f"tn{n}" else "≈" for n in range(3)]
 
 
 def test_how_far_one_is_behind_is_estimated_within_heats() -> None:
@@ -144,15 +144,15 @@ def test_how_far_one_is_behind_is_estimated_within_heats() -> None:
             records.append(replace(record, trial_id=trial_id, repeat=repeat, heat=heat))
     medians = [summary.number("median_step_s") for summary in summarize(records)]
     assert medians == [0.1, 0.11, 0.11]
-    found = ranked(records)
-    assert (len(found.indistinguishable), found.recommended) == (3, "tn1")
+    ranking = ranked(records)
+    assert (len(ranking.indistinguishable), ranking.recommended) == (3, "tn1")
     slower = [r if r.trial_id != "tn1" else replace(r, heat=Heat("0", [0.12, 0.12])) for r in records]
     assert ranked(slower).recommended == "tn2"
 
 
 def test_one_with_fewer_repeats_than_its_rivals_is_not_recommended() -> None:
-    found = ranked(sweep([[0.1, 0.11, 0.105], [0.104]], [2 << 20, 1 << 20]))
-    assert (found.recommended, len(found.indistinguishable)) == ("tn0", 2)
+    ranking = ranked(sweep([[0.1, 0.11, 0.105], [0.104]], [2 << 20, 1 << 20]))
+    assert (ranking.recommended, len(ranking.indistinguishable)) == ("tn0", 2)
 
 
 def test_what_a_leader_beats_in_speed_and_in_memory_is_not_recommended() -> None:
@@ -162,8 +162,8 @@ def test_what_a_leader_beats_in_speed_and_in_memory_is_not_recommended() -> None
         for repeat, (turn, pace) in enumerate(zip(turns, (1.0, 1.2, 0.7), strict=True)):
             (one,) = sweep([[turn * pace * (0.9 if trial_id == "tn0" else 1.0)]], [peak << 20])
             records.append(replace(one, trial_id=trial_id, repeat=repeat, heat=Heat(str(repeat), [turn] * 2)))
-    found = ranked(records)
-    assert (found.indistinguishable, found.recommended) == (("tn0", "tn1"), "tn0")
+    ranking = ranked(records)
+    assert (ranking.indistinguishable, ranking.recommended) == (("tn0", "tn1"), "tn0")
 
 
 def test_exact_figures_need_no_repeats_to_be_told_apart() -> None:
@@ -178,8 +178,8 @@ LEAST_MEMORY = ObjectiveSpec(minimize=["peak_device_bytes"])
 
 def test_a_figure_of_zero_is_the_least() -> None:
     records = sweep([[0.1] * 5] * 3, peaks=[0, 1000, 2000])
-    found, summaries = ranked(records, LEAST_MEMORY), summarize(records)
-    assert (found.best, found.worse_by) == ("tn0", {})  # by how much is not said
+    ranking, summaries = ranked(records, LEAST_MEMORY), summarize(records)
+    assert (ranking.best, ranking.worse_by) == ("tn0", {})  # by how much is not said
     assert ranked(records[:10], LEAST_MEMORY).equal_within is None
     peaks = cells_of(summaries, Goal("peak_device_bytes", "minimize"))
     assert peaks[5].turns[0][0] == pytest.approx(math.log(1000))
@@ -192,9 +192,9 @@ def test_of_exactly_equal_memory_the_fastest_is_recommended() -> None:
 def test_a_configuration_outside_a_constraint_takes_no_part() -> None:
     limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 1500"})
     steps = noisy([0.05, 0.1, 0.12], 5, 0.005, 3)
-    found = ranked(sweep(steps, peaks=[9000, 1000, 1000]), limit)
-    assert found.best == found.recommended == "tn1"
-    assert "tn0" not in found.worse_by
+    ranking = ranked(sweep(steps, peaks=[9000, 1000, 1000]), limit)
+    assert ranking.best == ranking.recommended == "tn1"
+    assert "tn0" not in ranking.worse_by
 
 
 def test_one_repeat_of_each_tells_nothing_apart() -> None:
@@ -207,8 +207,8 @@ def test_two_noisy_configurations_in_a_quiet_field_are_held_to_their_own_noise()
     rng, named = np.random.default_rng(0), 0
     for _ in range(300):
         logs = rng.normal(math.log(0.1), [0.1, 0.1, 0.003, 0.003, 0.003, 0.003], (4, 6)).T
-        found = ranked(sweep(np.exp(logs).tolist()))
-        named += found.best is not None
+        ranking = ranked(sweep(np.exp(logs).tolist()))
+        named += ranking.best is not None
     assert named <= 9
 
 
@@ -226,18 +226,18 @@ def test_separate_goes_on_until_the_leaders_are_apart() -> None:
 
 
 def test_separate_stops_where_the_leaders_are_equal_within_it() -> None:
-    found, rounds = separated([0.1] * 3, 0.004, seed=2)
-    assert found.best is None
-    assert found.equal_within is not None
-    assert found.equal_within <= 0.05
+    ranking, rounds = separated([0.1] * 3, 0.004, seed=2)
+    assert ranking.best is None
+    assert ranking.equal_within is not None
+    assert ranking.equal_within <= 0.05
     assert rounds < 8
 
 
 def test_a_bound_that_bounds_nothing_is_none() -> None:
-    found = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
-    assert len(found.indistinguishable) == 3
-    assert found.equal_within is None
-    assert max(found.at_most.values()) > 1
+    ranking = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
+    assert len(ranking.indistinguishable) == 3
+    assert ranking.equal_within is None
+    assert max(ranking.at_most.values()) > 1
 
 
 def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking, int]:
@@ -245,12 +245,12 @@ def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking,
     steps = noisy(means, 20, noise, seed)
     every = sweep(steps, separate=0.05, max_repeats=20)
     ids = {record.trial_id for record in every}
-    rounds, wanted = 0, ids
+    rounds, rivals = 0, ids
     records: list[Record] = []
-    while wanted and rounds < 20:
-        records += [r for r in every if r.repeat == rounds and r.trial_id in wanted]
+    while rivals and rounds < 20:
+        records += [r for r in every if r.repeat == rounds and r.trial_id in rivals]
         rounds += 1
-        wanted = set(contenders(records, FASTEST))
+        rivals = set(contenders(records, FASTEST))
     return ranked(records), rounds
 
 

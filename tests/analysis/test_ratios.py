@@ -39,8 +39,8 @@ def in_turns(
     for number in range(heats):
         cycles = rng.normal(0, 0.1) + rng.normal(0, 0.01, TURNS)
         for row, value in zip(ROWS, true, strict=False):
-            own = value + rng.normal(0, process) + cycles + rng.normal(0, turn, TURNS)
-            turns = tuple(one + rng.normal(0, 0.01, STEPS) for one in own)
+            level = value + rng.normal(0, process) + cycles + rng.normal(0, turn, TURNS)
+            turns = tuple(one + rng.normal(0, 0.01, STEPS) for one in level)
             cells.append(Cell(row, str(number), str(number), turns))
     return cells
 
@@ -76,12 +76,12 @@ def test_the_fit_is_that_of_the_dense_projection(seed: int) -> None:
     root = np.sqrt(weights)
     projection = (np.linalg.pinv(root[:, None] * design) * root)[: len(fit.rows)]
     book = projection @ [SUMMARIES["mean"](cell.turns) for cell in cells]
-    given = rng.normal(0, 1, len(fit.rows))
-    given -= given.mean()
-    contrast = fit.contrast(dict(zip(fit.rows, given.tolist(), strict=True)))
-    error = math.sqrt(np.square(given @ projection) @ noise[row])
+    coefficients = rng.normal(0, 1, len(fit.rows))
+    coefficients -= coefficients.mean()
+    contrast = fit.contrast(dict(zip(fit.rows, coefficients.tolist(), strict=True)))
+    error = math.sqrt(np.square(coefficients @ projection) @ noise[row])
     assert contrast.error == pytest.approx(error, rel=1e-6)
-    assert contrast.value == pytest.approx(given @ book, abs=1e-9)
+    assert contrast.value == pytest.approx(coefficients @ book, abs=1e-9)
     pair = (projection[0] - projection[-1]) ** 2 @ noise[row]
     assert fit.errors(np.array([0]), np.array([len(fit.rows) - 1])) == pytest.approx(math.sqrt(pair))
 
@@ -124,9 +124,9 @@ def test_bounds_hold_together_and_equals_have_no_best(heats: int, process: float
 def test_one_that_is_ahead_is_named_after_two_repeats() -> None:
     rng = np.random.default_rng(5)
     true = np.array([0, *[0.1] * 5])
-    found = [bounds_of(fitted(in_turns(rng, true, 2)), ROWS, 0.05).leaders for _ in range(100)]
-    assert sum(leaders == ("a",) for leaders in found) >= 80
-    assert not any(len(leaders) == 1 and leaders != ("a",) for leaders in found)
+    answers = [bounds_of(fitted(in_turns(rng, true, 2)), ROWS, 0.05).leaders for _ in range(100)]
+    assert sum(leaders == ("a",) for leaders in answers) >= 80
+    assert not any(len(leaders) == 1 and leaders != ("a",) for leaders in answers)
 
 
 def stalled(cells: list[Cell], rng: np.random.Generator, rows: str, share: float) -> list[Cell]:
@@ -145,9 +145,9 @@ def test_stalls_of_the_machine_are_left_out_and_those_of_a_row_are_its_own() -> 
     rng = np.random.default_rng(2)
     quiet = in_turns(rng, np.zeros(6), 3, turn=0.01)
     assert fitted(stalled(quiet, rng, "abcdef", 0.15)).summary != "mean"
-    own = fitted(stalled(quiet, rng, "a", 0.4))
-    assert own.summary == "mean"
-    assert own.contrast({"a": 1.0, "b": -1.0}).value > 0.15
+    fit = fitted(stalled(quiet, rng, "a", 0.4))
+    assert fit.summary == "mean"
+    assert fit.contrast({"a": 1.0, "b": -1.0}).value > 0.15
 
 
 def test_rows_that_no_heat_links_are_compared_by_rounds() -> None:
@@ -189,11 +189,11 @@ def test_a_row_keeps_at_least_its_own_variance() -> None:
 def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
     timing = replace(record().timing, step_seconds=[0.1, 0.1, 0.2, 0.2, 0.2])
     beside = replace(record(), timing=timing, heat=Heat("h", [0.1, 0.2], alone=[0.05, 0.06]))
-    own, alone = cells_of(summarize([beside]), Goal("mean_step_s", "minimize"))
-    assert [np.exp(turn).round(6).tolist() for turn in own.turns] == [[0.1, 0.1], [0.2, 0.2, 0.2]]
+    cell, alone = cells_of(summarize([beside]), Goal("mean_step_s", "minimize"))
+    assert [np.exp(turn).round(6).tolist() for turn in cell.turns] == [[0.1, 0.1], [0.2, 0.2, 0.2]]
     assert [np.exp(turn).round(6).tolist() for turn in alone.turns] == [[0.05], [0.06]]
     rates, _ = cells_of(summarize([beside]), Goal("samples_per_s", "maximize"))
-    offset = rates.turns[0] - own.turns[0]
+    offset = rates.turns[0] - cell.turns[0]
     assert offset == pytest.approx(-math.log(beside.timing.samples_per_s * beside.timing.mean_step_s))
     (brief, _) = cells_of(summarize([beside]), Goal("median_step_s", "minimize"))
     assert [len(turn) for turn in brief.turns] == [1]

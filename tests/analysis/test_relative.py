@@ -49,12 +49,12 @@ def test_a_counterpart_agrees_in_all_other_axes() -> None:
             ("builtin", "bfloat16", 0.03, 30), ("ddp", "bfloat16", 0.02, 60),
         )
     ]  # fmt: skip
-    found = relative(*groups, to=("engine=ddp",), by=("dtype",))
-    assert [row.summary.axes for row in found.rows] == [groups[0][0].axes, groups[2][0].axes]
-    assert [row.counterpart.axes for row in found.rows] == [groups[1][0].axes, groups[3][0].axes]
-    assert [row.time for row in found.rows] == [pytest.approx((0.9,) * 3), pytest.approx((1.5,) * 3)]
-    assert [row.peak for row in found.rows] == [pytest.approx((0.5,) * 3)] * 2
-    assert (found.by, found.lonely) == (("dtype",), ())
+    table = relative(*groups, to=("engine=ddp",), by=("dtype",))
+    assert [row.summary.axes for row in table.rows] == [groups[0][0].axes, groups[2][0].axes]
+    assert [row.counterpart.axes for row in table.rows] == [groups[1][0].axes, groups[3][0].axes]
+    assert [row.time for row in table.rows] == [pytest.approx((0.9,) * 3), pytest.approx((1.5,) * 3)]
+    assert [row.peak for row in table.rows] == [pytest.approx((0.5,) * 3)] * 2
+    assert (table.by, table.lonely) == (("dtype",), ())
 
 
 def test_an_axis_that_does_not_apply_to_one_counts_with_what_its_configuration_holds() -> None:
@@ -64,8 +64,8 @@ def test_an_axis_that_does_not_apply_to_one_counts_with_what_its_configuration_h
     other = repeats({"engine": "ddp", "zero_stage": 2, "engine_python": "theirs"}, 0.4)
     (row,) = relative(ours, same, other, to=("engine=ddp",)).rows
     assert row.time.value == pytest.approx(0.5)
-    found = relative(ours, other, to=("engine=ddp", "engine_python=theirs")).rows
-    assert [row.time.value for row in found] == [pytest.approx(0.25)]
+    rows = relative(ours, other, to=("engine=ddp", "engine_python=theirs")).rows
+    assert [row.time.value for row in rows] == [pytest.approx(0.25)]
 
 
 def test_the_faster_of_several_and_what_may_differ_too() -> None:
@@ -74,9 +74,9 @@ def test_the_faster_of_several_and_what_may_differ_too() -> None:
     sharded = repeats({"engine": "zero_redundancy", "zero_stage": 1}, 0.11)
     wrong = repeats({"engine": "fsdp2", "zero_stage": 1}, 0.01, verdict="wrong")
     to = ("best:engine=ddp,zero_redundancy,fsdp2", "best:zero_stage=0,1")
-    found = relative(*stages, ddp, sharded, wrong, to=to)
-    assert [row.counterpart.axes["engine"] for row in found.rows] == ["zero_redundancy"] * 2
-    assert [row.time.value for row in found.rows] == [pytest.approx(1 / 1.1)] * 2
+    table = relative(*stages, ddp, sharded, wrong, to=to)
+    assert [row.counterpart.axes["engine"] for row in table.rows] == ["zero_redundancy"] * 2
+    assert [row.time.value for row in table.rows] == [pytest.approx(1 / 1.1)] * 2
     assert [s.axes["zero_stage"] for s in relative(*stages, ddp, to=("engine=ddp",)).lonely] == [1]
 
 

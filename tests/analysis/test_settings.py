@@ -15,8 +15,8 @@ from zbench.errors import UsageError
 def test_thresholds_change_the_defaults_of_their_mode() -> None:
     assert parse_thresholds([]) == STORED_THRESHOLDS
     assert parse_thresholds([], paired=True) == PAIRED_THRESHOLDS
-    found = parse_thresholds(["step_time=3%", "traffic_bytes = 0.5 %"])
-    assert found == {**STORED_THRESHOLDS, "step_time": 0.03, "traffic_bytes": 0.005}
+    thresholds = parse_thresholds(["step_time=3%", "traffic_bytes = 0.5 %"])
+    assert thresholds == {**STORED_THRESHOLDS, "step_time": 0.03, "traffic_bytes": 0.005}
 
 
 @pytest.mark.parametrize(

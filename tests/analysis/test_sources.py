@@ -29,20 +29,20 @@ def out(tmp_path: Path) -> Path:
     "name", ["{out}/example/{id}", "{out}/example/{id}/trials.jsonl", "{id}", "example/{id}"]
 )
 def test_a_run_by_path_file_or_id(out: Path, name: str) -> None:
-    found = sources.load_results(name.format(out=out, id=BASE_ID), out)
-    assert found.source.run_ids == (BASE_ID,)
-    assert found.source.sweep == "example"
-    assert found.source.commit == "c0ffee"
-    assert found.source.facts["kernel"] == "6.1.0"
-    assert found.source.facts["torch"] == "2.13.0"
-    assert found.trials[0].values("median_step_s") == STEPS
+    results = sources.load_results(name.format(out=out, id=BASE_ID), out)
+    assert results.source.run_ids == (BASE_ID,)
+    assert results.source.sweep == "example"
+    assert results.source.commit == "c0ffee"
+    assert results.source.facts["kernel"] == "6.1.0"
+    assert results.source.facts["torch"] == "2.13.0"
+    assert results.trials[0].values("median_step_s") == STEPS
 
 
 @pytest.mark.parametrize("name", ["last", "example"])
 def test_the_newest_run(out: Path, name: str) -> None:
-    found = sources.load_results(name, out)
-    assert found.source.run_ids == (HEAD_ID,)
-    assert found.source.commit == "beef+changes"
+    results = sources.load_results(name, out)
+    assert results.source.run_ids == (HEAD_ID,)
+    assert results.source.commit == "beef+changes"
 
 
 def test_a_directory_with_one_run_is_that_run_and_with_several_it_is_refused(out: Path) -> None:
@@ -58,17 +58,17 @@ def test_a_directory_with_one_run_is_that_run_and_with_several_it_is_refused(out
 def test_records_alone_are_read_and_are_of_no_run(out: Path) -> None:
     alone = out / "trials.jsonl"
     alone.write_bytes((out / "example" / BASE_ID / "trials.jsonl").read_bytes())
-    found = sources.load_results(str(alone), out)
-    assert (found.trials[0].values("median_step_s"), found.source.run_ids) == (STEPS, ())
+    results = sources.load_results(str(alone), out)
+    assert (results.trials[0].values("median_step_s"), results.source.run_ids) == (STEPS, ())
 
 
 def test_what_sweep_json_prints(out: Path) -> None:
     document = {"schema_version": 1, "run_id": "r", "run_dir": "d", "exit_code": 0, "best": None}
     document["trials"] = [lines.jsonable(saved(item)) for item in trial(STEPS)]
     (out / "sweep.json").write_text(json.dumps(document))
-    found = sources.load_results(str(out / "sweep.json"), out)
-    assert found.source.run_ids == ("r",)
-    assert not found.source.facts
+    results = sources.load_results(str(out / "sweep.json"), out)
+    assert results.source.run_ids == ("r",)
+    assert not results.source.facts
 
 
 def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
@@ -76,10 +76,10 @@ def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
     path = sources.save_baseline("main-1.0", original, out)
     assert path == out / "baselines" / "main-1.0.json"
     assert sources.save_baseline("main-1.0", original, out) == path, "it replaces the one before"
-    found = sources.load_results("main-1.0", out)
-    assert found.trials == original.trials
-    kept = ("run_ids", "sweep", "fingerprint", "facts", "commit", "started")
-    assert [getattr(found.source, key) for key in kept] == [getattr(original.source, key) for key in kept]
+    results = sources.load_results("main-1.0", out)
+    assert results.trials == original.trials
+    keys = ("run_ids", "sweep", "fingerprint", "facts", "commit", "started")
+    assert [getattr(results.source, key) for key in keys] == [getattr(original.source, key) for key in keys]
     assert not list(path.parent.glob("*.partial"))
 
 
@@ -111,9 +111,9 @@ def test_a_baseline_stays_in_its_directory(tmp_path: Path, name: str) -> None:
 @example(names=["feature/" + "x" * 200 + "1", "feature/" + "x" * 200 + "2", "x", "X", "a/b", "a-b", "a.2f.b"])
 def test_every_branch_has_a_baseline_of_its_own(names: list[str]) -> None:
     names = [name for name in names if name.isprintable()]
-    found = [sources.branch_baseline(name) for name in names]
-    assert len(set(found)) == len(names)
-    assert all(sources.baseline_path(name, Path()).name == f"{name}.json" for name in found)
+    baselines = [sources.branch_baseline(name) for name in names]
+    assert len(set(baselines)) == len(names)
+    assert all(sources.baseline_path(name, Path()).name == f"{name}.json" for name in baselines)
     assert sources.branch_baseline("main").startswith("branch-main-")
 
 

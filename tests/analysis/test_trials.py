@@ -14,10 +14,10 @@ LOADED, HOT = Disturbance(load=0.41), Disturbance(load=0.5, throttled=2)
 def side(quiet: int, *disturbed: Disturbance) -> ConfigSummary:
     """Return a trial with so many quiet repeats, and one with each of these disturbances."""
     records = trial([0.1] * (quiet + len(disturbed)))
-    loud = [replace(one, disturbance=what) for one, what in zip(records[quiet:], disturbed, strict=True)]
+    loud = [replace(one, disturbance=kind) for one, kind in zip(records[quiet:], disturbed, strict=True)]
     calm = [replace(one, disturbance=Disturbance(load=0.01)) for one in records[:quiet]]
-    (found,) = summarize([*calm, *loud])
-    return found
+    (summary,) = summarize([*calm, *loud])
+    return summary
 
 
 def test_each_kind_is_counted_over_all_trials() -> None:

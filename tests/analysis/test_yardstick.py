@@ -41,9 +41,9 @@ def measured(rng: np.random.Generator, n: int, by: float = 0.0, busy: float | No
     """Return a run of n repeats whose quotients vary by 2 %; by 7 % beside a neighbour, which slows the
     configuration by `busy`, a logarithm.
     """
-    noise, own = (0.0194, 0.0048) if busy is None else (0.06, 0.03)
+    noise, spread = (0.0194, 0.0048) if busy is None else (0.06, 0.03)
     logs = rng.normal(math.log1p(by) + (busy or 0.0), noise, n)
-    pace = {part: load * (busy is not None) + rng.normal(0, own, n) for part, load in BUSY.items()}
+    pace = {part: load * (busy is not None) + rng.normal(0, spread, n) for part, load in BUSY.items()}
     return beside(logs.tolist(), pace)
 
 
@@ -89,21 +89,21 @@ def test_a_part_counts_as_far_as_the_repeats_may_follow_it_and_wholly_if_it_chan
         runs = [beside((rng.normal(0, 0.01, 7) + pace).tolist(), {"memory": pace}) for pace in memory]
         answers.append(compared(*runs).rows[0].answer)
     assert answers.count("regression") <= 6
-    own, pace = rng.normal(0, 0.01, (2, 7)), rng.normal(0, 0.1, (2, 7))
-    shares = [share_followed(own, pace + np.array([[0.0], [apart]])) for apart in (0.0, 0.6)]
+    steps, pace = rng.normal(0, 0.01, (2, 7)), rng.normal(0, 0.1, (2, 7))
+    shares = [share_followed(steps, pace + np.array([[0.0], [apart]])) for apart in (0.0, 0.6)]
     assert (shares[0] < 0.3, shares[1]) == (True, 1.0)
 
 
 def test_a_part_that_disagrees_is_named() -> None:
     logs = [0.001 * i for i in range(7)]
     head = beside([log + 0.3 for log in logs], QUIET | {"meeting": 0.3})
-    found = compared(beside(logs), head)
-    (row,) = found.rows
+    comparison = compared(beside(logs), head)
+    (row,) = comparison.rows
     assert row.step_time is not None
     assert (row.answer, row.step_time.faster) == ("suspected", False)
     assert "regression by compute and memory and plain time, pass by meeting" in row.step_time.reason
-    assert found.no_yardstick == ""
-    assert "over each part of the machine's yardstick" in texts.method(found)
+    assert comparison.no_yardstick == ""
+    assert "over each part of the machine's yardstick" in texts.method(comparison)
 
 
 def test_every_part_must_say_so_beyond_the_residual() -> None:
@@ -137,9 +137,9 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
 def test_without_a_common_yardstick_one_message_says_why_and_what_to_do(
     head: list[Record], source: dict[str, Any], why: str
 ) -> None:
-    found = compared(beside([0.0] * 5), head, **source)
-    assert why in found.no_yardstick
-    assert [why in line for line in texts.summary(found)].count(True) == 1
+    comparison = compared(beside([0.0] * 5), head, **source)
+    assert why in comparison.no_yardstick
+    assert [why in line for line in texts.summary(comparison)].count(True) == 1
     answer = "inconclusive" if len(head) == 5 else "unchecked"  # three repeats are lost
-    assert found.rows[0].answer == answer
-    assert found.rows[0].step_time.reason.endswith("measure it paired: zbench compare --paired")
+    assert comparison.rows[0].answer == answer
+    assert comparison.rows[0].step_time.reason.endswith("measure it paired: zbench compare --paired")

@@ -42,12 +42,12 @@ def test_sizes_are_cut_to_what_fits_into_free_memory(free: int, sizes: list[int]
 
 
 def test_a_tiny_run_measures_all_tables_and_keeps_each() -> None:
-    threads, kept = torch.get_num_threads(), []
+    threads, counts = torch.get_num_threads(), []
     document = adam.measure(
-        [1000, 4096], [1], rounds=3, tensors=10, keep=lambda d: kept.append(len(d["tables"]))
+        [1000, 4096], [1], rounds=3, tensors=10, keep=lambda d: counts.append(len(d["tables"]))
     )
     torch.set_num_threads(threads)
-    assert kept == [1, 2, 3, 4, 5, 6, 7]
+    assert counts == [1, 2, 3, 4, 5, 6, 7]
     assert [part["table"] for part in document["tables"]] == [
         *(2 * ["plain", "phase", "phase_bf16_moments"]),
         "many",

@@ -51,7 +51,7 @@ def test_the_neighbour_ends_with_the_process_that_started_it() -> None:
         "    print(*(c.pid for c in psutil.Process().children()), flush=True)\n    os._exit(0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    left = [int(word) for word in done.stdout.split()]
-    assert left
-    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in left):
+    pids = [int(word) for word in done.stdout.split()]
+    assert pids
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
         time.sleep(0.05)

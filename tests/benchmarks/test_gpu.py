@@ -108,23 +108,23 @@ def test_a_lock_of_a_compiler_that_was_ended_is_removed(
 
 
 def test_the_page_says_which_bars_are_missed() -> None:
-    found = PartOutcome(
+    outcome = PartOutcome(
         "passed", "done", [["a"], ["1"]], (Bar("exposed", 0.2, 0.15), Bar("rate", 0.95, 0.9, most=False))
     )
-    text = page("NVIDIA H100 80GB", {"part": found})
+    text = page("NVIDIA H100 80GB", {"part": outcome})
     assert "| part | exposed | 0.200 | at most 0.15 | **no** |" in text
     assert "| part | rate | 0.950 | at least 0.90 | yes |" in text
-    assert "1 of 2 bars missed" in summary({"part": found})
+    assert "1 of 2 bars missed" in summary({"part": outcome})
     assert folder_name("NVIDIA H100 80GB") == "nvidia-h100-80gb"
 
 
 def test_the_decoders_configurations_exist_and_deepspeeds_differ_in_the_engine_alone() -> None:
-    found = expand(load_sweep(FOLDER / "decoder.yaml"))
-    assert not found.invalid
-    assert len(found.trials) >= 13
-    assert {trial.verify.mode for trial in found.trials} == {"off"}, "a whole reference takes minutes"
-    assert all(row in [trial.axes for trial in found.trials] for row in VERIFIED)
-    assert {trial.run.world_size for trial in found.trials} == {1}, "ranks that share a card measure nothing"
+    sweep = expand(load_sweep(FOLDER / "decoder.yaml"))
+    assert not sweep.invalid
+    assert len(sweep.trials) >= 13
+    assert {trial.verify.mode for trial in sweep.trials} == {"off"}, "a whole reference takes minutes"
+    assert all(row in [trial.axes for trial in sweep.trials] for row in VERIFIED)
+    assert {trial.run.world_size for trial in sweep.trials} == {1}, "ranks that share a card measure nothing"
     ours, theirs = (
         YAML(typ="safe").load(FOLDER / f"{name}.yaml") for name in ("decoder", "decoder-deepspeed")
     )
@@ -137,18 +137,18 @@ def test_the_decoders_configurations_exist_and_deepspeeds_differ_in_the_engine_a
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
     file = ROOT / "sweeps" / f"{name}.yaml"
-    found = expand(load_sweep(file, smallest_form(file)))
-    assert [trial.axes for trial in found.trials] == [expand(load_sweep(file)).trials[-1].axes]
+    expansion = expand(load_sweep(file, smallest_form(file)))
+    assert [trial.axes for trial in expansion.trials] == [expand(load_sweep(file)).trials[-1].axes]
 
 
 @pytest.mark.parametrize("world", ranks.WORLDS)
 def test_the_configurations_of_several_ranks_exist_with_both_reductions_on_a_card(world: int) -> None:
     rows = ranks.configurations("cuda")
     sets = ["run.device=cuda", f"run.world_size={world}", f"include={json.dumps(rows)}"]
-    found = expand(load_sweep(ranks.FILE, sets))
-    assert not found.invalid
-    assert len(found.trials) == len(rows) == 2 * len(ranks.configurations("cpu"))
-    assert {trial.engine.zero_stage for trial in found.trials} == {0, 1, 2, 3}
+    expansion = expand(load_sweep(ranks.FILE, sets))
+    assert not expansion.invalid
+    assert len(expansion.trials) == len(rows) == 2 * len(ranks.configurations("cpu"))
+    assert {trial.engine.zero_stage for trial in expansion.trials} == {0, 1, 2, 3}
 
 
 def test_what_ranks_heard_decides_whether_a_case_ended_as_it_should() -> None:

@@ -29,10 +29,10 @@ BLOCKS = [
 def expanded(name: str, patch: pytest.MonkeyPatch, missing: str | None) -> list[TrialSpec]:
     """Return the trials of a sweep whose only invalid rows are those of a package that is not there."""
     patch.setattr(peers, "missing_package", lambda engine: missing if engine == "deepspeed" else None)
-    found = expand(load_sweep(sweeps.SWEEPS / f"{name}.yaml", environ={}))
-    assert {point.reason for point in found.invalid} <= {missing}
-    assert (found.duplicates, found.unused) == (0, [])
-    return found.trials
+    expansion = expand(load_sweep(sweeps.SWEEPS / f"{name}.yaml", environ={}))
+    assert {point.reason for point in expansion.invalid} <= {missing}
+    assert (expansion.duplicates, expansion.unused) == (0, [])
+    return expansion.trials
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -52,10 +52,10 @@ def test_every_table_of_the_pages_finds_what_it_compares(
     summaries = summarize(make_record(t.trial_id, axes=t.axes, config=t.config()) for t in trials)
     words = shlex.split(command)
     flags = list(pairwise(words))
-    to, by = ([value for flag, value in flags if flag == wanted] for wanted in ("--relative-to", "--by"))
+    to, by = ([value for flag, value in flags if flag == option] for option in ("--relative-to", "--by"))
     if to:
-        found = compared(summaries, to, by)
-        assert any(row.summary.axes.get("engine", "builtin") == "builtin" for row in found.rows)
+        table = compared(summaries, to, by)
+        assert any(row.summary.axes.get("engine", "builtin") == "builtin" for row in table.rows)
     else:
         assert len(words) == 3
 

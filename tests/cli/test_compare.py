@@ -39,8 +39,8 @@ def test_two_runs_without_a_yardstick_are_to_be_measured_paired(zbench, out):
 
 
 def test_json_is_one_document(zbench, out):
-    found = zbench("compare", BASE_ID, HEAD_ID, "--json")
-    assert (found.document["exit_code"], found.err) == (1, "")
+    output = zbench("compare", BASE_ID, HEAD_ID, "--json")
+    assert (output.document["exit_code"], output.err) == (1, "")
     document = zbench("compare", BASE_ID, "gone", "--json").document
     assert document["exit_code"] == 2
     assert "gone" in document["error"]["message"]
@@ -56,14 +56,14 @@ def test_formats_go_to_stdout_and_all_of_them_to_files(zbench, out, name):
 
 
 def test_baselines_are_kept_and_found(zbench, out):
-    code, text, said = zbench("compare", BASE_ID, "--save-baseline", "main")
+    code, text, stderr = zbench("compare", BASE_ID, "--save-baseline", "main")
     assert (code, text) == (0, "")
-    assert "results/baselines/main.json" in said
+    assert "results/baselines/main.json" in stderr
     assert zbench("compare", "main", HEAD_ID)[0] == 1
     code, _, _ = zbench("compare", HEAD_ID, BASE_ID, "--save-baseline", "next")
     assert code == 0
-    kept = json.loads((out / "baselines" / "next.json").read_text())
-    assert (kept["fingerprint"], kept["commit"], kept["run_ids"]) == ("f00d", "c0ffee", [BASE_ID])
+    baseline = json.loads((out / "baselines" / "next.json").read_text())
+    assert (baseline["fingerprint"], baseline["commit"], baseline["run_ids"]) == ("f00d", "c0ffee", [BASE_ID])
 
 
 def test_a_wrong_head_exits_4(zbench, out):
@@ -73,9 +73,9 @@ def test_a_wrong_head_exits_4(zbench, out):
 
 def test_unlike_machines_exit_5_or_are_marked(zbench, out):
     write_run(out / "example" / "20260103-000000-cccc", trial(EVEN), machine={"cpu": "Other CPU", "cores": 2})
-    code, _, said = zbench("compare", BASE_ID, "last")
+    code, _, stderr = zbench("compare", BASE_ID, "last")
     assert code == 5
-    assert "cpu: Example CPU, Other CPU" in said
+    assert "cpu: Example CPU, Other CPU" in stderr
     code, text, _ = zbench("compare", BASE_ID, "last", "--across")
     assert code == 3, "the yardstick cannot compare another CPU"
     assert "UNLIKE MACHINES" in text
@@ -84,8 +84,8 @@ def test_unlike_machines_exit_5_or_are_marked(zbench, out):
 def test_a_torn_file_is_compared_with_a_warning(zbench, out):
     path = out / "example" / HEAD_ID / "trials.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
-    code, _, said = zbench("compare", BASE_ID, HEAD_ID)
-    assert (code, "ends in the middle of a record" in said) == (1, True)
+    code, _, stderr = zbench("compare", BASE_ID, HEAD_ID)
+    assert (code, "ends in the middle of a record" in stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

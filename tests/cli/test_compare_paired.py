@@ -36,13 +36,13 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
         code, answer = 0, "pass"
     versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", **head)
     plan = ("--blocks", blocks, "--threshold", "step_time=5%", "--json")
-    found = zbench("compare", *versions, "--paired", "--sweep", sweep, *plan)
-    document = found.document
+    output = zbench("compare", *versions, "--paired", "--sweep", sweep, *plan)
+    document = output.document
     assert (document["exit_code"], document["mode"]) == (code, "paired")
     assert [row["answer"] for row in document["trials"]] == [answer]
     if blocks:
         assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [blocks]
-        assert "block 7 of 7" in found.err
+        assert "block 7 of 7" in output.err
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_measurement_that_is_killed_many_times_loses_no_sample(zbench, tmp_pat
 
 def check_kills(zbench, tmp_path, sweep, *, kills, blocks):
     """Kill the command at random moments after a sample; every kept line stays, and nothing runs on."""
-    lot, mark, kept = random.Random(kills), f"paired-{os.getpid()}", b""
+    lot, mark, samples = random.Random(kills), f"paired-{os.getpid()}", b""
     versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", factor=1.2)
     words = (
         "compare",
@@ -109,14 +109,14 @@ def check_kills(zbench, tmp_path, sweep, *, kills, blocks):
         tmp_path / "results",
     )
     for _ in range(kills):
-        resume = ("--resume", "last") if kept else ()
+        resume = ("--resume", "last") if samples else ()
         command = subprocess.Popen(
             [sys.executable, "-m", "zbench.cli.main", *map(str, (*words, *resume))],
             env=os.environ | {MARK: mark},
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        while samples_in(tmp_path) == kept and command.poll() is None:
+        while samples_in(tmp_path) == samples and command.poll() is None:
             time.sleep(0.005)
         assert command.poll() is None, "it is long enough"
         time.sleep(lot.uniform(0, 0.2))
@@ -124,11 +124,11 @@ def check_kills(zbench, tmp_path, sweep, *, kills, blocks):
         command.wait()
         until(lambda: not marked(mark), "everything ends with the command")
         now = samples_in(tmp_path)
-        assert now.startswith(kept)
-        kept = now[: now.rfind(b"\n") + 1]
+        assert now.startswith(samples)
+        samples = now[: now.rfind(b"\n") + 1]
     out = zbench(*words, "--resume", "last", "--json")
     assert (out.document["exit_code"], out.document["paired"]["stopped"]) == (1, None)
-    assert samples_in(tmp_path).startswith(kept)
+    assert samples_in(tmp_path).startswith(samples)
     assert [len(values) for values in out.document["paired"]["block_log_ratios"].values()] == [blocks]
     assert f"{2 + 4 * blocks} samples kept" in out.err
 

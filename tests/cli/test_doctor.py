@@ -23,9 +23,9 @@ def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
 def test_report_is_one_line_a_check(zbench, monkeypatch):
     monkeypatch.setattr(doctor, "_trials", lambda: iter([doctor.Check("two ranks", "ok", "met")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said = zbench("doctor")
-    assert said.code == 0
-    lines = [line.split() for line in said.out.splitlines()]
+    output = zbench("doctor")
+    assert output.code == 0
+    lines = [line.split() for line in output.out.splitlines()]
     assert lines[-1] == ["ok", "two", "ranks", "met"]
     assert any(word.startswith("OMP_NUM_THREADS") for line in lines for word in line)
 

@@ -71,10 +71,10 @@ def test_a_file_that_is_edited_before_the_run_goes_on_ends_it(real, refusal):
     flags = ("--set", "axes={zero_stage: [1]}", "--set", "verify.mode=off", "--set", "yardstick=none")
     assert real("sweep", "sweep.yaml", "--set", "engine.engine=broken:build", *flags).code == 0
     run = only_run()
-    kept = (run / "trials.jsonl").read_bytes()
+    content = (run / "trials.jsonl").read_bytes()
     (record,) = load_records(run)
     assert {*record.inputs} >= {"text.txt", "broken.py"}
     Path("text.txt").write_text(Path("text.txt").read_text() + "more")
     message = refusal("sweep", "--resume", "last", "--repeats", "2")
     assert "text.txt changed while the run was under way" in message
-    assert (run / "trials.jsonl").read_bytes() == kept
+    assert (run / "trials.jsonl").read_bytes() == content

@@ -177,13 +177,13 @@ def test_python_gets_the_rows_of_the_command():
     mapping = {"workload": {"options": {"layers": 1, "width": 32, "heads": 2}, "sequence_length": 16}}
     mapping |= {"axes": {"zero_stage": [0, 3]}}
     peaks = [row.estimate.peak_device_bytes for row in zbench.estimate(mapping, set={"world_size": 8}).trials]
-    found = zbench.estimate(mapping, set={"world_size": 8}, device_memory=min(peaks), jobs=1)
-    (fits,) = found.fitting
+    estimate = zbench.estimate(mapping, set={"world_size": 8}, device_memory=min(peaks), jobs=1)
+    (fits,) = estimate.fitting
     assert fits.trial.engine.zero_stage == 3
-    assert found.exit_code == 0
-    assert list(found.to_pandas()["fits"]) == [False, True]
-    assert "zero_stage" in repr(found)
-    assert "<table>" in found._repr_html_()
+    assert estimate.exit_code == 0
+    assert list(estimate.to_pandas()["fits"]) == [False, True]
+    assert "zero_stage" in repr(estimate)
+    assert "<table>" in estimate._repr_html_()
 
 
 def test_deepspeed_is_by_rules_and_needs_no_deepspeed(estimate):

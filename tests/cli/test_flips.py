@@ -44,11 +44,11 @@ class SampleSource:
 
 def samples(item: Record | None = None) -> list[Any]:
     """Return the three samples of a measurement that keeps them, of this record where they are not kept."""
-    kept = KeptSamples(SampleSource(item), SAMPLES, {"sides": ["a", "b"]})
+    store = KeptSamples(SampleSource(item), SAMPLES, {"sides": ["a", "b"]})
     try:
-        return [kept.take("base") for _ in range(3)]
+        return [store.take("base") for _ in range(3)]
     finally:
-        kept.close()
+        store.close()
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def files(zbench: Callable[..., Any]) -> list[Path]:
     save_baseline("main", load_results("last", Path("results")), Path("results"))
     samples(items[0])
     assert zbench("publish", "--to", "site").code == 0
-    found = [*Path("results").rglob("*"), *Path("site").rglob("*")]
-    whole = [path for path in sorted(found) if path.is_file() and path.stat().st_size > 0]
+    paths = [*Path("results").rglob("*"), *Path("site").rglob("*")]
+    whole = [path for path in sorted(paths) if path.is_file() and path.stat().st_size > 0]
     return [path for path in whole if path.name not in WITHOUT_DIGEST]
 
 
@@ -74,7 +74,7 @@ def figures() -> list[object]:
     """Return all that is read from the files; UsageError where one is refused."""
     results, site = Path("results"), Site(Path("site"))
     try:
-        kept = list(site.kept())
+        published = list(site.kept())
     finally:
         site.close()
     for file in checked(Path("site")):
@@ -82,7 +82,7 @@ def figures() -> list[object]:
             raise UsageError(file.problem)
     runs = sorted(results.glob("ex/*"))
     parts = [(load_environment(run), load_records(run), importance_in(run)) for run in runs]
-    return [parts, load_tags(results), load_results("main", results).trials, kept, samples()]
+    return [parts, load_tags(results), load_results("main", results).trials, published, samples()]
 
 
 def is_silent(file: Path, data: bytes, whole: list[object]) -> bool:
@@ -106,9 +106,9 @@ def silent_changes(files: list[Path], times: int, change: Change) -> list[str]:
     whole, rng, silent = figures(), random.Random(0), list[str]()
     for number in range(times):
         file = files[number % len(files)]
-        data, what = change(rng, file.read_bytes())
+        data, kind = change(rng, file.read_bytes())
         if is_silent(file, data, whole):
-            silent.append(f"{file}: {what}")
+            silent.append(f"{file}: {kind}")
     return silent
 
 
@@ -157,8 +157,8 @@ def test_no_figure_comes_from_logs_journal_or_feed(zbench: Callable[..., Any], s
         "journal": [*Path("results").glob("*/*/*journal*")],
         "feed": [Path("site/feed.xml")],
     }
-    for kind, found in kinds.items():
-        assert found, kind
-        for file in found:
+    for kind, paths in kinds.items():
+        assert paths, kind
+        for file in paths:
             file.write_bytes(bytes(255 - byte for byte in file.read_bytes()) or b"1e99")
     assert [zbench(*words) for words in commands] == before

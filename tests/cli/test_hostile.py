@@ -69,20 +69,20 @@ def out(tmp_path: Path) -> Path:
 def test_no_command_lets_a_control_character_or_markup_through(zbench, out, words, expected):
     paths = {"base": out / "example" / BASE_ID, "head": out / "example" / HEAD_ID, "name": HOSTILE}
     paths |= {name: saved(replace(record(), trial_id=name)).trial_id for name in ("failed", "silent")}
-    code, said, err = zbench(*(word.format(**paths) for word in words.split()))
+    code, stdout, err = zbench(*(word.format(**paths) for word in words.split()))
     assert code == expected, err
-    assert not RAW.findall(said + err)
+    assert not RAW.findall(stdout + err)
     assert "internal error" not in err
 
 
 def test_a_best_with_a_hostile_name_hides_no_run(zbench, out):
     leads = replace(hostile()[0], correctness=Correctness("identical", 1.0))
     write_run(out / "leads" / "20260103-000000-cccc", [leads])
-    code, said, err = zbench("list")
+    code, stdout, err = zbench("list")
     assert code == 0, err
-    assert all(name in said for name in (BASE_ID, HEAD_ID, "20260103-000000-cccc"))
-    assert "[/red]*.[bw]*" in said
-    assert not RAW.findall(said + err)
+    assert all(name in stdout for name in (BASE_ID, HEAD_ID, "20260103-000000-cccc"))
+    assert "[/red]*.[bw]*" in stdout
+    assert not RAW.findall(stdout + err)
 
 
 def test_json_holds_the_texts_as_they_are(zbench, out):

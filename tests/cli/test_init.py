@@ -27,9 +27,9 @@ def trials(file: Path) -> list[TrialSpec]:
 
 
 def written(zbench: Any, path: Path, source: str | None = None) -> tuple[TrialSpec, Any]:
-    said = zbench("init", path, *(["--from", source] if source else []))
-    assert said.code == 0, said.err
-    return trials(path)[0], said
+    output = zbench("init", path, *(["--from", source] if source else []))
+    assert output.code == 0, output.err
+    return trials(path)[0], output
 
 
 def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_full_disk_leaves_no_part_of_a_new_file(
     (tmp_path / "sweep.json").write_text('{"name": "one", "workload": {"model": "mlp"}}')
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        said = zbench(*words)
-    assert (said.code, said.err.count("new.yaml cannot be written (No space left on device)")) == (2, 1)
+        output = zbench(*words)
+    assert (output.code, output.err.count("new.yaml cannot be written (No space left on device)")) == (2, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
     assert zbench(*words).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.yaml", "sweep.json"]
@@ -61,9 +61,9 @@ def test_a_full_disk_leaves_no_part_of_a_new_file(
 
 def test_from_a_file_of_another_library(zbench: Any, tmp_path: Path) -> None:
     (tmp_path / "theirs.json").write_text(json.dumps(DEEPSPEED))
-    trial, said = written(zbench, tmp_path / "a.yaml", "theirs.json")
+    trial, output = written(zbench, tmp_path / "a.yaml", "theirs.json")
     assert (trial.engine.gradient_clipping, trial.engine.reduce_bucket_size) == (0.5, 1_000_000)
-    assert "scheduler.type" in said.err
+    assert "scheduler.type" in output.err
     assert {t.engine.zero_stage for t in trials(tmp_path / "a.yaml")} >= {2, 3}
 
 
@@ -79,10 +79,10 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
         "import torch\ndef make_model(): return torch.nn.Linear(1, 1)\ndef broken(): raise ValueError(1)\n"
     )
     assert "ValueError: 1" in written(zbench, tmp_path / "b.yaml", "module_of_ones_own:broken")[1].err
-    trial, said = written(zbench, tmp_path / "a.yaml", "module_of_ones_own:make_model")
+    trial, output = written(zbench, tmp_path / "a.yaml", "module_of_ones_own:make_model")
     assert trial.workload.model == "module_of_ones_own:make_model"
-    assert "does not take this micro-batch (2 tensors)" in said.err
-    assert "batch = model.make_batch(generator, micro_batch_size, sequence_length)" in said.err
+    assert "does not take this micro-batch (2 tensors)" in output.err
+    assert "batch = model.make_batch(generator, micro_batch_size, sequence_length)" in output.err
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ class Place:
             with lock.open() as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         places = [self.home / name for name in ("kept", "results", "site")]
-        found = [file for place in places if place.is_dir() for file in checked(place)]
-        assert [file.problem for file in found if file.problem] == []
+        files = [file for place in places if place.is_dir() for file in checked(place)]
+        assert [file.problem for file in files if file.problem] == []
         new, whole = self.home / "new", self.home.parent / "whole" / "new"
         assert not new.exists() or new.read_bytes() == whole.read_bytes()
 
@@ -158,15 +158,15 @@ def play(home: Path, name: str, kills: int) -> None:
     while struck < kills:
         batch += 1
         place, more = place_of(home / str(batch), name), tuple[str, ...]()
-        kept = place.lines()
+        prefix = place.lines()
         for _ in range(BATCH):
             struck += place.kill((*words, *more), rng.uniform(0, longest), rng)
             lines = place.lines()
-            assert lines[: len(kept)] == kept, "nothing is lost or changed"
-            kept, more = lines, ("--resume", "last") if lines and name in CONTINUED else ()
+            assert lines[: len(prefix)] == prefix, "nothing is lost or changed"
+            prefix, more = lines, ("--resume", "last") if lines and name in CONTINUED else ()
         place.finish((*words, *more))
         whole = place.lines()
-        assert whole[: len(kept)] == kept
+        assert whole[: len(prefix)] == prefix
         assert len({*whole}) == len(whole), "nothing is doubled"
     print(f"{name}: {struck} kills came in time")
 

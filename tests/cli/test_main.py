@@ -31,9 +31,9 @@ def test_help_lists_every_command_and_imports_little_and_no_command_imports_torc
 
 @pytest.mark.parametrize("name", cli_main.COMMANDS)
 def test_every_command_has_help(zbench, name):
-    said = zbench(name, "--help")
-    assert said.code == 0
-    assert "Usage: zbench" in said.out
+    output = zbench(name, "--help")
+    assert output.code == 0
+    assert "Usage: zbench" in output.out
 
 
 def test_version(zbench):
@@ -47,18 +47,18 @@ def test_a_misspelt_command_names_the_nearest_one(zbench):
 
 
 def test_no_arguments_show_the_help_and_are_a_usage_error(zbench):
-    said = zbench()
-    assert said.code == ExitCode.USAGE
-    assert "sweep" in said.out + said.err
+    output = zbench()
+    assert output.code == ExitCode.USAGE
+    assert "sweep" in output.out + output.err
 
 
 @pytest.mark.parametrize(
     "arguments", [["sweep", "--nonsense"], ["sweep", "x.yaml", "--seed", "-1"], ["sweep"]]
 )
 def test_wrong_use_is_one_message_and_one_document(zbench, arguments):
-    said = zbench(*arguments, "--json")
-    assert said.err.count("error:") == 1
-    document = said.document
+    output = zbench(*arguments, "--json")
+    assert output.err.count("error:") == 1
+    document = output.document
     assert (document["schema_version"], document["exit_code"]) == (1, ExitCode.USAGE)
     assert document["trials"] == []
     assert document["run_id"] is None
@@ -91,11 +91,11 @@ class Failing:
 )
 def test_errors_become_a_message_and_their_exit_code(zbench, monkeypatch, error, code, words):
     Failing(monkeypatch, error)
-    said = zbench("list")
-    assert said.code == code
-    assert words in said.err
-    assert "Traceback" not in said.err
-    assert said.out == ""
+    output = zbench("list")
+    assert output.code == code
+    assert words in output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
 
 
 NO_MEMORY = "out of memory: free some memory, or raise the limit (ulimit -v); finished repeats are on disk"
@@ -115,10 +115,10 @@ NO_MEMORY = "out of memory: free some memory, or raise the limit (ulimit -v); fi
 def test_what_the_machine_lacks_is_one_message_with_the_remedy(zbench, monkeypatch, tmp_path, error, words):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     Failing(monkeypatch, error)
-    said = zbench("list")
-    assert (said.code, said.out) == (2, "")
-    assert words in said.err
-    assert "--resume" in said.err
+    output = zbench("list")
+    assert (output.code, output.out) == (2, "")
+    assert words in output.err
+    assert "--resume" in output.err
     assert not list(tmp_path.glob("zbench-traceback-*"))
 
 
@@ -164,9 +164,9 @@ def test_a_traceback_that_cannot_be_kept_is_no_second_failure(zbench, monkeypatc
 def test_internal_error_leaves_its_traceback_in_a_file(zbench, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     Failing(monkeypatch, ZeroDivisionError("division"))
-    said = zbench("list")
+    output = zbench("list")
     (file,) = tmp_path.glob("zbench-traceback-*.txt")
-    assert str(file) in said.err
+    assert str(file) in output.err
     assert "ZeroDivisionError: division" in file.read_text()
 
 

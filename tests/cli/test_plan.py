@@ -51,10 +51,10 @@ def test_a_plan_prints_the_trials_runs_nothing_and_says_what_it_does_not_know(tm
     file.write_text(
         f"engine: {{engine: ddp, engine_python: {python}, zero_stage: 0}}\naxes: {{lr: [0.1, 0.2]}}\n"
     )
-    said = zbench(*command.split(), file)
-    assert said.code == 0, said.err
-    assert f"{python}: not checked, because a plan starts nothing" in said.err
-    assert ("lr=0.1" in said.out) == (not command.startswith("run"))
+    output = zbench(*command.split(), file)
+    assert output.code == 0, output.err
+    assert f"{python}: not checked, because a plan starts nothing" in output.err
+    assert ("lr=0.1" in output.out) == (not command.startswith("run"))
     assert not (tmp_path / "was-run").exists()
     assert not (tmp_path / "results").exists()
     assert zbench("sweep", file).code == 2

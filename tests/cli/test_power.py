@@ -69,8 +69,8 @@ class Promises:
         results, site = self._place / "results", self._place / "site"
         files = [file for place in (results, site) if place.is_dir() for file in checked(place)]
         assert [file.problem for file in files if file.problem] == []
-        found = {(run.name, encode(record)) for run in find_runs(results) for record in load_records(run)}
-        assert self.records <= found
+        records = {(run.name, encode(record)) for run in find_runs(results) for record in load_records(run)}
+        assert self.records <= records
         assert self.tags.items() <= load_tags(results).items()
         if site.is_dir():
             opened = Site(site)
@@ -98,11 +98,11 @@ def test_what_was_finished_outlives_a_power_cut(zbench, sweep_file, tmp_path, mo
     with monkeypatch.context() as patch:
         patch.setattr(RunDirectory, "append", promised)
         disk.follow(patch)
-        said = zbench(*words)
-        assert said.code == 0, said.err
+        output = zbench(*words)
+        assert output.code == 0, output.err
         assert disk.calls >= 5
         promises.tags = load_tags(Path("results"))
-        kept = Path("site").glob("runs/*/*.json")
-        promises.published = {f"{file.parent.name}/{file.stem}" for file in kept}
+        documents = Path("site").glob("runs/*/*.json")
+        promises.published = {f"{file.parent.name}/{file.stem}" for file in documents}
         disk.fail()
     disk.close()

@@ -45,15 +45,15 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
     records = load_records(ran)
     assert {record.outcome for record in records} == {"ok", "crashed"}
     before = files_of(ran)
-    said = zbench("prune", "--older-than", "0.001ms")
-    assert said.code == 0
+    output = zbench("prune", "--older-than", "0.001ms")
+    assert output.code == 0
     assert load_records(ran) == records
     assert before - files_of(ran) == {
         *("references/file", "traces/file", f"logs/{records[0].trial_id}-r0/rank0.log")
     }
     assert not (tmp_path / "cache/zbench/environments/abc-1").exists()
-    assert "100 B in 1 place: references of an interrupted run" in said.out
-    assert "kept: records" in said.out
+    assert "100 B in 1 place: references of an interrupted run" in output.out
+    assert "kept: records" in output.out
     assert zbench("prune", "--older-than", "0.001ms").out.startswith("nothing to remove")
 
 
@@ -114,9 +114,9 @@ def test_what_killed_commands_left_is_listed_and_removed(zbench, ran):
         (results / name).touch()
     expected = {str(empty), str(begun), *(str(results / name) for name in names)}
     assert set(zbench("list", "--json").document["leftovers"]) == expected
-    said = zbench("list")
-    assert f"run without a record: {empty}" in said.out
-    assert f"draft of a document: results/{names[0]}" in said.out
+    output = zbench("list")
+    assert f"run without a record: {empty}" in output.out
+    assert f"draft of a document: results/{names[0]}" in output.out
     before = files_of(results)
     assert zbench("prune", "--json").document["removed"] == [], "they are not a day old"
     lock = DirectoryLock(empty)
@@ -127,20 +127,20 @@ def test_what_killed_commands_left_is_listed_and_removed(zbench, ran):
     assert zbench("list", "--json").document["leftovers"] == [str(empty)]
 
 
-@pytest.mark.parametrize("kept", ["end.json", "notes.txt", "trials.jsonl"])
-def test_a_run_that_holds_more_or_was_ended_is_kept(tmp_path, kept):
+@pytest.mark.parametrize("name", ["end.json", "notes.txt", "trials.jsonl"])
+def test_a_run_that_holds_more_or_was_ended_is_kept(tmp_path, name):
     run = killed_before_a_record(tmp_path)
-    if kept == "trials.jsonl":
-        (run / kept).write_text("{damaged\n{damaged\n")
-    (run / kept).touch()
+    if name == "trials.jsonl":
+        (run / name).write_text("{damaged\n{damaged\n")
+    (run / name).touch()
     assert not list(leftovers(tmp_path))
 
 
 def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
     with RunDirectory.open(ran):
-        said = zbench("prune", "--older-than", "0.001ms")
+        output = zbench("prune", "--older-than", "0.001ms")
     assert (ran / "references" / "file").exists()
-    assert "not removed" in said.err
+    assert "not removed" in output.err
 
 
 def test_a_time_that_is_none_is_a_usage_error(refusal):

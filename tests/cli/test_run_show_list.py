@@ -10,9 +10,9 @@ from tests.cli.calling import only_run
 
 
 def test_run_shows_everything_that_was_measured(zbench, sweep_file):
-    said = zbench("run", sweep_file, "--set", "zero_stage=1")
-    assert said.code == 0
-    lines = [line.split() for line in said.out.splitlines()]
+    output = zbench("run", sweep_file, "--set", "zero_stage=1")
+    assert output.code == 0
+    lines = [line.split() for line in output.out.splitlines()]
     assert ["outcome", "ok"] in lines
     assert ["verdict", "identical"] in lines
     assert ["mean", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
@@ -99,9 +99,9 @@ def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file):
 
 
 def test_list_of_nothing_says_how_to_begin(zbench):
-    said = zbench("list")
-    assert (said.code, said.out) == (0, "")
-    assert "zbench sweep" in said.err
+    output = zbench("list")
+    assert (output.code, output.out) == (0, "")
+    assert "zbench sweep" in output.err
 
 
 ENGINES = (("builtin", 0, 0.09), ("builtin", 1, 0.11), ("ddp", 0, 0.1), ("zero_redundancy", 1, 0.12))

@@ -32,5 +32,5 @@ def test_heats_of_a_round_have_all_of_its_repeats_and_overlap_those_of_another(t
 @pytest.mark.timeout(1800)
 def test_large_sweeps_and_many_runs_stay_within_the_bars(tmp_path: Path) -> None:
     """CPU time on a quiet machine."""
-    found = scale.costs(tmp_path, configurations=5_000, runs=3_000)
-    assert [cost.row() for cost in found if not cost.is_met] == []
+    costs = scale.costs(tmp_path, configurations=5_000, runs=3_000)
+    assert [cost.row() for cost in costs if not cost.is_met] == []

@@ -36,14 +36,14 @@ def test_records_with_strange_contents_are_shown_and_resumed(zbench, records):
             "sweep --resume last",
         ):
             records.write_bytes(strange)
-            said = zbench(*command.split())
-            assert said.code in (0, 2, 6), (change, said.err)
-            assert "internal error" not in said.err
+            output = zbench(*command.split())
+            assert output.code in (0, 2, 6), (change, output.err)
+            assert "internal error" not in output.err
 
 
 def test_exclude_that_matches_nothing_warns(zbench, sweep_file):
     sweep_file.write_text(sweep_file.read_text() + "exclude: [{zero_stage: 0}, {zero_stage: 3}]\n")
-    said = zbench("plan", sweep_file)
-    assert said.code == 0
-    assert "exclude.1 matches no point" in said.err
-    assert "exclude.0" not in said.err
+    output = zbench("plan", sweep_file)
+    assert output.code == 0
+    assert "exclude.1 matches no point" in output.err
+    assert "exclude.0" not in output.err

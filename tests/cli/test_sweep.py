@@ -16,39 +16,39 @@ from zbench.record.documents import sealed
 from zbench.record.store import find_runs, load_environment, load_records
 
 
-def options(**what) -> tuple[str, str]:
-    return "--set", f"workload.options={json.dumps(what)}"
+def options(**keys) -> tuple[str, str]:
+    return "--set", f"workload.options={json.dumps(keys)}"
 
 
 def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
-    said = zbench("sweep", sweep_file)
-    assert said.code == 0
-    rows = [line.split() for line in said.out.splitlines()]
+    output = zbench("sweep", sweep_file)
+    assert output.code == 0
+    rows = [line.split() for line in output.out.splitlines()]
     assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
-    assert said.out.count("(the fastest measured, of 2 that may be the best)") == 1
-    assert "[4/4]" in said.err
-    assert "results in" in said.err
-    assert said.err.splitlines()[-1] == f"  zbench export {only_run()} --trial best", "what comes next"
+    assert output.out.count("(the fastest measured, of 2 that may be the best)") == 1
+    assert "[4/4]" in output.err
+    assert "results in" in output.err
+    assert output.err.splitlines()[-1] == f"  zbench export {only_run()} --trial best", "what comes next"
 
 
 def test_json_is_one_document_with_every_record(zbench, sweep_file):
-    said = zbench("sweep", sweep_file, "--json", "-q")
-    document, run = said.document, only_run()
+    output = zbench("sweep", sweep_file, "--json", "-q")
+    document, run = output.document, only_run()
     assert (document["run_dir"], document["run_id"]) == (str(run), run.name)
     assert len(document["trials"]) == 4
     assert document["recommended"] in {record["trial_id"] for record in document["trials"]}
-    assert (document["exit_code"], said.err) == (0, "")
+    assert (document["exit_code"], output.err) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("what", "code", "word"),
+    ("keys", "code", "word"),
     [({"verdict": "wrong"}, 4, "wrong"), ({"do": "allocate"}, 6, "oom")],
 )
-def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code, word):
-    said = zbench("sweep", sweep_file, *options(**what))
-    assert said.code == code
-    assert word in said.out
+def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, keys, code, word):
+    output = zbench("sweep", sweep_file, *options(**keys))
+    assert output.code == code
+    assert word in output.out
     document = zbench("show", "--json").document
     assert (document["run_exit_code"], document["recommended"]) == (code, None)
 
@@ -111,7 +111,7 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
     first = zbench("sweep", sweep_file, "--json")
     assert first.code == 0
     more = zbench("sweep", "--resume", "last", "--repeats", "3", "--json")
-    ids = [[trial["trial_id"] for trial in said.document["trials"]] for said in (first, more)]
+    ids = [[trial["trial_id"] for trial in output.document["trials"]] for output in (first, more)]
     assert sorted(ids[1]) == sorted(ids[0] + list(set(ids[0])))
     shown = zbench("show", "last", "--json").out
     files = [file.read_text() for file in only_run().rglob("*") if file.is_file()]
@@ -138,9 +138,9 @@ def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep
 def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
     for commit in ("c0ffee", "beef"):
         monkeypatch.setattr(environment, "_git", lambda c=commit: {"commit": c, "dirty": False})
-        said = zbench("sweep", *([sweep_file] if not Path("results").exists() else ["--resume", "last"]))
-        assert said.code == 0
-        assert ("may have run other code: git: commit was c0ffee, is beef" in said.err) == (commit == "beef")
+        run = zbench("sweep", *([sweep_file] if not Path("results").exists() else ["--resume", "last"]))
+        assert run.code == 0
+        assert ("may have run other code: git: commit was c0ffee, is beef" in run.err) == (commit == "beef")
 
 
 def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file):
@@ -158,8 +158,8 @@ def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, swe
 def test_trials_can_be_jobs(zbench, sweep_file, command):
     pytest.importorskip("submitit")
     settings = ("--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1")
-    said = zbench(*command, sweep_file, *settings)
-    assert said.code == 0, said.err
+    output = zbench(*command, sweep_file, *settings)
+    assert output.code == 0, output.err
     assert {r.correctness.verdict for r in load_records(only_run())} == {"identical"}
 
 
@@ -171,9 +171,9 @@ def test_jobs_without_slurm_are_refused_and_leave_nothing(refusal, sweep_file, m
 
 
 def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
-    said = zbench("sweep", sweep_file, "--max-time", "0.001ms")
-    assert said.code == 3
-    assert "stopped at --max-time; 4 repeats left" in said.err
+    output = zbench("sweep", sweep_file, "--max-time", "0.001ms")
+    assert output.code == 3
+    assert "stopped at --max-time; 4 repeats left" in output.err
     assert find_runs(Path("results")) == []
 
 
@@ -187,13 +187,13 @@ def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbe
 
     monkeypatch.setattr(sweeps.Rounds, "keep", keep_and_wait)
     stages = ("--set", "axes.zero_stage=[0, 1, 2]", "--set", "run.heat=2")
-    said = zbench("sweep", sweep_file, "--max-time", "1h", *stages)
-    assert said.code == 3
-    assert re.search(r"warning: stopped at --max-time; [45] repeats left; continue with", said.err)
-    assert "zbench sweep sweep.yaml --resume" in said.err
-    assert "error" not in said.err
+    output = zbench("sweep", sweep_file, "--max-time", "1h", *stages)
+    assert output.code == 3
+    assert re.search(r"warning: stopped at --max-time; [45] repeats left; continue with", output.err)
+    assert "zbench sweep sweep.yaml --resume" in output.err
+    assert "error" not in output.err
     assert "*" not in zbench("list").out
-    for out in (said.out, zbench("show", "last").out):
+    for out in (output.out, zbench("show", "last").out):
         assert re.search(r"no best yet: [12] configurations? left to run", out)
         assert "*" not in out
     assert "no best trial yet" in zbench("export", "last", "--trial", "best").err

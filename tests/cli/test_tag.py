@@ -24,8 +24,8 @@ def test_an_invalid_configuration_cannot_be_exported(refusal, out):
     (invalid,) = load_records(
         write_run(out / "example" / "20260103-000000-aaaa", [record(outcome="invalid")])
     )
-    said = refusal("export", "20260103-000000-aaaa", "--trial", invalid.trial_id)
-    assert f"trial {invalid.trial_id} cannot be exported, it is invalid: " in said
+    message = refusal("export", "20260103-000000-aaaa", "--trial", invalid.trial_id)
+    assert f"trial {invalid.trial_id} cannot be exported, it is invalid: " in message
 
 
 def test_a_tag_names_a_run_everywhere(zbench, out):
@@ -53,10 +53,10 @@ def test_check_verifies_a_run_a_baseline_and_a_whole_directory(zbench, out):
     assert len(zbench("check", out, "--json").document["files"]) == 7
     file = out / "example" / BASE_ID / "trials.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"repeat":3', b'"repeat":4'))
-    said = zbench("check", BASE_ID)
-    assert said.code == 2
-    assert "trials.jsonl:4: damaged line" in said.out
-    assert said.out.endswith("2 files checked, 1 damaged\n")
+    output = zbench("check", BASE_ID)
+    assert output.code == 2
+    assert "trials.jsonl:4: damaged line" in output.out
+    assert output.out.endswith("2 files checked, 1 damaged\n")
     assert [row["problem"] is None for row in zbench("check", out, "--json").document["files"]].count(
         False
     ) == 1

@@ -30,9 +30,9 @@ def space_file(tmp_path) -> Path:
 
 
 def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file) -> None:
-    said = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
-    assert said.code == 0, said.err
-    assert "stopped the budget of 4 trials is spent" in said.out
+    output = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
+    assert output.code == 0, output.err
+    assert "stopped the budget of 4 trials is spent" in output.out
     assert Counter(record.repeat > 0 for record in load_records(only_run())) == {False: 4, True: 8}
     assert "method: tpe" in (only_run() / "spec.yaml").read_text()
 
@@ -49,8 +49,8 @@ def test_json_is_one_document_with_records_and_findings(zbench, space_file) -> N
 
 
 def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(zbench, space_file) -> None:
-    said = zbench("sweep", space_file, "--set", "search.method=random", "--set", "search.trials=3")
-    assert said.code == 0, said.err
+    output = zbench("sweep", space_file, "--set", "search.method=random", "--set", "search.trials=3")
+    assert output.code == 0, output.err
     before = load_records(only_run())
     assert len([record for record in before if record.repeat == 0]) == 3
     assert (only_run() / "search.json").exists()
@@ -59,11 +59,11 @@ def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(z
 
 
 def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, space_file) -> None:
-    said = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
-    assert said.code == 6
-    assert "no best: no configuration is both correct and within the constraints" in said.out
-    assert "nearest zero_stage=" in said.out
-    assert "peak_device_bytes <= 512 B (has 1000 B)" in said.out
+    output = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
+    assert output.code == 6
+    assert "no best: no configuration is both correct and within the constraints" in output.out
+    assert "nearest zero_stage=" in output.out
+    assert "peak_device_bytes <= 512 B (has 1000 B)" in output.out
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_without_a_file_or_a_study_one_line_says_what_is_missing(refusal, words,
 def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_path, monkeypatch) -> None:
     url = f"sqlite:///{tmp_path}/study.db?password={SECRET}"
     monkeypatch.setattr("sys.argv", ["zbench", "tune", str(space_file), "--storage", url])
-    said = zbench("tune", space_file, "--budget", "1trials", "--storage", url)
-    assert SECRET not in said.out + said.err
+    output = zbench("tune", space_file, "--budget", "1trials", "--storage", url)
+    assert SECRET not in output.out + output.err
     run = only_run()
     assert load_environment(run)["invocation"]["command"][-1] == f"sqlite:///{tmp_path}/study.db"
     assert not any(SECRET.encode() in file.read_bytes() for file in run.rglob("*") if file.is_file())
@@ -168,8 +168,8 @@ def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(
         "axes: {offload_optimizer: [none, cpu],"
         " options.do: [describe, crash, allocate, wait]}\n"
     )
-    said = zbench("tune", file, "--budget", "12trials", "--set", "search.patience=99")
-    assert said.code == 0, said.err
+    output = zbench("tune", file, "--budget", "12trials", "--set", "search.patience=99")
+    assert output.code == 0, output.err
     outcomes: dict[str, set[str]] = {}
     for record in load_records(only_run()):
         outcomes.setdefault(record.axes["options.do"], set()).add(record.outcome)

@@ -48,7 +48,7 @@ def differing(net: nn.Module, engine: Engine) -> list[str]:
 
 def hundred_lines(group: dist.ProcessGroup, stage: int) -> list[str]:
     """Train with the first example and the engine; return the parameters that differ after any step."""
-    net, start, found = model(), model().state_dict(), list[str]()
+    net, start, differences = model(), model().state_dict(), list[str]()
     if dist.get_rank() == 1:
         nn.init.zeros_(net[2].weight)  # rank 0's values count
     zero = example("zero_in_100_lines").Zero(net, stage)
@@ -61,18 +61,18 @@ def hundred_lines(group: dist.ProcessGroup, stage: int) -> list[str]:
         for module in zero.modules:
             assert (module.full.untyped_storage().nbytes() == 0) == (stage == 3)
             module.gather()
-        found += differing(net, engine)
+        differences += differing(net, engine)
         assert not any(torch.equal(p, start[name]) for name, p in net.named_parameters()), "it trains"
         if stage == 3:
             for module in zero.modules:
                 module.release()
     engine.close()
-    return found
+    return differences
 
 
 def with_buckets(group: dist.ProcessGroup, bucket_size: int) -> list[str]:
     """Train with the second example and the engine; return the parameters that differ after any step."""
-    net, start, found = model(), model().state_dict(), list[str]()
+    net, start, differences = model(), model().state_dict(), list[str]()
     zero = example("zero_with_buckets").Zero2(net, bucket_size)
     keys = {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2, "reduce_bucket_size": 512}
     engine = engine_of(group, model(), zero_stage=2, **keys)
@@ -82,10 +82,10 @@ def with_buckets(group: dist.ProcessGroup, bucket_size: int) -> list[str]:
             engine.backward(engine.model(batch(micro)).square().mean())
         zero.step()
         engine.step()
-        found += differing(net, engine)
+        differences += differing(net, engine)
         assert not any(torch.equal(p, start[name]) for name, p in net.named_parameters()), "it trains"
     engine.close()
-    return found
+    return differences
 
 
 @dataclass

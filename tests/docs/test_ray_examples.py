@@ -100,10 +100,10 @@ def test_the_job_is_one_of_kuberay() -> None:
 
 
 def test_the_cluster_file_is_one_that_ray_up_takes() -> None:
-    found = util.find_spec("ray")
-    if found is None or found.origin is None:
+    spec = util.find_spec("ray")
+    if spec is None or spec.origin is None:
         pytest.skip("its schema comes with Ray")
-    schema = json.loads((Path(found.origin).parent / "autoscaler" / "ray-schema.json").read_text())
+    schema = json.loads((Path(spec.origin).parent / "autoscaler" / "ray-schema.json").read_text())
     cluster = read("cluster.yaml")
     jsonschema.validate(cluster, schema)
     kinds = cluster["available_node_types"]

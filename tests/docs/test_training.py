@@ -44,8 +44,8 @@ def losses(place: Path, target: str, engine: dict[str, Any], python: str, ranks:
     script = f"train_{target.removeprefix('hf-')}"
     (place / f"{script}.py").write_text(SCRIPTS[script])
     torchrun = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    env = kept | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "WANDB_MODE": "disabled"}
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    env = variables | {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "WANDB_MODE": "disabled"}
     done = subprocess.run(
         [*torchrun, f"{script}.py"], cwd=place, env=env, capture_output=True, text=True, check=False
     )

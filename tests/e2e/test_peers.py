@@ -21,12 +21,12 @@ ROWS = {"builtin": 7, "ddp": 1, "zero_redundancy": 1, "fsdp2": 1, "deepspeed": 7
 def test_the_peers_table_has_every_engine(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     why = None if installed else "deepspeed is not installed; run `pip install deepspeed`"
     monkeypatch.setattr(peers, "missing_package", lambda name: why if name == "deepspeed" else None)
-    found = expand(load_sweep(SWEEPS / "peers.yaml", environ={}))
+    expansion = expand(load_sweep(SWEEPS / "peers.yaml", environ={}))
     assert set(ROWS) == {"builtin", *PEERS}
-    engines = [trial.engine.engine for trial in found.trials]
+    engines = [trial.engine.engine for trial in expansion.trials]
     assert {name: engines.count(name) for name in ROWS} == ROWS | ({} if installed else {"deepspeed": 0})
-    assert [point.reason for point in found.invalid] == ([] if installed else [why] * ROWS["deepspeed"])
-    assert found.unused == []
+    assert [point.reason for point in expansion.invalid] == ([] if installed else [why] * ROWS["deepspeed"])
+    assert expansion.unused == []
 
 
 def test_the_regressions_race_the_versions_that_are_installed(
@@ -40,13 +40,13 @@ def test_the_regressions_race_the_versions_that_are_installed(
     has = dict.fromkeys(("torch", "deepspeed", *environments.WORKER_NEEDS), "9")
     environment = environments.Environment(tmp_path, (3, 11, 0), "cpython-311", has, frozenset())
     monkeypatch.setattr(environments, "_asked", lambda *_: environment)
-    found = expand(
+    expansion = expand(
         load_sweep(SWEEPS / "deepspeed_regressions.yaml", environ={"ZBENCH_ENVIRONMENTS": str(tmp_path)})
     )
-    assert len(found.trials) == len(found.invalid) == 24
+    assert len(expansion.trials) == len(expansion.invalid) == 24
     accumulated = {
         (trial.engine.gradient_accumulation_steps, trial.workload.backwards_per_step)
-        for trial in found.trials
+        for trial in expansion.trials
     }
     assert accumulated == {(4, 1), (1, 4)}, "four micro-batches a step, counted or marked"
 

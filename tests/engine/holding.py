@@ -100,7 +100,7 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
     start = live()
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     x = torch.ones(4, WIDTH)
-    kept = []
+    sizes = []
     for step in range(4):
         losses = [net(x).square().mean() for _ in range(backwards)]
         with copies if step == 3 else nullcontext():
@@ -109,10 +109,10 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
                 engine.backward(loss, last=(k == backwards - 1) if marks else None)
             engine.step()
         del losses, loss
-        kept.append(live() - start)
+        sizes.append(live() - start)
     held = engine.memory_by_category()
     engine.close()
-    return {"kept": kept, "copies": dict(copies.bytes), "held": held}
+    return {"kept": sizes, "copies": dict(copies.bytes), "held": held}
 
 
 def room_for_sums(group: dist.ProcessGroup) -> list[int]:

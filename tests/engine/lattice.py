@@ -78,9 +78,9 @@ def reference(
     model: str, world_size: int, backwards: int, options: str, change: str, steps: int
 ) -> Trajectory:
     """Return the plain trajectory; `options` is the repr of a dict."""
-    known: dict[str, Any] = eval(options)
-    plan = Options(**known.pop("plan"))
-    trainer = PlainTrainer(models.make(model), world_size=world_size, plan=plan, **known)
+    keys: dict[str, Any] = eval(options)
+    plan = Options(**keys.pop("plan"))
+    trainer = PlainTrainer(models.make(model), world_size=world_size, plan=plan, **keys)
     for step in range(steps):
         changes.CHANGES[change](step, trainer.model, trainer.torch_groups)
         micros = [[models.batch(model, step, m, r) for r in range(world_size)] for m in range(backwards)]

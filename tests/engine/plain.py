@@ -23,11 +23,11 @@ class Trajectory:
     skipped: list[bool] = field(default_factory=list)
 
 
-def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "") -> None:
+def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], context: str = "") -> None:
     """Both have the same names, dtypes and bits, NaN included."""
-    assert a.keys() == b.keys(), f"{what}: {sorted(a.keys() ^ b.keys())}"
+    assert a.keys() == b.keys(), f"{context}: {sorted(a.keys() ^ b.keys())}"
     differing = [k for k in b if a[k].dtype != b[k].dtype or not torch.equal(bits(a[k]), bits(b[k]))]
-    assert not differing, f"{what}: {differing[:5]}"
+    assert not differing, f"{context}: {differing[:5]}"
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -77,8 +77,8 @@ class RankPool:
         """Return whether one rank's call returned, and what; or the traceback."""
         if not self._pipes[rank].poll(timeout):
             raise RankError(f"rank {rank}: no answer after {timeout} s")
-        found: tuple[bool, Any] = wire.receive(self._pipes[rank])
-        return found
+        answer: tuple[bool, Any] = wire.receive(self._pipes[rank])
+        return answer
 
     def run(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Return what `module:function`(group, *args, **kwargs) returned on each rank of a world."""

@@ -137,8 +137,8 @@ def test_prefetch_bucket_size_sets_how_many_elements_are_gathered_ahead(observe:
         if kind == "forward":
             assert gathers == gathered[k + 1]
     for k, held in enumerate(seen.held):
-        coming, kept = gathered[k + 1] - k, k - max(LAYERS - ahead, 1)
-        assert held == 4 * (share + UNIT * (coming + max(kept, 0))), "what backward needs at once is kept"
+        coming, rest = gathered[k + 1] - k, k - max(LAYERS - ahead, 1)
+        assert held == 4 * (share + UNIT * (coming + max(rest, 0))), "what backward needs at once is kept"
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -88,16 +88,16 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=range(len(DAMAGES)))
+@pytest.mark.parametrize(("damage", "words"), DAMAGES, ids=range(len(DAMAGES)))
 def test_a_damaged_checkpoint_is_refused_whole(
-    ranks: RankPool, checkpoint: Path, tmp_path: Path, damage: Callable[[Path], Any], said: str
+    ranks: RankPool, checkpoint: Path, tmp_path: Path, damage: Callable[[Path], Any], words: str
 ) -> None:
     folder = shutil.copytree(checkpoint, tmp_path / "checkpoint")
     damage(folder)
-    stage = 3 if said.startswith("expected") else 1
+    stage = 3 if words.startswith("expected") else 1
     for message, unharmed in ranks.run(2, "tests.engine.resuming:refused", str(folder), "mlp", stage):
         assert message.startswith("UsageError: ")
-        assert said in message
+        assert words in message
         assert unharmed
 
 

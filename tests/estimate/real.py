@@ -162,7 +162,7 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
         clock=PhaseClock(),
         group=group,
     )
-    sampler, found = Sampler(meter), {}
+    sampler, figures = Sampler(meter), {}
     with nullcontext() if spec.engine.engine == "builtin" else PromptOperators():
         for step in range(3):
             batches = trainer.batches(step)
@@ -174,9 +174,9 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
                 trainer.step(batches)
             peaks.read()
             if step == 1:
-                found = {"peak": peaks.whole, "outside": peaks.outside}
+                figures = {"peak": peaks.whole, "outside": peaks.outside}
             held = trainer.engine.memory_by_category()
             del batches
     trainer.engine.close()
     between = max(sampler.peak, peaks.at_collectives)  # no operator runs between a resize and a collective
-    return found | {"between": between, "held": held, "scratch": dict(sampler.scratch)}
+    return figures | {"between": between, "held": held, "scratch": dict(sampler.scratch)}

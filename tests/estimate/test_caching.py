@@ -52,11 +52,11 @@ def test_sizes_are_rounded_up_to_512_bytes() -> None:
     assert allocator.reserved == 4 * MIB
 
 
-@pytest.mark.parametrize(("left", "is_split"), [(MIB, False), (MIB + 512, True)])
-def test_a_large_block_is_split_if_more_than_1_mib_is_left(left: int, is_split: bool) -> None:
+@pytest.mark.parametrize(("remaining_bytes", "is_split"), [(MIB, False), (MIB + 512, True)])
+def test_a_large_block_is_split_if_more_than_1_mib_is_left(remaining_bytes: int, is_split: bool) -> None:
     allocator = CachingAllocator()
     allocator.allocate(8 * MIB)
-    allocator.allocate(12 * MIB - left)
+    allocator.allocate(12 * MIB - remaining_bytes)
     assert allocator.reserved == 20 * MIB
     allocator.allocate(MIB + 512)
     assert allocator.reserved == (20 if is_split else 40) * MIB
@@ -171,8 +171,8 @@ def test_a_step_reserves_without_what_building_released() -> None:
     sizes, changes = (100, 30, 32, 34), list[tuple[int, int, int, int]]()
     for key, size in enumerate(sizes):
         changes += [(3 * key + 1, key, size * MIB, 0), (3 * key + 2, key, 0, 0)]
-    kept = reserved(changes, 3, 3, 34 * MIB, expandable=False)
-    assert kept.peak_bytes == 100 * MIB, "all later requests are parts of it"
+    reservation = reserved(changes, 3, 3, 34 * MIB, expandable=False)
+    assert reservation.peak_bytes == 100 * MIB, "all later requests are parts of it"
     released = reserved(sorted([*changes, (3, RELEASE, 0, 0)]), 3, 3, 34 * MIB, expandable=False)
     assert released.peak_bytes == (30 + 32 + 34) * MIB
     assert 34 * MIB <= released.least_bytes < 1.01 * 34 * MIB
@@ -212,13 +212,13 @@ def test_what_building_left_is_released_before_the_first_step() -> None:
 
 def test_a_card_is_judged_by_reserved_memory_and_what_is_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
-    found = estimate(trial(zero_stage=3), Path.cwd())
-    assert found.reserved is not None
-    assert found.peak_device_bytes <= found.reserved.least_bytes <= found.reserved.peak_bytes
+    forecast = estimate(trial(zero_stage=3), Path.cwd())
+    assert forecast.reserved is not None
+    assert forecast.peak_device_bytes <= forecast.reserved.least_bytes <= forecast.reserved.peak_bytes
     assert estimate(trial("cpu", zero_stage=3), Path.cwd()).reserved is None
-    least, most = (found.reserved.least_bytes + size for size in found.reserved.beside)
+    least, most = (forecast.reserved.least_bytes + size for size in forecast.reserved.beside)
     for memory, fits, may_fit in ((most, True, True), (most - 1, False, True), (least - 1, False, False)):
-        row = EstimateRow(trial(), found, Capacity(memory))
+        row = EstimateRow(trial(), forecast, Capacity(memory))
         shown = row.to_json()
         assert (shown["fits"], shown["may_fit"], shown["spare_bytes"]) == (fits, may_fit, memory - most)
         assert row.cells()["verdict"].startswith("fits" if fits else "may fit" if may_fit else "does not fit")

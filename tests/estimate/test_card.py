@@ -37,7 +37,7 @@ def test_memory_of_a_card_is_what_it_was_measured_to_be(
     run = {"world_size": 2, "device": "cuda"}
     engine = {"dtype": "bfloat16", **engine}
     trial = TrialSpec.model_validate({"workload": WORKLOAD, "run": run, "engine": engine})
-    found = estimate(trial, Path.cwd())
-    assert found.peak_device_bytes / MIB == pytest.approx(allocated, rel=ALLOCATED)
-    assert found.reserved is not None
-    assert found.reserved.peak_bytes / MIB == pytest.approx(reserved, rel=RESERVED)
+    forecast = estimate(trial, Path.cwd())
+    assert forecast.peak_device_bytes / MIB == pytest.approx(allocated, rel=ALLOCATED)
+    assert forecast.reserved is not None
+    assert forecast.reserved.peak_bytes / MIB == pytest.approx(reserved, rel=RESERVED)

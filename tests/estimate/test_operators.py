@@ -44,14 +44,14 @@ SCORES = BATCH * HEADS * LENGTH * LENGTH
 def test_attention_keeps_its_output_and_a_number_for_each_row(
     dtype: torch.dtype, keywords: dict[str, Any]
 ) -> None:
-    found = kept(scaled_dot_product_attention, QUERY, QUERY, QUERY, dtype=dtype, **keywords)
-    assert found == pytest.approx(ELEMENTS * dtype.itemsize + 4 * ROWS, abs=2 * GENERATOR)
+    nbytes = kept(scaled_dot_product_attention, QUERY, QUERY, QUERY, dtype=dtype, **keywords)
+    assert nbytes == pytest.approx(ELEMENTS * dtype.itemsize + 4 * ROWS, abs=2 * GENERATOR)
 
 
 def test_a_mask_is_kept_once_for_all_heads() -> None:
-    found = kept(scaled_dot_product_attention, QUERY, QUERY, QUERY, dtype=torch.bfloat16, attn_mask=True)
+    nbytes = kept(scaled_dot_product_attention, QUERY, QUERY, QUERY, dtype=torch.bfloat16, attn_mask=True)
     mask = 2 * BATCH * LENGTH * LENGTH
-    assert found == pytest.approx(2 * ELEMENTS + 4 * ROWS + mask, abs=2 * GENERATOR)
+    assert nbytes == pytest.approx(2 * ELEMENTS + 4 * ROWS + mask, abs=2 * GENERATOR)
 
 
 def test_fewer_keys_than_queries_are_not_repeated_in_half_precision() -> None:
@@ -66,8 +66,8 @@ def test_fewer_keys_than_queries_are_not_repeated_in_half_precision() -> None:
 @pytest.mark.parametrize("width", [WIDTH, WIDTH + 1])
 def test_a_width_that_no_kernel_takes_is_composed_of_scores(width: int) -> None:
     shape = (BATCH, HEADS, LENGTH, width)
-    found = kept(scaled_dot_product_attention, shape, shape, shape, dtype=torch.float32)
-    assert (found > 4 * SCORES) == (width % 4 != 0)
+    nbytes = kept(scaled_dot_product_attention, shape, shape, shape, dtype=torch.float32)
+    assert (nbytes > 4 * SCORES) == (width % 4 != 0)
 
 
 def test_dropout_keeps_a_byte_for_each_element() -> None:

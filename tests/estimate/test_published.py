@@ -56,8 +56,8 @@ def per_parameter(world_size: int, **engine: Any) -> float:
         }
     )
     step = simulate(trial, Path.cwd())
-    kept = ("parameters", "gradients", "master", "moments")
-    return sum(step.engine_bytes.get(name, 0) for name in kept) / step.parameters
+    categories = ("parameters", "gradients", "master", "moments")
+    return sum(step.engine_bytes.get(name, 0) for name in categories) / step.parameters
 
 
 def rows_of_foundry() -> list[Any]:
@@ -85,9 +85,9 @@ def test_what_llm_foundry_ran_on_a_card_fits_it(row: dict[str, Any]) -> None:
     }
     run = {"world_size": row["gpus"]}
     few = [simulated(n, width, 50368, workload=workload, run=run, engine=engine) for n in FEW]
-    parameters = extended(layers, *(found.parameters for found in few))
+    parameters = extended(layers, *(step.parameters for step in few))
     assert parameters + (2048 - row["tokens"]) * width == FOUNDRY["parameters"][row["model"]]
-    allocated = extended(layers, *(found.peak_device_bytes for found in few))
+    allocated = extended(layers, *(step.peak_device_bytes for step in few))
     assert (allocated + CONTEXT[0]) / GIB < USABLE[row["card"]]
 
 
@@ -112,6 +112,6 @@ def test_more_ranks_save_what_torchtitan_measured() -> None:
 
 def test_states_are_those_of_deepspeeds_baseline_in_bfloat16() -> None:
     """Of 6.856 G parameters on 4 ranks. Stage 3 of ours frees its sums of gradients after a step."""
-    kept = per_parameter(4, zero_stage=3, param_persistence_threshold=0)
-    found = (kept + 4 / 4) * 6.856e9 / GIB
-    assert found == pytest.approx(PUBLISHED["deepspeed_bf16"]["allocated"], rel=0.02)
+    nbytes = per_parameter(4, zero_stage=3, param_persistence_threshold=0)
+    total = (nbytes + 4 / 4) * 6.856e9 / GIB
+    assert total == pytest.approx(PUBLISHED["deepspeed_bf16"]["allocated"], rel=0.02)

@@ -92,8 +92,8 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
     work = StepWork(operators=100, streamed_bytes=100)
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, work)
     machine = MachineSpec.model_validate({**MACHINE, "operator_latency": "10ms"})
-    found = attaining(machine, estimate, trial, 1.0 + 10.0 / 0.4)
-    assert found.attained == pytest.approx(0.4, rel=1e-4)
+    spec = attaining(machine, estimate, trial, 1.0 + 10.0 / 0.4)
+    assert spec.attained == pytest.approx(0.4, rel=1e-4)
     assert attaining(machine, estimate, trial, 0.1).attained == 1.0
     assert attaining(machine, estimate, trial, 1e9).attained == pytest.approx(LEAST_ATTAINED)
 

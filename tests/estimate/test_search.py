@@ -30,9 +30,9 @@ BATCH = TRIAL.workload.micro_batch_size
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 30])
 def test_the_smallest_world_that_fits(ranks):
-    found = limits(Formula(), TRIAL, Capacity(960 // ranks + 10 * BATCH))
-    assert found.smallest_world_size == ranks
-    assert found.undecided == {}
+    bounds = limits(Formula(), TRIAL, Capacity(960 // ranks + 10 * BATCH))
+    assert bounds.smallest_world_size == ranks
+    assert bounds.undecided == {}
 
 
 def test_a_world_is_whole_shard_groups():
@@ -57,15 +57,15 @@ def test_worlds_are_searched_up_to_4096_ranks():
 
 
 def test_none_fits_only_where_every_point_was_simulated():
-    found = limits(Formula(), TRIAL, Capacity(5))
-    assert (found.smallest_world_size, found.largest_micro_batch) == (None, None)
-    assert found.undecided == {}
+    bounds = limits(Formula(), TRIAL, Capacity(5))
+    assert (bounds.smallest_world_size, bounds.largest_micro_batch) == (None, None)
+    assert bounds.undecided == {}
 
 
 def test_a_point_that_cannot_be_simulated_is_named_and_never_called_too_large():
-    found = limits(Formula(refused={8}), TRIAL, Capacity(960 // 7 + 10 * BATCH))
-    assert found.smallest_world_size is None
-    assert found.undecided == {"smallest_world_size": "world_size=8: its shapes depend on data"}
+    bounds = limits(Formula(refused={8}), TRIAL, Capacity(960 // 7 + 10 * BATCH))
+    assert bounds.smallest_world_size is None
+    assert bounds.undecided == {"smallest_world_size": "world_size=8: its shapes depend on data"}
 
 
 def test_the_longest_sequence_that_fits():

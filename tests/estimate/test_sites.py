@@ -34,8 +34,8 @@ def check_categories(step: Step, names: list[str]) -> None:
     for host, prefix in ((False, ""), (True, "host_")):
         held = step.ledger.by_category(step.end, host=host)
         for name in names:
-            own = step.engine_bytes.get(f"{prefix}{name}", 0)
-            assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"
+            size = step.engine_bytes.get(f"{prefix}{name}", 0)
+            assert abs(held.get(name, 0) - size) <= 256, f"{prefix}{name}"
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["model"])
@@ -98,7 +98,7 @@ def test_memory_counts_from_its_allocation_to_its_end_by_what_it_is_for() -> Non
         before.untyped_storage().resize_(0)
         assert ledger.live == {False: 64, True: 0}
         with ledger.during("forward"):
-            kept = torch.ones(16)
+            tensor = torch.ones(16)
             torch.ones(32)
-        assert ledger.by_category(ledger.moment, host=False) == {PARAMETERS: 64, ACTIVATIONS: kept.nbytes}
+        assert ledger.by_category(ledger.moment, host=False) == {PARAMETERS: 64, ACTIVATIONS: tensor.nbytes}
         assert ledger.by_category(ledger.moment - 1, host=False)[TEMPORARIES] == 128

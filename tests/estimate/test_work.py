@@ -41,10 +41,8 @@ def test_attention_with_a_causal_mask_has_half_the_operations() -> None:
     q, k, v = torch.ones(3, 1, 2, 32, 8).unbind()
 
     def attend(*, is_causal: bool) -> float:
-        found = work_of(
-            lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-        )
-        return sum(each.flops for each in found.products)
+        work = work_of(lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal))
+        return sum(each.flops for each in work.products)
 
     assert attend(is_causal=False) == 2 * 2 * 2 * 32 * 32 * 8
     assert attend(is_causal=True) == attend(is_causal=False) / 2

@@ -104,11 +104,11 @@ class ExecutorSuite:
         tasks = [RepeatTask(make_trial(world_size=1), repeat) for repeat in range(3)]
         handles = [executor.submit(Batch((task,)), lambda *_: None) for task in tasks]
         withdrawn = executor.withdraw(handles[2])
-        wanted = dict(zip(handles, tasks, strict=True))
+        by_handle = dict(zip(handles, tasks, strict=True))
         if withdrawn:
-            del wanted[handles[2]]
-        ended = {handle: task.name for handle, task, _ in (executor.next_ended() for _ in wanted)}
-        assert ended == {handle: task.name for handle, task in wanted.items()}
+            del by_handle[handles[2]]
+        ended = {handle: task.name for handle, task, _ in (executor.next_ended() for _ in by_handle)}
+        assert ended == {handle: task.name for handle, task in by_handle.items()}
 
     def test_closing_twice_does_no_harm(self, executor: Executor) -> None:
         executor.close()

@@ -57,9 +57,9 @@ def _signal(kind: str, number: signal.Signals, rng: random.Random) -> Fault:
     return Fault(strike)
 
 
-def _injected(what: str, most: int, rng: random.Random) -> Fault:
+def _injected(event: str, most: int, rng: random.Random) -> Fault:
     """Let one of the first so many calls of the command fail, stall or jump."""
-    return Fault(variables={VARIABLE: f"{what}:{rng.randint(1, most)}"})
+    return Fault(variables={VARIABLE: f"{event}:{rng.randint(1, most)}"})
 
 
 def _full_file(rng: random.Random) -> Fault:
@@ -67,7 +67,7 @@ def _full_file(rng: random.Random) -> Fault:
     return Fault(file_size=rng.randint(1, 8000))
 
 
-def _limit(kind: str, what: str, rng: random.Random) -> Fault:
+def _limit(kind: str, limit: str, rng: random.Random) -> Fault:
     """Take memory or file descriptors from a process that runs: its next requests are refused."""
 
     def strike(command: Command, results: Path) -> bool:
@@ -75,7 +75,7 @@ def _limit(kind: str, what: str, rng: random.Random) -> Fault:
         until(lambda: bool(find_runs(results)) or command.poll() is not None, "the sweep begins", LONGEST)
         time.sleep(rng.uniform(0.0, 2.0))
         victim = a_victim(command, kind, rng)
-        of_memory = what == "memory"
+        of_memory = limit == "memory"
         try:
             if victim is None:
                 return False
@@ -88,7 +88,7 @@ def _limit(kind: str, what: str, rng: random.Random) -> Fault:
         return True
 
     # ranks inherit the server's limit, and one that ran out of memory implies that larger points do
-    most = POINTS if (kind, what) == ("server", "memory") else 1
+    most = POINTS if (kind, limit) == ("server", "memory") else 1
     return Fault(strike, outcomes=frozenset(_FAILED), most_failed=most)
 
 
@@ -98,7 +98,7 @@ CATALOGUE: dict[str, Callable[[random.Random], Fault]] = {
     **{f"{call} stalls for 10 s": partial(_injected, f"{call}:STALL", 12) for call in CALLS},
     **{f"clock jumps by {seconds:+} s": partial(_injected, f"clock:{seconds}", 3) for seconds in CLOCKS},
     "file size limit": _full_file,
-    **{f"{what} limit {kind}": partial(_limit, kind, what) for what in LIMITS for kind in PROCESSES},
+    **{f"{limit} limit {kind}": partial(_limit, kind, limit) for limit in LIMITS for kind in PROCESSES},
 }  # fmt: skip
 
 
@@ -118,10 +118,10 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
         problems = [*sweep.wait(command), *sweep.left()]
         struck = struck and (not fault.variables or sweep.was_injected)
         struck = struck and (fault.file_size is None or command.returncode != 0)
-        kept = records(results)
+        rows = records(results)
         last = start({}, None)
         problems += [*sweep.wait(last), *sweep.left()]
-        problems += finished(kept, records(results), fault)
+        problems += finished(rows, records(results), fault)
         if last.returncode not in ((0, 6) if fault.outcomes else (0,)):
             problems.append(f"resume ended with {last.returncode}")
     except (AssertionError, subprocess.TimeoutExpired, ValueError) as error:
@@ -130,14 +130,14 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
     return Played(struck, "; ".join(problems) or None)
 
 
-def finished(kept: list[Row], found: list[Row], fault: Fault) -> list[str]:
+def finished(first_rows: list[Row], rows: list[Row], fault: Fault) -> list[str]:
     """Return what is wrong with the records at the end: lost, changed, twice, missing or not verified."""
-    problems = [] if found[: len(kept)] == kept else ["finished repeats were changed"]
-    counts = collections.Counter(record[:2] for record in found)
-    failed = {record[0] for record in found if record[2:] in fault.outcomes}
-    wanted = (POINTS - len(failed)) * REPEATS
+    problems = [] if rows[: len(first_rows)] == first_rows else ["finished repeats were changed"]
+    counts = collections.Counter(record[:2] for record in rows)
+    failed = {record[0] for record in rows if record[2:] in fault.outcomes}
+    total = (POINTS - len(failed)) * REPEATS
     whole = {key: count for key, count in counts.items() if key[0] not in failed}
-    if len(failed) > fault.most_failed or len(whole) != wanted or set(counts.values()) != {1}:
+    if len(failed) > fault.most_failed or len(whole) != total or set(counts.values()) != {1}:
         problems.append(f"{len(counts)} repeats, {len(failed)} failed, counts {sorted(set(counts.values()))}")
-    bad = {record[2:] for record in found} - {("ok", "identical")} - fault.outcomes
+    bad = {record[2:] for record in rows} - {("ok", "identical")} - fault.outcomes
     return [*problems, *([f"not verified: {bad}"] if bad else [])]

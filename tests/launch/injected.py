@@ -38,9 +38,9 @@ def refuse(text: str) -> None:
     numbers = _NUMBERS[platform.machine()]
     rules = [struct.pack("HBBI", 0x20, 0, 0, 0)]  # load the number of the call
     for rule in text.split(","):
-        name, what = rule.split(":")
+        name, error = rule.split(":")
         rules.append(struct.pack("HBBI", 0x15, 0, 1, numbers[name]))  # if it is this one
-        rules.append(struct.pack("HBBI", 0x06, 0, 0, 0x50000 | getattr(errno, what)))  # fail
+        rules.append(struct.pack("HBBI", 0x06, 0, 0, 0x50000 | getattr(errno, error)))  # fail
     code = ctypes.create_string_buffer(b"".join([*rules, struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)]))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rules) + 1, ctypes.addressof(code)))
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -50,21 +50,21 @@ def refuse(text: str) -> None:
 
 def install(text: str) -> None:
     """Let the call that `text` names fail, stall or jump, once."""
-    call, what, number = text.split(":")
+    call, effect, number = text.split(":")
     calls = itertools.count(1)
 
     def strike(file: Any = None) -> None:
         if next(calls) != int(number):
             return
         _mark()
-        if what == "STALL":
+        if effect == "STALL":
             time.sleep(STALL_SECONDS)
         else:
-            code = getattr(errno, what)
+            code = getattr(errno, effect)
             raise OSError(code, os.strerror(code), *filter(None, [file]))
 
     if call == "clock":
-        _jump(int(what), int(number))
+        _jump(int(effect), int(number))
     elif call == "fsync":
         _before_fsync(strike)
     else:

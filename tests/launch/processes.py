@@ -10,8 +10,8 @@ import psutil
 MARK = "ZBENCH_TEST_MARK"
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 600.0, pause: float = 0.005) -> None:
-    """Return as soon as `true()`; AssertionError saying `what` never came about.
+def until(true: Callable[[], bool], event: str, seconds: float = 600.0, pause: float = 0.005) -> None:
+    """Return as soon as `true()`; AssertionError saying `event` never came about.
 
     A question that takes long is asked less often: what is waited for needs the processor, too.
     """
@@ -21,7 +21,7 @@ def until(true: Callable[[], bool], what: str, seconds: float = 600.0, pause: fl
         if true():
             return
         now = time.monotonic()
-        assert now < give_up, f"waited in vain: {what}"
+        assert now < give_up, f"waited in vain: {event}"
         time.sleep(max(pause, 4 * (now - asked)))
 
 

@@ -137,8 +137,8 @@ def records(results: Path) -> list[Row]:
     if not runs:
         return []
     lines = (runs[0] / "trials.jsonl").read_text().split("\n")[:-1]
-    found = [json.loads(line) for line in lines]
-    return [(r["trial_id"], r["repeat"], r["outcome"], r["correctness"]["verdict"]) for r in found]
+    documents = [json.loads(line) for line in lines]
+    return [(r["trial_id"], r["repeat"], r["outcome"], r["correctness"]["verdict"]) for r in documents]
 
 
 def victims(command: Command, kind: str) -> list[psutil.Process]:
@@ -154,11 +154,11 @@ def victims(command: Command, kind: str) -> list[psutil.Process]:
 
 def children(pid: int) -> list[int]:
     """Return the children of a process as the kernel lists them; psutil would look at every process."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
-    return found
+            pids += map(int, task.read_text().split())
+    return pids
 
 
 def a_victim(command: Command, kind: str, rng: random.Random) -> psutil.Process | None:

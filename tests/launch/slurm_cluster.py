@@ -117,14 +117,14 @@ class Cluster:
         lines = self.ask("squeue", "-h", "-r", "-t", "all", "-o", "%i %T").splitlines()
         return dict(line.split() for line in lines)
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    def until(self, condition: Callable[[], object], event: str, seconds: float = 60.0) -> None:
         """Wait for something; AssertionError with the daemons' last words if it does not happen."""
         deadline = time.monotonic() + seconds
         while True:
             with contextlib.suppress(AssertionError):
                 if condition():
                     return
-            assert time.monotonic() < deadline, f"not seen: {what}\n{self.last_words()}"
+            assert time.monotonic() < deadline, f"not seen: {event}\n{self.last_words()}"
             time.sleep(0.2)
 
     def last_words(self) -> str:

@@ -113,11 +113,11 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
             struck = CATALOGUE[name](server, commands, rng)
             gate.touch()
             problems = [f"{who}: {p}" for who, one in commands.items() for p in study.wait(one)]
-            kept = records(home / "asks")
+            rows = records(home / "asks")
             last = start(study, "asks")
             problems += [f"resumed: {problem}" for problem in study.wait(last)]
             problems += [] if last.returncode == 0 else [f"resume ended with {last.returncode}"]
-        problems += [*study.left(), *finished(kept, home)]
+        problems += [*study.left(), *finished(rows, home)]
     except (AssertionError, subprocess.SubprocessError, ValueError) as error:
         problems = [f"{type(error).__name__}: {error}"[:300]]
         study.kill_all()
@@ -145,14 +145,14 @@ def wait_for_study(url: str, command: Command) -> None:
         studies.engine.dispose()
 
 
-def finished(kept: list[Row], home: Path) -> list[str]:
+def finished(first_rows: list[Row], home: Path) -> list[str]:
     """Return what is wrong at the end: a record lost, changed, twice, missing or not verified."""
     rows, others = records(home / "asks"), records(home / "helps")
     counts = collections.Counter(row[:2] for row in rows)
     points = {trial for trial, _ in counts}
     elsewhere = [row[0] for row in others if row[1] == 0]
     wrong = {
-        "finished repeats were changed": not set(kept) <= set(rows),
+        "finished repeats were changed": not set(first_rows) <= set(rows),
         f"a repeat is there {max(counts.values(), default=0)} times": set(counts.values()) != {1},
         f"{len(points)} of {POINTS} points": len(points) != POINTS,
         "a worker's point is there twice": len(elsewhere) != len(set(elsewhere)),

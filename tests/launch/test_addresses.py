@@ -17,18 +17,18 @@ from zbench.launch.executor import DEFAULT_TARGETS
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what each name resolves to here; one that is not in it resolves to nothing."""
-    known: dict[str, str] = {}
+    addresses: dict[str, str] = {}
 
     def getaddrinfo(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
-        if name not in known:
+        if name not in addresses:
             raise socket.gaierror(-2, "Name or service not known")
-        family = socket.AF_INET6 if ":" in known[name] else socket.AF_INET
-        return [(family, 0, 0, "", (known[name], 0))]
+        family = socket.AF_INET6 if ":" in addresses[name] else socket.AF_INET
+        return [(family, 0, 0, "", (addresses[name], 0))]
 
     routes = {"10.0.0.6": "10.0.0.5", "fd00::6": "fd00::5", "127.0.1.1": "127.0.0.1"}
     monkeypatch.setattr(node.socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(node, "_route_to", routes.get)
-    return known
+    return addresses
 
 
 def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
@@ -40,7 +40,7 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "expected"),
+    ("addresses", "expected"),
     [
         ({"one": "10.0.0.5", "two": "10.0.0.6"}, "10.0.0.5"),
         ({"one": "127.0.1.1", "two": "10.0.0.6"}, "10.0.0.5"),  # as Debian enters a machine's own name
@@ -51,9 +51,9 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
     ],
 )
 def test_a_node_has_an_address_that_others_can_connect_to(
-    known: dict[str, str], expected: str, names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    addresses: dict[str, str], expected: str, names: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names |= known
+    names |= addresses
     interfaces(monkeypatch, lo="127.0.0.1", down0="10.9.9.9", eth0="192.168.7.7")
     assert address_of_node("one", ["two"]) == expected
 

@@ -47,8 +47,8 @@ def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(
     assert world.most_at_once == len(TRIALS)
     traced = [task.trace for task in rest if isinstance(task, RepeatTask)]
     assert traced == [True] * len(TRIALS) + [False] * len(TRIALS), "one repeat of each is traced"
-    wanted = sorted((trial.trial_id, repeat) for trial in TRIALS for repeat in (0, 1))
-    assert sorted((record.trial_id, record.repeat) for record in records) == wanted
+    repeats = sorted((trial.trial_id, repeat) for trial in TRIALS for repeat in (0, 1))
+    assert sorted((record.trial_id, record.repeat) for record in records) == repeats
     assert load_records(directory.path) == records
     assert {record.correctness.verdict for record in records} == {"identical"}
     assert world.is_closed
@@ -72,10 +72,10 @@ def test_what_has_begun_is_finished_when_time_is_up_and_the_rest_waits(
     world = clocked(monkeypatch, a_queue(at_once=2))
     with pytest.raises(OutOfTimeError, match="5 repeats left"):
         run(directory, world, max_seconds=3.1)
-    kept = directory.records()
-    assert len(kept) == 3, "one before the time was up, and the two that were under way"
+    first_records = directory.records()
+    assert len(first_records) == 3, "one before the time was up, and the two that were under way"
     records = run(directory, clocked(monkeypatch, a_queue()))
-    assert records[:3] == kept
+    assert records[:3] == first_records
     assert len({(record.trial_id, record.repeat) for record in records}) == len(records) == 8
 
 

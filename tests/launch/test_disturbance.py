@@ -43,8 +43,8 @@ def test_load_steal_and_heat_are_named():
 
 def test_severity_above_one_means_a_warning():
     for other in (0.0, 0.05, OTHER_LOAD, 0.101, 0.5):
-        found = Disturbance(other, 0.0, 0)
-        assert (found.severity > 1) == bool(found.effects())
+        disturbance = Disturbance(other, 0.0, 0)
+        assert (disturbance.severity > 1) == bool(disturbance.effects())
     assert not Disturbance(OTHER_LOAD, STOLEN, 0).effects()
     assert Disturbance(0.0, 0.0, 1).severity > 1
 

@@ -26,8 +26,8 @@ def make_environment(place: Path, *, deepspeed: str | None = None, shared: bool 
     venv.EnvBuilder(symlinks=True).create(place)
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     if shared:
-        own = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
-        (packages / "shared.pth").write_text("\n".join(own))
+        paths = [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+        (packages / "shared.pth").write_text("\n".join(paths))
     if deepspeed is not None:
         (packages / "deepspeed").mkdir()
         (packages / "deepspeed" / "__init__.py").write_text(f"__version__ = {deepspeed!r}\n")

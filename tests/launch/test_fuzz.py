@@ -67,8 +67,8 @@ def record() -> dict[str, Any]:
     """Return the JSON values of a record that is ok."""
     trial = make_trial()
     identity = {"run_id": "run", "trial_id": trial.trial_id, "repeat": 0, "schema_version": 1}
-    what = {"axes": trial.axes, "config": trial.config()}
-    return lines.jsonable(lines.decode(identity | what | result_of({}, has_reference=True)))
+    content = {"axes": trial.axes, "config": trial.config()}
+    return lines.jsonable(lines.decode(identity | content | result_of({}, has_reference=True)))
 
 
 def record_line(data: bytes, _: Path) -> None:
@@ -83,16 +83,16 @@ def record_file(data: bytes, home: Path) -> None:
     good = lines.encode(lines.decode(RECORD))
     (home / "trials.jsonl").write_bytes(good + data)
     with contextlib.suppress(ZbenchError):
-        found = lines.read(home / "trials.jsonl").records
-        assert found[0].trial_id == RECORD["trial_id"]
+        records = lines.read(home / "trials.jsonl").records
+        assert records[0].trial_id == RECORD["trial_id"]
 
 
 def any_record(data: st.DataObject, _: Path) -> None:
     try:
-        found = lines.decode(replaced(RECORD, data))
+        item = lines.decode(replaced(RECORD, data))
     except ZbenchError:
         return
-    (summary,) = summarize([found])
+    (summary,) = summarize([item])
     for name in ("tokens_per_s", "peak_device_bytes", "verdict"):
         summary.metric(name)
 
@@ -103,9 +103,9 @@ def workers_result(data: st.DataObject, home: Path) -> None:
     reporting = World(lambda *_: Attempt("ok", result=result if isinstance(result, dict) else {}))
     trial = make_trial()
     trial = trial.model_copy(update={"verify": trial.verify.model_copy(update={"mode": "off"})})
-    found = TrialRunner(reporting, home).run(trial)
-    assert found.trial_id == trial.trial_id
-    lines.encode(found)
+    item = TrialRunner(reporting, home).run(trial)
+    assert item.trial_id == trial.trial_id
+    lines.encode(item)
 
 
 def any_sweep(data: st.DataObject, _: Path) -> None:

@@ -121,25 +121,25 @@ def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: py
 
 
 def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
-    wanted = [in_turns(make_trial(do=do)) for do in ("crash", "hang", "allocate", "nothing")]
-    records, world = swept(tmp_path, wanted)
+    trials = [in_turns(make_trial(do=do)) for do in ("crash", "hang", "allocate", "nothing")]
+    records, world = swept(tmp_path, trials)
     assert len(world.heats[0]) == 4
     assert {record.trial_id: record.outcome for record in records} == dict(
-        zip([trial.trial_id for trial in wanted], ["crashed", "timeout", "oom", "ok"], strict=True)
+        zip([trial.trial_id for trial in trials], ["crashed", "timeout", "oom", "ok"], strict=True)
     )
 
 
 def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
-    known, rooms = trials(4), Room()
-    for trial, held in zip(known, (3000, 3000, 2000, 100), strict=True):
+    group, rooms = trials(4), Room()
+    for trial, held in zip(group, (3000, 3000, 2000, 100), strict=True):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
         rooms.observe(replace(record, memory=memory))
-    assert rooms.share(known, lambda _: math.inf, 10_000) == known[:3], "8,000 bytes are 80 % of what is free"
+    assert rooms.share(group, lambda _: math.inf, 10_000) == group[:3], "8,000 bytes are 80 % of what is free"
     new = make_trial(sample="new", world_size=2)
-    assert rooms.share([new, known[0]], lambda _: 2500, 10_000) == [new, known[0]]
-    assert rooms.share([new, known[0]], lambda _: 2501, 10_000) == [new]
-    assert rooms.share([known[0], new], lambda _: math.inf, 10_000) == [known[0]], (
+    assert rooms.share([new, group[0]], lambda _: 2500, 10_000) == [new, group[0]]
+    assert rooms.share([new, group[0]], lambda _: 2501, 10_000) == [new]
+    assert rooms.share([group[0], new], lambda _: math.inf, 10_000) == [group[0]], (
         "what it needs is not known"
     )
 
@@ -180,8 +180,8 @@ def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
     install(monkeypatch, gpu)
     run, rooms = {"device": "cuda", "world_size": 1, "steps": 8}, Room()
     whole, sharded, alike = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3, 2))
-    own = mlp({"engine": "my.module:build"}, run=run)
-    for trial in (whole, sharded, alike, own):
+    custom = mlp({"engine": "my.module:build"}, run=run)
+    for trial in (whole, sharded, alike, custom):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         rooms.observe(replace(record, memory=replace(record.memory, peak_reserved_bytes=5000 << 20)))
 
@@ -190,7 +190,7 @@ def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
         return [sum(isinstance(task, kind) for task in tasks) for kind in (MachineTask, RepeatTask)]
 
     assert yardsticks([whole, sharded, alike]) == [1, 1]
-    assert yardsticks([own, sharded, alike]) == [1, 0]
+    assert yardsticks([custom, sharded, alike]) == [1, 0]
     gpu.free = 30_119 << 20
     assert yardsticks([whole, sharded, alike]) == [1, 0]
 

@@ -66,7 +66,7 @@ def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_p
     assert " kept, continue with" in shown
     assert f"--resume {find_runs(sweep.results)[0]}" in shown
     assert sweep.left() == []
-    kept = records(sweep.results)
+    rows = records(sweep.results)
     assert sweep.wait(sweep.begin()) == []
-    assert records(sweep.results)[: len(kept)] == kept
+    assert records(sweep.results)[: len(rows)] == rows
     assert {row[2:] for row in records(sweep.results)} == {("ok", "identical")}

@@ -43,8 +43,8 @@ def cluster() -> Iterator[Cluster]:
     reason = slurm_cluster.why_not()
     if reason is not None:
         pytest.skip(reason)
-    with slurm_cluster.running() as found:
-        yield found
+    with slurm_cluster.running() as daemons:
+        yield daemons
 
 
 class Command:
@@ -77,9 +77,9 @@ class Command:
     def end(self, code: int = 0) -> dict[str, Any]:
         """Wait for its end and return its document."""
         assert self._running is not None
-        said, errors = self._running.communicate(timeout=240)
+        stdout, errors = self._running.communicate(timeout=240)
         assert self._running.returncode == code, errors + self.cluster.last_words()
-        document: dict[str, Any] = json.loads(said)
+        document: dict[str, Any] = json.loads(stdout)
         assert "sacct" not in errors
         return document
 
@@ -118,10 +118,10 @@ class Command:
 @pytest.fixture
 def command(cluster: Cluster, tmp_path: Path) -> Iterator[Command]:
     tmp_path.chmod(0o755)
-    found = Command(cluster, tmp_path)
-    yield found
-    if found._running is not None and found._running.poll() is None:
-        found.kill()
+    handle = Command(cluster, tmp_path)
+    yield handle
+    if handle._running is not None and handle._running.poll() is None:
+        handle.kill()
     cluster.ask("scancel", "--user=root")
     cluster.until(lambda: not cluster.ask("squeue", "-h"), "no job is left")
 
@@ -194,11 +194,11 @@ def test_a_node_that_dies_costs_no_result(command: Command, requeues: bool) -> N
 
 def test_a_command_that_is_killed_leaves_nothing_that_its_successor_does_not_end(command: Command) -> None:
     command.start("sweep", command.file(FAKE, repeats=1, stages=[0, 1, 2, 3]), "--slurm", "timeout_min=5")
-    left = command.until_running(2)
+    jobs = command.until_running(2)
     command.kill()
-    assert set(command.running()) == set(left)
+    assert set(command.running()) == set(jobs)
     command.start("sweep", "--resume", "last", "--slurm", "timeout_min=5")
-    command.cluster.until(lambda: not set(left) & set(command.running()), "the old jobs are cancelled")
+    command.cluster.until(lambda: not set(jobs) & set(command.running()), "the old jobs are cancelled")
     command.gate.touch()
     command.end_well(4)
 

@@ -89,10 +89,10 @@ def test_every_repeat_runs_once_and_is_on_disk(sweep):
 def test_interrupted_sweep_continues_with_what_is_missing(sweep):
     with pytest.raises(KeyboardInterrupt):
         sweep.run(*STAGES, stop_after=3)
-    kept = sweep.directory.records()
-    assert len(kept) == 3
+    first_records = sweep.directory.records()
+    assert len(first_records) == 3
     records = sweep.run(*STAGES)
-    assert records[:3] == kept
+    assert records[:3] == first_records
     assert len(sweep.started()) == 5
     assert len(set(keys(records))) == len(records) == 8
 

@@ -29,13 +29,13 @@ class Machine:
         self.clashes: list[str] = []
 
     @contextlib.contextmanager
-    def work(self, what: str) -> Iterator[None]:
+    def work(self, event: str) -> Iterator[None]:
         if not self._alone.acquire(blocking=False):
-            self.clashes.append(what)
+            self.clashes.append(event)
             yield
             return
         try:
-            self.done.append(what)
+            self.done.append(event)
             threading.Event().wait(0.001)
             yield
         finally:
@@ -118,7 +118,7 @@ def heat(tmp_path: Path, *trials: list[Trial]) -> tuple[list[str], list[str], tu
 
 
 def of(done: list[str], name: str) -> list[str]:
-    return [what for what in done if what.startswith(name)]
+    return [event for event in done if event.startswith(name)]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -134,7 +134,7 @@ def test_turns_alternate_and_whoever_is_over_waits_for_the_others(tmp_path: Path
 def test_five_contenders_each_in_every_cycle(tmp_path: Path) -> None:
     done, ended, _ = heat(tmp_path, *[[trial(4)] for _ in range(5)])
     for cycle in range(4):
-        assert {what[0] for what in done[5 + 5 * cycle : 10 + 5 * cycle]} == set("ABCDE")
+        assert {event[0] for event in done[5 + 5 * cycle : 10 + 5 * cycle]} == set("ABCDE")
     assert ended == list("ABCDE")
 
 
@@ -156,7 +156,7 @@ def test_a_contender_that_dies_in_its_turn_ends_alone(tmp_path: Path) -> None:
 def test_one_that_asks_for_no_turn_ends_too(steps: tuple[int, ...], tmp_path: Path) -> None:
     """Its ranks may report the end at once, or be killed between a report and the launcher's look."""
     done, _, _ = heat(tmp_path, *[[trial(number)] for number in steps])
-    assert [what for what in done if "ends" in what] == [f"{name} ends" for name in "AB"[: len(steps)]]
+    assert [event for event in done if "ends" in event] == [f"{name} ends" for name in "AB"[: len(steps)]]
 
 
 @pytest.mark.parametrize("old_first", [True, False])

@@ -19,8 +19,8 @@ from zbench.record.record import MemoryPeaks
 def measured(*arguments: str) -> dict[str, Any]:
     script = Path(__file__).with_name("memory_cases.py")
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 @pytest.fixture(scope="module")

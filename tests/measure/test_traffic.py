@@ -48,7 +48,7 @@ def test_calls_and_results_pass_through_unchanged() -> None:
     counting = TrafficMeter(PhaseClock()).count(inner)
     send, out, values = torch.zeros(4), torch.zeros(2), torch.ones(3)
     work = counting.reduce_scatter(send, out, TAG)
-    assert [id(given) for given in inner.reduce_scatter.call_args.args] == [id(send), id(out), id(TAG)]
+    assert [id(argument) for argument in inner.reduce_scatter.call_args.args] == [id(send), id(out), id(TAG)]
     inner.reduce_scatter.return_value.wait.assert_not_called()
     work.wait()
     inner.reduce_scatter.return_value.wait.assert_called_once_with()

@@ -30,10 +30,10 @@ def test_each_figure_is_the_largest_of_any_sample(
     device: bool, driver: dict[int, int] | None, peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = [process(1, 100, 700, process(2, 300, 400)), process(1, 200, 500, process(2, 250, 500))]
-    left, taken = iter(samples), threading.Event()
+    rest, taken = iter(samples), threading.Event()
 
     def sample(pid: int) -> Any:
-        root = next(left, None)
+        root = next(rest, None)
         if root is None:
             taken.set()
         return root or samples[0]

@@ -135,7 +135,7 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
 
 
 @pytest.mark.parametrize(
-    ("rank", "device", "given", "expected"),
+    ("rank", "device", "env", "expected"),
     [
         (0, "cpu", {}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
         (3, "cpu", {}, {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
@@ -149,18 +149,18 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
     ],
 )
 def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
-    rank: int, device: str, given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    rank: int, device: str, env: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [("one", 11), ("one", 12), ("two", 11), ("two", 12)]
-    environ = dict(given)
+    environ = dict(env)
     monkeypatch.setattr(adapter.os, "environ", environ)
     monkeypatch.setattr(adapter.dist, "get_rank", lambda: rank)
     monkeypatch.setattr(adapter.dist, "get_world_size", lambda: 4)
-    gather = lambda found, own: found.__setitem__(slice(4), places)  # noqa: E731
+    gather = lambda out, item: out.__setitem__(slice(4), places)  # noqa: E731
     monkeypatch.setattr(adapter.dist, "all_gather_object", gather)
     adapter._describe_launch(torch.device(device))
-    found = {name: environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")}
-    assert found == expected
+    variables = {name: environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")}
+    assert variables == expected
     assert (environ["RANK"], environ["MASTER_PORT"]) == (str(rank), "11")
 
 
@@ -183,11 +183,11 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     lock = tmp_path / "lock"
     lock.touch()
-    given: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}
 
     def initialize(**keys: Any) -> tuple[StandIn, None]:
-        given.update(keys, shared=adapter._shared_memory())
-        given["shared"].touch()
+        kwargs.update(keys, shared=adapter._shared_memory())
+        kwargs["shared"].touch()
         assert not lock.exists(), "it would wait for it forever"
         return StandIn(), None
 
@@ -195,9 +195,9 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     model, spec = nn.Linear(2, 1), spec_of(param_groups={"bias": {"frozen": True}})
     engine = adapter.build_engine(model, spec)
     assert isinstance(engine.module, StandIn)
-    assert given["config"] == adapter.configuration(spec)
-    assert given["dist_init_required"] is False
-    assert [p for group in given["model_parameters"] for p in group["params"]] == [model.weight, model.bias]
+    assert kwargs["config"] == adapter.configuration(spec)
+    assert kwargs["dist_init_required"] is False
+    assert [p for group in kwargs["model_parameters"] for p in group["params"]] == [model.weight, model.bias]
     assert not model.bias.requires_grad
     assert {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE")} == {
         "RANK": "0",
@@ -206,7 +206,7 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
         "LOCAL_SIZE": "1",
     }
     assert os.environ["MASTER_PORT"] == str(os.getpid())
-    own = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{os.getpid()}_0"
-    assert given["shared"] == Path("/dev/shm", own)
-    assert not given["shared"].exists()
+    buffer_name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{os.getpid()}_0"
+    assert kwargs["shared"] == Path("/dev/shm", buffer_name)
+    assert not kwargs["shared"].exists()
     assert os.environ.get("DS_ACCELERATOR") == (None if torch.cuda.is_available() else "cpu")

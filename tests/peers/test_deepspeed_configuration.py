@@ -54,22 +54,22 @@ def test_amsgrad_is_torchs_wherever_it_is_asked_for(where: str, all_of_it: bool,
         optimizer={"amsgrad": all_of_it},
         param_groups={"*.bias": {"amsgrad": group}},
     )
-    said = made["optimizer"]["params"]
-    assert said.get("amsgrad", False) == all_of_it
-    assert said.get("torch_adam", False) == (where == "none" or all_of_it or group)
+    options = made["optimizer"]["params"]
+    assert options.get("amsgrad", False) == all_of_it
+    assert options.get("torch_adam", False) == (where == "none" or all_of_it or group)
     assert made["zero_force_ds_cpu_optimizer"] is False
 
 
 def test_a_users_own_configuration_keeps_its_adams_hyperparameters() -> None:
-    own = {"optimizer": {"type": "Adam", "params": {"lr": 0.5, "amsgrad": True}}}
-    made = built(ds_config=own, optimizer={"name": "adam", "lr": 0.5, "amsgrad": True})
+    config = {"optimizer": {"type": "Adam", "params": {"lr": 0.5, "amsgrad": True}}}
+    made = built(ds_config=config, optimizer={"name": "adam", "lr": 0.5, "amsgrad": True})
     assert {"lr": 0.5, "amsgrad": True}.items() <= made["optimizer"]["params"].items()
 
 
 def test_a_users_own_configuration_leaves_the_boundary_to_the_mode() -> None:
-    key, own = "managed_gradient_accumulation", {"zero_optimization": {"stage": 3}}
-    assert built(ds_config=own, accumulation_mode="unmanaged")[key] is False
-    assert key not in built(ds_config=own, accumulation_mode="multi_backward")
+    key, config = "managed_gradient_accumulation", {"zero_optimization": {"stage": 3}}
+    assert built(ds_config=config, accumulation_mode="unmanaged")[key] is False
+    assert key not in built(ds_config=config, accumulation_mode="multi_backward")
 
 
 def test_clipping_that_is_off_is_written() -> None:

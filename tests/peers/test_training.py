@@ -62,7 +62,7 @@ def test_bytes_that_a_peer_holds_follow_from_what_it_shards(run_trial: RunTrial)
 def test_the_sharded_optimizer_shares_its_buckets_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without views ZeroRedundancyOptimizer holds each parameter twice, and a comparison would flatter us."""
     keys: dict[str, Any] = {}
-    monkeypatch.setattr(zero_redundancy, "ZeroRedundancyOptimizer", lambda *_, **given: keys.update(given))
+    monkeypatch.setattr(zero_redundancy, "ZeroRedundancyOptimizer", lambda *_, **kwargs: keys.update(kwargs))
     monkeypatch.setattr(zero_redundancy, "wrap", lambda model, *_: model)
     zero_redundancy.build_engine(nn.Linear(2, 2), EngineSpec(engine="zero_redundancy", zero_stage=1))
     assert keys["parameters_as_bucket_view"] is True

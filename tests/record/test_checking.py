@@ -32,9 +32,9 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_files_that_are_whole_have_no_problem(results: Path) -> None:
-    found = [*checked(results), *checked(results.parent / "site")]
-    assert [file.problem for file in found] == [None] * 7
-    assert {file.path.name for file in found} == {
+    files = [*checked(results), *checked(results.parent / "site")]
+    assert [file.problem for file in files] == [None] * 7
+    assert {file.path.name for file in files} == {
         "environment.json", "trials.jsonl", "tags.json", "main.json", "1.json", "1.html", "index.html",
     }  # fmt: skip
 
@@ -49,8 +49,8 @@ def test_each_file_that_was_changed_is_named(results: Path, name: str) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    found = [*checked(results), *checked(results.parent / "site")]
-    (problem,) = [file.problem for file in found if file.problem is not None and name in file.problem]
+    files = [*checked(results), *checked(results.parent / "site")]
+    (problem,) = [file.problem for file in files if file.problem is not None and name in file.problem]
     assert str(file) in problem
 
 

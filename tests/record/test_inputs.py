@@ -14,11 +14,11 @@ from zbench.record.inputs import changed, digest, inputs
 
 
 def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
-    found = set()
+    digests = set()
     for content in (b"a" * 100, b"a" * 101, b"b" + b"a" * 99, b"a" * 99 + b"b", b""):
         (tmp_path / "text").write_bytes(content)
-        found.add(digest(tmp_path / "text"))
-    assert len(found) == 5
+        digests.add(digest(tmp_path / "text"))
+    assert len(digests) == 5
 
 
 @pytest.mark.parametrize(("size", "time_counts"), [(64 << 20, False), ((64 << 20) + 1, True)])
@@ -28,12 +28,12 @@ def test_of_a_file_beyond_64_mib_the_time_of_its_last_change_counts(
     file = tmp_path / "weights"
     file.touch()
     os.truncate(file, size)  # sparse
-    found = set()
+    digests = set()
     for second in (1, 2):
         os.utime(file, (second, second))
-        found.add(digest(file))
-    assert len(found) == (2 if time_counts else 1)
-    assert {len(digits) for digits in found} == {16}
+        digests.add(digest(file))
+    assert len(digests) == (2 if time_counts else 1)
+    assert {len(digits) for digits in digests} == {16}
 
 
 def test_modules_of_the_users_own_are_read_and_others_are_not(
@@ -64,13 +64,13 @@ def test_modules_of_the_users_own_are_read_and_others_are_not(
     monkeypatch.setitem(sys.modules, "odd", 7)  # anything may stand there
     (tmp_path / "project" / "native.so").touch()
     (tmp_path / "project" / "text").write_text("text")
-    found = inputs([tmp_path / "project" / "text", tmp_path / "gone"], tmp_path / "project")
-    mine = {name: value for name, value in found.items() if name not in before}
+    files = inputs([tmp_path / "project" / "text", tmp_path / "gone"], tmp_path / "project")
+    mine = {name: value for name, value in files.items() if name not in before}
     others = {tmp_path / "beside.py", tmp_path / "gone", tmp_path / "space" / "mine.py", beside}
     assert {*mine} == {"mine.py", "text", *map(str, others)}
     assert mine["mine.py"] == mine[str(tmp_path / "beside.py")] == digest(tmp_path / "beside.py")
     assert mine[str(tmp_path / "gone")] == "removed"
-    assert not any("zbench/record" in name or "pathlib" in name for name in found)
+    assert not any("zbench/record" in name or "pathlib" in name for name in files)
 
 
 def test_what_only_one_of_two_trials_read_has_not_changed() -> None:

@@ -56,7 +56,7 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"outcome": "fine"}, "outcome"),
         ({"trial_id": "../../../../precious"}, "trial_id: expected hexadecimal digits, got '../../"),
@@ -72,8 +72,8 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
         ({"config": {"engine": "builtin"}}, r"not a zbench record: config\.engine: expected an object"),
     ],
 )
-def test_wrong_type_names_the_key(make_record, change, said):
-    with pytest.raises(UsageError, match=said):
+def test_wrong_type_names_the_key(make_record, change, message):
+    with pytest.raises(UsageError, match=message):
         lines.decode(lines.jsonable(make_record()) | change)
 
 
@@ -138,9 +138,9 @@ def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, ma
 
 
 def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):
-    own, other = make_record(run_id=tmp_path.name), make_record(run_id="other", repeat=1)
+    record, other = make_record(run_id=tmp_path.name), make_record(run_id="other", repeat=1)
     file = tmp_path / "trials.jsonl"
-    for records, line in (([own, other], 2), ([other, own], 1), ([other, make_record(run_id="x")], 2)):
+    for records, line in (([record, other], 2), ([other, record], 1), ([other, make_record(run_id="x")], 2)):
         file.write_bytes(lines.encode_all(records))
         with pytest.raises(UsageError, match=rf"trials\.jsonl:{line}: a record of another run, (other|x);"):
             lines.read(file)

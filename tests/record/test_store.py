@@ -64,12 +64,12 @@ def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
     unknown = make_record(repeat=2)
     for record in (unknown, first, replace(first, repeat=3), replace(unknown, repeat=4)):
         run.append(record)
-    kept = (run.path / TRIALS).read_bytes()
+    content = (run.path / TRIALS).read_bytes()
     with pytest.raises(
         UsageError, match=r"another kind of machine \(Xeon, 8 cores\).*EPYC, 64 cores.*constraint"
     ):
         run.append(other)
-    assert (run.path / TRIALS).read_bytes() == kept
+    assert (run.path / TRIALS).read_bytes() == content
     run.close()
     with RunDirectory.open(run.path) as again, pytest.raises(UsageError, match="another kind of machine"):
         again.append(other)
@@ -87,20 +87,20 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
     assert len(run.records()) == 2
 
 
-@pytest.mark.parametrize("kept", [1, 20, -2, -1])
-def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, kept):
+@pytest.mark.parametrize("length", [1, 20, -2, -1])
+def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, length):
     run.append(make_record())
     written = (run.path / TRIALS).read_bytes()
-    torn = lines.encode(make_record(repeat=1), checksum_of(written))[:kept]
+    torn = lines.encode(make_record(repeat=1), checksum_of(written))[:length]
     run.close()
     with (run.path / "trials.jsonl").open("ab") as file:
         file.write(torn)
-    repeats = [0, 1] if kept == -1 else [0]
+    repeats = [0, 1] if length == -1 else [0]
     with RunDirectory.open(run.path) as again:
         assert [r.repeat for r in again.records()] == repeats
         again.append(make_record(repeat=2))
     assert [r.repeat for r in load_records(run.path)] == [*repeats, 2]
-    if kept != -1:
+    if length != -1:
         assert (run.path / "trials.damaged").read_bytes() == torn + b"\n"
 
 
@@ -123,19 +123,19 @@ def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, ma
         assert again.damaged == ()
 
 
-@pytest.mark.parametrize("what", ["file", "directory", "replaced"])
-def test_records_that_are_removed_in_mid_run_are_noticed(run, make_record, what):
+@pytest.mark.parametrize("target", ["file", "directory", "replaced"])
+def test_records_that_are_removed_in_mid_run_are_noticed(run, make_record, target):
     run.append(make_record())
-    if what == "directory":
+    if target == "directory":
         run.path.rename(run.path.with_name("elsewhere"))
-    elif what == "replaced":
+    elif target == "replaced":
         (run.path / TRIALS).write_bytes(b"")
     else:
         (run.path / TRIALS).unlink()
     for claim in (lambda: run.append(make_record(repeat=1)), run.records, run.discard_if_empty):
         with pytest.raises(UsageError, match="was removed or changed by another process"):
             claim()
-    assert not (run.path / TRIALS).exists() or what == "replaced"
+    assert not (run.path / TRIALS).exists() or target == "replaced"
 
 
 @pytest.mark.parametrize(("asked", "mode"), [(None, 0o700), ("755", 0o755)])
@@ -340,20 +340,20 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
         RunDirectory.open(run.path)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2])
-def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, make_record, kept):
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, make_record, count):
     for repeat in range(3):
         run.append(make_record(repeat=repeat))
     run.close()
     file = run.path / TRIALS
     whole = file.read_bytes()
-    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
-    with pytest.raises(UsageError, match=rf"expected 3 lines, as when the run ended, found {kept}; resume"):
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:count]))
+    with pytest.raises(UsageError, match=rf"expected 3 lines, as when the run ended, found {count}; resume"):
         load_records(run.path)
     with RunDirectory.open(run.path) as again:
-        assert len(again.records()) == kept
+        assert len(again.records()) == count
         again.append(make_record(repeat=2))
-    assert len(load_records(run.path)) == min(kept + 1, 3)
+    assert len(load_records(run.path)) == min(count + 1, 3)
 
 
 def test_a_run_that_was_killed_has_no_end_and_can_be_read(run, make_record):

@@ -41,10 +41,10 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
 @pytest.mark.parametrize("ratios", [(2.0, 9.0, 3.0), (None, 0.5, None), (9.0, None)])
 def test_the_farthest_repeat_is_that_of_the_largest_error_ratio(make_record, ratios):
     records = [make_record(repeat=n, correctness=Correctness("wrong", one)) for n, one in enumerate(ratios)]
-    (found,) = summarize(
+    (summary,) = summarize(
         [*records, make_record(repeat=9, outcome="crashed", correctness=Correctness("wrong", 99.0))]
     )
-    assert found.farthest.error_ratio == max(one for one in ratios if one is not None)
+    assert summary.farthest.error_ratio == max(one for one in ratios if one is not None)
 
 
 def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it(make_record):
@@ -53,8 +53,8 @@ def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it
         make_record(repeat=n, timing=Timing([1.0], 1.0, 256.0, 2.0, phases=one))
         for n, one in enumerate(phases)
     ]
-    (found,) = summarize([*records, make_record(repeat=3, timing=None)])
-    assert found.phases == {"forward": 0.3, "backward": 0.0, "reduce": 0.0}
+    (summary,) = summarize([*records, make_record(repeat=3, timing=None)])
+    assert summary.phases == {"forward": 0.3, "backward": 0.0, "reduce": 0.0}
 
 
 def test_the_reason_of_a_failure_is_that_of_the_worst_outcome(make_record):
@@ -63,11 +63,11 @@ def test_the_reason_of_a_failure_is_that_of_the_worst_outcome(make_record):
         ("crashed", None),
         ("crashed", Failure("crashed", "why")),
     ]
-    (found,) = summarize(
+    (summary,) = summarize(
         make_record(repeat=n, outcome=outcome, error=error) for n, (outcome, error) in enumerate(errors)
     )
-    assert found.outcome == "crashed"
-    assert found.error == Failure("crashed", "why")
+    assert summary.outcome == "crashed"
+    assert summary.error == Failure("crashed", "why")
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_varied_keys_are_those_of_all_points(make_record):
 
 def test_a_rate_is_the_work_over_the_representative_time() -> None:
     """Seen: 59,293 tokens/s, a mean of two rates, beside a step of 46.6 ms, which makes 5,494."""
-    (found,) = summarize([timed(0.002, 0), timed(0.0912, 1)])
-    step, rate = found.number("mean_step_s"), found.number("tokens_per_s")
+    (summary,) = summarize([timed(0.002, 0), timed(0.0912, 1)])
+    step, rate = summary.number("mean_step_s"), summary.number("tokens_per_s")
     assert step == pytest.approx(0.0466)
     assert rate == pytest.approx(256 / 0.0466)
-    assert found.number("tflops") is None
+    assert summary.number("tflops") is None
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_a_rate_counts_steps_that_stall_and_a_warning_names_them(
 
 def test_the_slowest_step_is_that_of_all_repeats() -> None:
     records = [replace(timed(1.0, n), timing=Timing([1.0, n + 1.0], 1.0, None, None)) for n in range(3)]
-    (found,) = summarize(records)
-    assert (found.number("worst_step_s"), found.number("p95_step_s")) == (3.0, 2.0)
+    (summary,) = summarize(records)
+    assert (summary.number("worst_step_s"), summary.number("p95_step_s")) == (3.0, 2.0)
 
 
 def timed(step_s: float, repeat: int) -> Record:
@@ -187,14 +187,14 @@ def timed(step_s: float, repeat: int) -> Record:
 )
 def test_a_full_verdict_that_was_asked_for_and_is_not_there(make_record, mode, verdict, outcome, unjudged):
     config = {} if mode is None else {"verify": {"mode": mode}}
-    (found,) = summarize([make_record(verdict=verdict, outcome=outcome, config=config)])
-    assert found.is_unjudged is unjudged
+    (summary,) = summarize([make_record(verdict=verdict, outcome=outcome, config=config)])
+    assert summary.is_unjudged is unjudged
 
 
 def test_a_repeat_that_took_no_time_has_no_rate() -> None:
-    (found,) = summarize([replace(timed(1.0, 0), timing=Timing([0.0], 0.0, 256.0, 2.0))])
-    assert math.isnan(found.metric("tokens_per_s"))
-    assert by_figure([found], FASTEST) == []
+    (summary,) = summarize([replace(timed(1.0, 0), timing=Timing([0.0], 0.0, 256.0, 2.0))])
+    assert math.isnan(summary.metric("tokens_per_s"))
+    assert by_figure([summary], FASTEST) == []
 
 
 def test_what_has_no_finite_figure_costs_infinitely_much(make_record) -> None:

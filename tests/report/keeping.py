@@ -55,9 +55,9 @@ def _marks(canvas: Canvas) -> Iterator[str]:
 
 
 def _style(artist: Any, names: tuple[str, ...]) -> str:
-    found = {name: getattr(artist, f"get_{name}")() for name in names if hasattr(artist, f"get_{name}")}
+    attributes = {name: getattr(artist, f"get_{name}")() for name in names if hasattr(artist, f"get_{name}")}
     return " ".join(
-        f"{name}={_rounded(value) if type(value) is tuple else value}" for name, value in found.items()
+        f"{name}={_rounded(value) if type(value) is tuple else value}" for name, value in attributes.items()
     )
 
 

@@ -35,7 +35,7 @@ def test_a_missing_value_is_a_dash_for_people_and_none_in_documents() -> None:
 def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
     pair, rate = (SUMMARIES[0], SUMMARIES[1]), metric("tokens_per_s")
     other = rate.of(lambda sides: sides[1], "against_")
-    both = rate.of_both(lambda sides: sides, lambda own, other: f"{own} / {other}")
+    both = rate.of_both(lambda sides: sides, lambda mine, other: f"{mine} / {other}")
     assert (other.name, other.title, other.text(pair)) == ("against_tokens_per_s", "tokens/s", "90")
     assert (both.name, both.title, both.text(pair)) == ("tokens_per_s", "tokens/s", "500 / 90")
 

@@ -51,11 +51,11 @@ def test_printable_text_has_no_control_character_and_stays_as_it_is(text):
 
 @pytest.mark.parametrize("make", [str, Text, plain, lambda text: cell(text), lambda text: cell(Text(text))])
 def test_nothing_on_a_screen_is_markup_or_a_terminal_command(make):
-    said = shown(make(HOSTILE))
-    assert "[/red]" in said
-    assert ":skull:" in said
-    assert "*.[bw]*" in said
-    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(said)
+    output = shown(make(HOSTILE))
+    assert "[/red]" in output
+    assert ":skull:" in output
+    assert "*.[bw]*" in output
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(output)
 
 
 def cell(text: str | Text) -> Table:
@@ -119,13 +119,13 @@ objectives = st.sampled_from(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(records, max_size=4), objectives, st.sampled_from([1, 20, 80, 200]), st.booleans())
-def test_any_record_can_be_rendered(found, objective, width, terminal):
+def test_any_record_can_be_rendered(sample, objective, width, terminal):
     out = io.StringIO()
     screen = Screen(file=out, width=width, force_terminal=terminal, no_color=True)
-    print_results(screen, found, objective, Path("run"))
-    for summary in summarize(found):
+    print_results(screen, sample, objective, Path("run"))
+    for summary in summarize(sample):
         print_configuration(screen, summary, Path("run"))
-    for one in found:
+    for one in sample:
         screen.print(record_line(one))
     assert "\x07" not in out.getvalue()
 

@@ -107,9 +107,9 @@ def test_leaders_that_are_far_apart_come_with_what_to_run_and_its_cost(tmp_path:
         return notes(summaries, FASTEST, rank(summaries, FASTEST), run)[-1].plain
 
     line = r"to tell the 2 leaders apart, in about (\d+) min: zbench sweep --resume (\S+) --separate 5%"
-    found = re.fullmatch(line, said(tmp_path))
-    assert found is not None
-    assert found.groups() == ("12", tmp_path.name)  # 18 more repeats of two that take 20 s each
+    match = re.fullmatch(line, said(tmp_path))
+    assert match is not None
+    assert match.groups() == ("12", tmp_path.name)  # 18 more repeats of two that take 20 s each
     assert not re.fullmatch(line, said(None))
     (tmp_path / "search.json").write_text("{}")
     assert not re.fullmatch(line, said(tmp_path))
@@ -131,10 +131,10 @@ def test_where_there_is_no_best_it_says_why(records, words):
 def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     lines = printed(records, width=width, terminal=True)
-    said = " ".join(" ".join(lines).split())
+    content = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
-    assert said.count("identical") >= 4
-    assert "100,003" in said
+    assert content.count("identical") >= 4
+    assert "100,003" in content
     assert sum(line.startswith("≈") for line in lines) >= 1
     for name, figure in (
         ("peak device", "3 GiB"),
@@ -142,19 +142,19 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
         ("median step", "640 us"),
         ("error ratio", "1.04"),
     ):
-        left_out = "no room for" in said and name in said.split("no room for")[1]
-        assert (said.count(figure) >= 4) != left_out, name
-    assert ("zbench show --verbose" in said) == ("no room for" in said)
+        left_out = "no room for" in content and name in content.split("no room for")[1]
+        assert (content.count(figure) >= 4) != left_out, name
+    assert ("zbench show --verbose" in content) == ("no room for" in content)
 
 
 @pytest.mark.parametrize("width", [20, 40, 50, 120])
 def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
-    said = " ".join(" ".join(printed(records, width=width)).split())
+    content = " ".join(" ".join(printed(records, width=width)).split())
     for figure in ("2 GiB", "3 GiB", "640 us", "1.04", "identical"):
-        assert said.count(figure) >= 4, figure
-    assert "no room" not in said
-    assert "…" not in said
+        assert content.count(figure) >= 4, figure
+    assert "no room" not in content
+    assert "…" not in content
 
 
 def test_warnings_are_counted_by_kind():
@@ -207,9 +207,9 @@ def test_a_difference_is_that_of_the_repeat_farthest_from_the_reference() -> Non
 
 def test_where_there_is_no_best_the_first_three_reasons_are_told() -> None:
     limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
-    found = summarize(record(n, 9.0, verdict) for n, verdict in enumerate(("drifted", "wrong", "unchecked")))
-    said = notes(found, limit, Ranking())[-1].plain
-    assert said.endswith("(drifted; peak_device_bytes <= 10 MiB (has 20 MiB); wrong)")
+    items = summarize(record(n, 9.0, verdict) for n, verdict in enumerate(("drifted", "wrong", "unchecked")))
+    line = notes(items, limit, Ranking())[-1].plain
+    assert line.endswith("(drifted; peak_device_bytes <= 10 MiB (has 20 MiB); wrong)")
 
 
 def test_a_log_is_named_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +220,8 @@ def test_a_log_is_named_from_the_working_directory(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("length", "shown"), [(30, "a" * 30), (31, "a" * 29 + "…")])
 def test_a_short_label_has_30_characters_at_most(length: int, shown: str) -> None:
-    (found,) = summarize([record(0, 9.0, axes={"model": "a" * length})])
-    assert text.short_label(found) == shown
+    (summary,) = summarize([record(0, 9.0, axes={"model": "a" * length})])
+    assert text.short_label(summary) == shown
 
 
 @pytest.mark.parametrize(
@@ -237,8 +237,8 @@ def test_a_short_label_has_30_characters_at_most(length: int, shown: str) -> Non
 def test_ids_are_as_short_as_tells_them_apart_and_have_six_characters_or_more(
     ids: list[str], shown: list[str]
 ) -> None:
-    found = [summary for one in ids for summary in summarize([record(0, 9.0, trial_id=one)])]
-    assert text.short_ids(found) == shown
+    summaries = [summary for one in ids for summary in summarize([record(0, 9.0, trial_id=one)])]
+    assert text.short_ids(summaries) == shown
 
 
 def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:

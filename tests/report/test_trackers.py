@@ -49,14 +49,14 @@ class Notes:
 @pytest.fixture
 def plugged(monkeypatch) -> dict[str, Notes]:
     """Return the trackers that are found as entry points, to be filled by the test."""
-    found: dict[str, Notes] = {}
+    plugins: dict[str, Notes] = {}
 
     def points(group: str) -> list[SimpleNamespace]:
         assert group == "zbench.trackers"
-        return [SimpleNamespace(name=name, load=lambda it=it: it) for name, it in found.items()]
+        return [SimpleNamespace(name=name, load=lambda it=it: it) for name, it in plugins.items()]
 
     monkeypatch.setattr(trackers, "entry_points", points)
-    return found
+    return plugins
 
 
 def finish(tell, *records: Record) -> None:

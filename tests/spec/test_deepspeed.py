@@ -76,16 +76,16 @@ def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
 
 
 def test_steps_that_the_script_ends_are_unmanaged_here() -> None:
-    given = {**CONFIG, "managed_gradient_accumulation": False}
-    trial = imported(given)
+    config = {**CONFIG, "managed_gradient_accumulation": False}
+    trial = imported(config)
     assert (trial.engine.accumulation_mode, trial.engine.gradient_accumulation_steps) == ("unmanaged", 1)
     assert trial.workload.backwards_per_step == 4
     assert trial.run.world_size == 2
-    texts = [note.text for note in from_deepspeed(given).notes if note.effect == "training"]
+    texts = [note.text for note in from_deepspeed(config).notes if note.effect == "training"]
     assert any(text.startswith("managed_gradient_accumulation: false") for text in texts)
-    assert imported({**given, "managed_gradient_accumulation": True}) == imported(CONFIG)
+    assert imported({**config, "managed_gradient_accumulation": True}) == imported(CONFIG)
     with pytest.raises(UsageError, match="managed_gradient_accumulation"):
-        from_deepspeed({**given, "managed_gradient_accumulation": "perhaps"})
+        from_deepspeed({**config, "managed_gradient_accumulation": "perhaps"})
 
 
 @pytest.mark.parametrize(("stage", "overlaps"), [(0, False), (1, False), (2, True), (3, True)])

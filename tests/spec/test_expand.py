@@ -122,8 +122,8 @@ def test_nccl_adds_where_ranks_have_gpus(
     monkeypatch.setattr("zbench.spec.run.visible_gpus", lambda: [Gpu("a GPU")] * gpus)
     document = {"run": {"world_size": 2}, "machine": machine, "axes": {"reduction": ["auto", "backend"]}}
     expansion = expand(sweep_from_mapping(document))
-    kept = ["auto", "backend"] if gpus or machine else ["auto"]
-    assert [trial.engine.reduction for trial in expansion.trials] == kept
+    reductions = ["auto", "backend"] if gpus or machine else ["auto"]
+    assert [trial.engine.reduction for trial in expansion.trials] == reductions
     for point in expansion.invalid:
         assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
         assert "found ranks on CPUs (gloo)" in point.reason

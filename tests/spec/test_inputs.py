@@ -62,8 +62,8 @@ def test_inputs_are_checked_without_torch(text: str, message: str, refusal: Refu
 
 
 def test_a_model_of_ones_own_may_have_a_loss_and_data_of_its_own(loaded: Callable[..., SweepSpec]) -> None:
-    own = "{model: 'models:build', loss: 'models:loss', data: {dataset: 'models:data'}}"
-    assert loaded(f"workload: {own}\n").workload.loss == "models:loss"
+    text = "{model: 'models:build', loss: 'models:loss', data: {dataset: 'models:data'}}"
+    assert loaded(f"workload: {text}\n").workload.loss == "models:loss"
 
 
 COMMAND = """

@@ -206,10 +206,10 @@ axes: {offload_optimizer: [none, cpu], overlap_comm: [true, false]}
 """
 
 
-def extending(tmp_path: Path, own: str, base: str = BASE) -> SweepSpec:
+def extending(tmp_path: Path, text: str, base: str = BASE) -> SweepSpec:
     (tmp_path / "shared").mkdir(exist_ok=True)
     (tmp_path / "shared" / "base.yaml").write_text(base)
-    (tmp_path / "own.yaml").write_text(f"extends: shared/base.yaml\n{own}")
+    (tmp_path / "own.yaml").write_text(f"extends: shared/base.yaml\n{text}")
     return load_sweep(tmp_path / "own.yaml", (), {})
 
 
@@ -224,7 +224,7 @@ def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("own", "base", "place", "says"),
+    ("text", "base", "place", "says"),
     [
         ("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
         ("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
@@ -240,10 +240,10 @@ def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_of_the_file_that_has_it(
-    tmp_path: Path, own: str, base: str, place: str, says: str
+    tmp_path: Path, text: str, base: str, place: str, says: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
-        extending(tmp_path, own, base)
+        extending(tmp_path, text, base)
     assert str(refused.value).startswith(f"{tmp_path / place}")
     assert says in str(refused.value)
 

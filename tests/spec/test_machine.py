@@ -24,8 +24,8 @@ def rates(machine: Any, *overrides: str) -> MachineSpec:
 
 def test_rates_are_numbers_as_people_write_them() -> None:
     spec = rates({"flops": "1.5T", "memory_bandwidth": "20GB", "operator_latency": "0.01ms"})
-    found = spec.flops_of("bfloat16"), spec.memory_bandwidth, spec.operator_latency, spec.link_bandwidth
-    assert found == (1.5e12, 20e9, 1e-5, None)
+    values = spec.flops_of("bfloat16"), spec.memory_bandwidth, spec.operator_latency, spec.link_bandwidth
+    assert values == (1.5e12, 20e9, 1e-5, None)
     assert rates("h100") == rates("H100")
 
 

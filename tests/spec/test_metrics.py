@@ -96,16 +96,16 @@ def test_a_title_is_the_name_without_its_unit(metric: str, title: str) -> None:
 @pytest.fixture
 def plugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
     """Return the metrics that are found as entry points, to be filled by the test."""
-    given: dict[str, object] = {}
-    known = dict(METRICS)
+    plugs: dict[str, object] = {}
+    before = dict(METRICS)
 
     def points(group: str) -> list[SimpleNamespace]:
         assert group == "zbench.metrics"
-        return [SimpleNamespace(name=name, value="x:y", load=lambda it=it: it) for name, it in given.items()]
+        return [SimpleNamespace(name=name, value="x:y", load=lambda it=it: it) for name, it in plugs.items()]
 
     monkeypatch.setattr(metrics, "entry_points", points)
-    yield given
-    for name in METRICS.keys() - known.keys():
+    yield plugs
+    for name in METRICS.keys() - before.keys():
         del METRICS[name]
 
 

@@ -148,12 +148,12 @@ def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
 
 
 def test_arguments_that_are_given_are_taken_over() -> None:
-    given = {
+    arguments = {
         "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_grad_norm": 0.25, "seed": 7,
         "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "learning_rate": 1e-3, "use_cpu": True,
         "weight_decay": 0.1, "gradient_checkpointing": True, "bf16": True, "optim": "adamw_torch",
     }  # fmt: skip
-    translated = from_training_args(given, Path())
+    translated = from_training_args(arguments, Path())
     assert translated.notes == []
     assert translated.document["run"] == {"device": "cpu", "seed": 7}
     assert translated.document["workload"] == {"micro_batch_size": 2, "activation_checkpointing": True}
@@ -168,8 +168,8 @@ def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_p
     config = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto", "bf16": {"enabled": True}}
     (tmp_path / "ds.json").write_text(json.dumps(config))
     for deepspeed in (config, "ds.json"):
-        given = {"deepspeed": deepspeed, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
-        engine = from_training_args(given, tmp_path).document["engine"]
+        arguments = {"deepspeed": deepspeed, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
+        engine = from_training_args(arguments, tmp_path).document["engine"]
         assert (engine["zero_stage"], engine["dtype"]) == (2, "bfloat16")
         assert (engine["gradient_clipping"], engine["gradient_accumulation_steps"]) == (0.5, 2)
 
@@ -177,8 +177,8 @@ def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_p
 def test_of_deepspeeds_optimizer_what_is_written_counts_and_auto_is_the_trainers() -> None:
     params = {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9], "amsgrad": True}
     config = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam", "params": params}}
-    given = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
-    adam = from_training_args(given, Path()).document["engine"]["optimizer"]
+    arguments = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
+    adam = from_training_args(arguments, Path()).document["engine"]["optimizer"]
     expected = {"lr": 0.5, "weight_decay": 0.25, "eps": 1e-8, "betas": [0.8, 0.9], "amsgrad": True}
     assert adam == {"name": "adamw"} | expected
 

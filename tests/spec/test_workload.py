@@ -67,16 +67,16 @@ def test_mistakes_are_named(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("document", "message"),
     [
         ({}, "got neither; name one of them"),
         ({"jsonl": "a", "regex": "b"}, "got jsonl and regex; name one of them"),
         ({"regex": "("}, "not a regular expression"),
     ],
 )
-def test_step_times_have_one_source_that_can_be_read(given: dict[str, str], message: str) -> None:
+def test_step_times_have_one_source_that_can_be_read(document: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        StepTimesSpec.model_validate(given)
+        StepTimesSpec.model_validate(document)
 
 
 def test_a_command_may_be_one_letter_and_not_empty() -> None:

@@ -148,10 +148,10 @@ class FakeMachine:
         task = RepeatTask(trial)
         return record_of("fake", task, self(task, lambda *_: None), None)
 
-    def _write(self, what: str, trial_id: str, repeat: int) -> None:
+    def _write(self, event: str, trial_id: str, repeat: int) -> None:
         if self._log is not None:
             with self._log.open("a") as file:
-                file.write(json.dumps([what, os.getpid(), trial_id, repeat]) + "\n")
+                file.write(json.dumps([event, os.getpid(), trial_id, repeat]) + "\n")
 
 
 @dataclass(frozen=True)

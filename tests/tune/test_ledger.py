@@ -195,7 +195,7 @@ def test_a_worker_finds_the_sweep_in_the_study(shared: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("attributes", "message"),
     [
         (None, "was not made by zbench"),
         ({}, "was not made by zbench"),
@@ -203,9 +203,9 @@ def test_a_worker_finds_the_sweep_in_the_study(shared: str) -> None:
         ({"schema_version": 2, "sweep": {}}, "newer zbench"),
     ],
 )
-def test_a_study_that_something_else_made_is_refused(shared: str, known: Any, message: str) -> None:
+def test_a_study_that_something_else_made_is_refused(shared: str, attributes: Any, message: str) -> None:
     study = optuna.create_study(storage=storage_of(shared), study_name="s", direction="maximize")
-    study.set_user_attr("zbench", known)
+    study.set_user_attr("zbench", attributes)
     with pytest.raises(UsageError, match=message):
         ledger(shared)
     with pytest.raises(UsageError, match=message):

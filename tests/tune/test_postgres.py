@@ -43,14 +43,14 @@ def start(server: postgres.Server, home: Path, name: str, **job: Any) -> subproc
 
 def log_of(home: Path) -> list[tuple[str, int, str]]:
     lines = [line for file in home.glob("*.log") for line in file.read_text().splitlines()]
-    return [(what, pid, trial_id) for what, pid, trial_id, _ in map(json.loads, lines)]
+    return [(event, pid, trial_id) for event, pid, trial_id, _ in map(json.loads, lines)]
 
 
 def at_work(home: Path) -> dict[int, str]:
     """Return the trial that each worker has begun and not ended."""
     log = log_of(home)
-    ended = {(pid, trial_id) for what, pid, trial_id in log if what == "ended"}
-    return {pid: trial for what, pid, trial in log if what == "began" and (pid, trial) not in ended}
+    ended = {(pid, trial_id) for event, pid, trial_id in log if event == "ended"}
+    return {pid: trial for event, pid, trial in log if event == "began" and (pid, trial) not in ended}
 
 
 def ended_once(url: str, study: str) -> Counter[str]:
@@ -99,7 +99,7 @@ def test_workers_run_every_point_once_though_some_and_the_server_are_killed(
         _, errors = worker.communicate(timeout=HANG + 16 * seconds)
         assert worker.returncode == 0, errors.decode()
     log = log_of(tmp_path)
-    began, ended = (Counter(trial for what, _, trial in log if what == kind) for kind in ("began", "ended"))
+    began, ended = (Counter(trial for event, _, trial in log if event == kind) for kind in ("began", "ended"))
     assert ended == points, "every point ended exactly once, those of the victims too"
     begun_twice = Counter(at_work(tmp_path)[pid] for pid in victims)
     assert began == points + begun_twice, "nothing but what the victims had"

@@ -115,10 +115,10 @@ def test_one_trial_at_a_time_where_nobody_knows_how_many_run_at_once(tmp_path: P
 
 def cut_after(trials: int) -> FakeMachine:
     """Return a machine where the next trial is interrupted."""
-    left = itertools.count(trials, -1)
+    countdown = itertools.count(trials, -1)
 
     def before_each(_: RepeatTask) -> None:
-        if next(left) == 0:
+        if next(countdown) == 0:
             raise KeyboardInterrupt
 
     return FakeMachine(before_each=before_each)
@@ -150,11 +150,11 @@ def test_the_journal_is_made_from_the_records(tmp_path: Path, damage: bytes | No
     assert (resumed.began, resumed.records) == ([], before)
 
 
-@pytest.mark.parametrize(("trials", "left"), [(5, 2), (2, 0)])
-def test_a_resumed_search_tells_what_is_done_and_what_is_left(tmp_path: Path, trials: int, left: int) -> None:
+@pytest.mark.parametrize(("trials", "rest"), [(5, 2), (2, 0)])
+def test_a_resumed_search_tells_what_is_done_and_what_is_left(tmp_path: Path, trials: int, rest: int) -> None:
     done = searched(tmp_path, search=budget(3)).records
     (started,) = searched(tmp_path, search=budget(trials)).told(SweepStarted)
-    assert (started.finished, started.repeats) == (done, left)
+    assert (started.finished, started.repeats) == (done, rest)
 
 
 def test_a_grid_without_a_budget_has_no_number_of_trials_left(tmp_path: Path) -> None:

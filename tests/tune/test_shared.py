@@ -32,10 +32,10 @@ def end_elsewhere(url: str, index: int) -> None:
 
 def beside(url: str, index: int) -> FakeMachine:
     """Return a machine where another worker of the study ends a trial during the first one here."""
-    left = iter([index])
+    others = iter([index])
 
     def before_each(_: RepeatTask) -> None:
-        for other in left:
+        for other in others:
             end_elsewhere(url, other)
 
     return FakeMachine(before_each=before_each)
@@ -45,9 +45,9 @@ def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(url:
     task = {"storage": url, "study": "s", "is_worker": True}
     search = searched(tmp_path, beside(url, 7), task=task, search=budget(3))
     ended = search.told(TrialFinished)
-    own = [(event.record.trial_id, event.record.repeat) for event in ended if event.trial is not None]
+    mine = [(event.record.trial_id, event.record.repeat) for event in ended if event.trial is not None]
     theirs = [(event.record.trial_id, event.seconds) for event in ended if event.trial is None]
-    assert own == search.began
+    assert mine == search.began
     assert theirs == [(result(7).trial_id, 0.0)]
 
 
@@ -73,11 +73,11 @@ def test_unlike_machines_share_a_study_and_are_ranked_apart(url: str, tmp_path: 
         homes[0], kind="unlike", task={"storage": url, "is_worker": True}, search=budget(4, "grid")
     )
     here = searched(homes[1], kind="alike", task={"storage": url}, search={"method": "grid"})
-    theirs, own = ({record.trial_id for record in search.records} for search in (there, here))
-    assert (len(theirs), len(own)) == (4, 11)
-    assert not theirs & own
+    theirs, mine = ({record.trial_id for record in search.records} for search in (there, here))
+    assert (len(theirs), len(mine)) == (4, 11)
+    assert not theirs & mine
     assert here.outcome.final.best is not None
-    assert here.outcome.final.best.trial_id in own
+    assert here.outcome.final.best.trial_id in mine
     assert here.told(Notice)[-1].text.startswith("4 of the study's trials ran on other kinds of machines")
 
 

@@ -103,12 +103,12 @@ def wrapped(error: Exception) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [("disk I/O\n  error", "disk I/O error"), ("", "OperationalError")]
+    ("words", "reason"), [("disk I/O\n  error", "disk I/O error"), ("", "OperationalError")]
 )
-def test_the_reason_is_in_the_drivers_own_words(words: str, said: str) -> None:
+def test_the_reason_is_in_the_drivers_own_words(words: str, reason: str) -> None:
     with pytest.raises(StudyStorageError) as caught, reaching("sqlite:///study.db"):
         raise wrapped(sqlite3.OperationalError(words))
-    assert str(caught.value).startswith(f"cannot use storage sqlite:///study.db: {said}; check that")
+    assert str(caught.value).startswith(f"cannot use storage sqlite:///study.db: {reason}; check that")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "kept"),
+    ("argument", "redacted"),
     [
         (f"postgresql://me:{SECRET}@host:5433/db?sslmode=require", "postgresql://me:***@host:5433/db"),
         (f"--storage=postgresql://me:{SECRET}@h/db", "--storage=postgresql://me:***@h/db"),
@@ -151,8 +151,8 @@ def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
         ("f.yaml", "f.yaml"),
     ],
 )
-def test_a_command_line_is_kept_without_passwords(argument: str, kept: str) -> None:
-    assert redacted_arguments(["tune", argument]) == ["tune", kept]
+def test_a_command_line_is_kept_without_passwords(argument: str, redacted: str) -> None:
+    assert redacted_arguments(["tune", argument]) == ["tune", redacted]
 
 
 def test_of_two_passwords_of_which_one_begins_the_other_nothing_is_left() -> None:

@@ -91,8 +91,8 @@ class Run:
                 losses[0].append(float(loss.detach()))
             for name, parameter in self.model.named_parameters():
                 assert parameter.grad is not None
-                own = parameter.grad.float() / scale / work.world_size
-                total[name] = total[name] + own if name in total else own
+                gradient = parameter.grad.float() / scale / work.world_size
+                total[name] = total[name] + gradient if name in total else gradient
                 parameter.grad = None
         return total, losses
 

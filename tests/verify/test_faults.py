@@ -42,8 +42,8 @@ def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, seed: int) -
             fault = Fault.drawn(kind, lot, of.steps, sizes)
             run = WrongRun(of, "fused", lot.randrange(of.steps), wrong=fault.wrong)
             run.first, run.last = fault.first, fault.last
-            found = run.judged(plain).correctness
-            if found.verdict not in ("drifted", "wrong") or found.diagnosis is None:
+            result = run.judged(plain).correctness
+            if result.verdict not in ("drifted", "wrong") or result.diagnosis is None:
                 missed.append(fault)
         assert len(missed) <= draws * 0.05, missed
 
@@ -73,11 +73,11 @@ def test_every_wrong_implementation_is_named(dtype: str, when: str) -> None:
     plain, (first, last) = reference(of), WHEN[when]
     passed = set()
     for name, wrong in WRONG.items():
-        found = WrongRun(of, "fused", 7, wrong=wrong, first=first, last=last).judged(plain).correctness
-        finite = found.max_abs_diff is not None
-        if found.verdict not in ("drifted", "wrong") or (finite and found.diagnosis is None):
+        result = WrongRun(of, "fused", 7, wrong=wrong, first=first, last=last).judged(plain).correctness
+        finite = result.max_abs_diff is not None
+        if result.verdict not in ("drifted", "wrong") or (finite and result.diagnosis is None):
             passed.add(name)
-        print(f"{name}: {found.verdict}, {found.diagnosis}")
+        print(f"{name}: {result.verdict}, {result.diagnosis}")
     assert passed <= HIDDEN.get((dtype, when), set())
 
 

@@ -22,9 +22,9 @@ def verdicts(seed: int, trainings: int, kernels: list[str]) -> Counter[str]:
         of = drawn_task(lot)
         plain = reference(of)
         for name in kernels:
-            found = Run(of, name, lot.randrange(of.steps)).judged(plain).correctness
-            accused = found.verdict in ("drifted", "wrong")
-            counts[f"{found.verdict} ({name}: {found.diagnosis})" if accused else found.verdict] += 1
+            result = Run(of, name, lot.randrange(of.steps)).judged(plain).correctness
+            accused = result.verdict in ("drifted", "wrong")
+            counts[f"{result.verdict} ({name}: {result.diagnosis})" if accused else result.verdict] += 1
     return counts
 
 
@@ -77,5 +77,5 @@ def test_what_chaos_makes_of_rounding_is_no_fault(
     shape = {"layers": layers, "width": width, "heads": 2, "vocabulary": 64}
     workload = {"model": "gpt", "options": shape, "sequence_length": 16, "micro_batch_size": 2}
     of = task(workload, steps=20, seed=seed, gradient_accumulation_steps=2, **engine)
-    found = Run(of, kernel, 6).judged(reference(of)).correctness
-    assert found.verdict == "equivalent", found.diagnosis
+    result = Run(of, kernel, 6).judged(reference(of)).correctness
+    assert result.verdict == "equivalent", result.diagnosis

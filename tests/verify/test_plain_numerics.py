@@ -25,9 +25,9 @@ def summed_over_ranks(ranks: int, *, exact: bool = False, **engine: object) -> T
     total: Gradients = {}
     for _ in range(ranks):
         sums.add_rank(total, {"weight": THIRD.double() if exact else THIRD})
-    found = total["weight"]
-    assert found is not None
-    return found
+    value = total["weight"]
+    assert value is not None
+    return value
 
 
 def test_ranks_are_added_as_they_are_sent_and_the_exact_runs_as_they_are() -> None:
@@ -35,29 +35,29 @@ def test_ranks_are_added_as_they_are_sent_and_the_exact_runs_as_they_are() -> No
     rounded = THIRD.bfloat16().float()
     assert torch.equal(summed_over_ranks(2, communication_dtype="bfloat16"), rounded + rounded)
     assert torch.equal(summed_over_ranks(1, communication_dtype="bfloat16"), THIRD), "it sends nothing"
-    found = summed_over_ranks(2, exact=True, communication_dtype="bfloat16", grad_accum_dtype="bfloat16")
-    assert found.dtype == torch.float64
-    assert torch.equal(found, 2 * THIRD.double())
+    total = summed_over_ranks(2, exact=True, communication_dtype="bfloat16", grad_accum_dtype="bfloat16")
+    assert total.dtype == torch.float64
+    assert torch.equal(total, 2 * THIRD.double())
 
 
-@pytest.mark.parametrize(("several", "exact", "kept"), [
+@pytest.mark.parametrize(("several", "exact", "dtype"), [
     (True, False, torch.bfloat16), (False, False, torch.float32), (True, True, torch.float64),
 ])  # fmt: skip
 def test_gradients_rest_in_the_accumulation_dtype_between_micro_batches(
-    several: bool, exact: bool, kept: torch.dtype
+    several: bool, exact: bool, dtype: torch.dtype
 ) -> None:
     spec = EngineSpec(dtype="bfloat16", grad_accum_dtype="bfloat16")
     sums, total = GradientSums(spec, ranks=1, several=several, exact=exact), Gradients()
     for value in (1.0, 1e-4):
         sums.add_micro_batch(total, {"weight": torch.tensor([value], dtype=torch.float64)})
-    assert total["weight"].dtype == kept
+    assert total["weight"].dtype == dtype
 
 
 @pytest.mark.parametrize("add", ["add_micro_batch", "add_rank"])
 def test_a_missing_gradient_adds_nothing(add: str) -> None:
     sums, total = GradientSums(EngineSpec(), ranks=2, several=True, exact=False), Gradients()
-    for found in (None, THIRD, None):
-        getattr(sums, add)(total, {"weight": found})
+    for gradient in (None, THIRD, None):
+        getattr(sums, add)(total, {"weight": gradient})
     assert total["weight"] is not None
     assert torch.equal(total["weight"], THIRD)
     getattr(sums, add)(total, {"unused": None})
@@ -65,8 +65,8 @@ def test_a_missing_gradient_adds_nothing(add: str) -> None:
 
 
 def test_square_sums_are_those_of_all_elements() -> None:
-    found: Gradients = {"none": None, "empty": torch.empty(0, 3), "pair": torch.tensor([[3.0], [4.0]])}
-    assert square_sum(found) == canonical_square_sum(found) == 25.0
+    gradients: Gradients = {"none": None, "empty": torch.empty(0, 3), "pair": torch.tensor([[3.0], [4.0]])}
+    assert square_sum(gradients) == canonical_square_sum(gradients) == 25.0
     assert square_sum({}) == canonical_square_sum({}) == 0.0
     for count in (1, 255, 256, 257, 1000):
         values = torch.randn(count, generator=torch.Generator().manual_seed(count))

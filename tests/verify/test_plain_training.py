@@ -28,14 +28,14 @@ def by_hand(
     adamw = torch.optim.AdamW(model.parameters(), of.spec.optimizer.lr, fused=True)
     losses = []
     for step in range(of.steps):
-        found = [[gradient(workload, model, step, m, r, losses) for m in range(micros)] for r in range(ranks)]
+        grads = [[gradient(workload, model, step, m, r, losses) for m in range(micros)] for r in range(ranks)]
         for place, parameter in enumerate(model.parameters()):
             if each_backward:
-                total = sum((found[0][m][place] + found[1][m][place] for m in range(1, micros)),
-                            found[0][0][place] + found[1][0][place])  # fmt: skip
+                total = sum((grads[0][m][place] + grads[1][m][place] for m in range(1, micros)),
+                            grads[0][0][place] + grads[1][0][place])  # fmt: skip
             else:
                 one, other = (
-                    sum((found[r][m][place] for m in range(1, micros)), found[r][0][place]) for r in (0, 1)
+                    sum((grads[r][m][place] for m in range(1, micros)), grads[r][0][place]) for r in (0, 1)
                 )
                 total = one + other
             parameter.grad = total * torch.tensor(1 / (ranks * micros), dtype=torch.float64).float()
@@ -209,9 +209,9 @@ def test_what_torch_draws_is_the_same_in_every_run() -> None:
     assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
 
 
-@pytest.mark.parametrize(("model", "what"), [(Noisy, "loss"), (LateNoise, "gradient norm")])
-def test_noise_of_any_size_is_refused_on_a_cpu(model: type[nn.Module], what: str) -> None:
-    differ = rf"seed differ \({what} \d\.\d+ and \d\.\d+\), so nothing can be verified"
+@pytest.mark.parametrize(("model", "words"), [(Noisy, "loss"), (LateNoise, "gradient norm")])
+def test_noise_of_any_size_is_refused_on_a_cpu(model: type[nn.Module], words: str) -> None:
+    differ = rf"seed differ \({words} \d\.\d+ and \d\.\d+\), so nothing can be verified"
     with pytest.raises(UsageError, match=differ):
         reference(training(model))
 

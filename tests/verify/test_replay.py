@@ -63,8 +63,8 @@ class Training:
         adams, generator = dict.fromkeys(named, adam), torch.Generator().manual_seed(1)
 
         def state(weight: torch.nn.Parameter) -> State:
-            kept = optimizer.state.get(weight, {})
-            moments = {kind: kept[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if kept}
+            entries = optimizer.state.get(weight, {})
+            moments = {kind: entries[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if entries}
             return moments | {"param": weight.detach().clone()}
 
         residuals, before = list[Residual](), {f"{name}@": state(w) for name, w in named.items()}

@@ -32,10 +32,10 @@ def judged(of: PlainRun, other: PlainRun) -> Correctness:
 @pytest.mark.parametrize(("dtype", "workload"), CASES)
 def test_samples_in_another_order_are_equivalent(dtype: str, workload: dict[str, object]) -> None:
     of = task(workload, dtype=dtype)
-    found = judged(of, reversed_samples(of))
-    assert found.verdict == "equivalent"
-    assert found.error_ratio is not None
-    assert 0 < found.error_ratio <= 4
+    result = judged(of, reversed_samples(of))
+    assert result.verdict == "equivalent"
+    assert result.error_ratio is not None
+    assert 0 < result.error_ratio <= 4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -67,12 +67,12 @@ def test_faults_are_not(dtype: str, workload: dict[str, object], fault: Any) -> 
         other = dataclasses.replace(of, accumulation=dataclasses.replace(of.accumulation, backwards=1))
     else:
         other = task(workload, dtype=dtype, gradient_accumulation_steps=2, optimizer=fault)
-    found = judged(of, other)
-    assert found.first_differing_step == 1
+    result = judged(of, other)
+    assert result.first_differing_step == 1
     if dtype == "float32" and fault != {"lr": 2e-3}:
-        assert found.verdict == "wrong"
+        assert result.verdict == "wrong"
     elif dtype == "float32" or fault != {"weight_decay": 0.0}:  # which bfloat16 hides
-        assert found.verdict in ("drifted", "wrong")
+        assert result.verdict in ("drifted", "wrong")
 
 
 def test_moments_that_are_subnormal_in_float32_are_no_fault() -> None:
@@ -84,5 +84,5 @@ def test_moments_that_are_subnormal_in_float32_are_no_fault() -> None:
     state = adamw.state[weight]
     after = {"param": weight.detach(), "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}
     adam = Adam(1e-3, 0.9, 0.999, 1e-8, 0.01, bias_correction=True, amsgrad=False, decoupled=True)
-    (left,) = replay({"w@": zeros}, {"w@": after}, {"w": adam}, {"w": 1}, rank=0, step=0)
-    assert left.worst < WORST_UP_TO / 2
+    (residual,) = replay({"w@": zeros}, {"w@": after}, {"w": adam}, {"w": 1}, rank=0, step=0)
+    assert residual.worst < WORST_UP_TO / 2

@@ -51,8 +51,8 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     save_reference(saved, tmp_path / "ref")
     loaded = load_reference(tmp_path / "ref")
     assert [path.name for path in tmp_path.iterdir()] == ["ref"]
-    for found in (saved, loaded):
-        assert (found.plain.names, found.inputs) == (("a/b", "scalar"), {"their_model.py": "abc"})
+    for run in (saved, loaded):
+        assert (run.plain.names, run.inputs) == (("a/b", "scalar"), {"their_model.py": "abc"})
     torch.testing.assert_close(numbers(loaded), numbers(saved), rtol=0, atol=0, equal_nan=True)
 
 

@@ -62,11 +62,11 @@ def test_the_references_own_bits_are_identical() -> None:
     ("size", "verdict"), [(1e-5, "equivalent"), (2e-5, "equivalent"), (3e-4, "drifted"), (1e-2, "wrong")]
 )
 def test_the_error_ratio_decides(size: float, verdict: VerdictName) -> None:
-    found = verdict_of(trajectory(final(size, 1)), reference())
-    assert found.verdict == verdict
-    assert found.error_ratio is not None
-    assert found.max_abs_diff is not None
-    assert found.max_abs_diff > 0
+    result = verdict_of(trajectory(final(size, 1)), reference())
+    assert result.verdict == verdict
+    assert result.error_ratio is not None
+    assert result.max_abs_diff is not None
+    assert result.max_abs_diff > 0
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(3e-4, "equivalent"), (1e-2, "drifted")])
@@ -94,17 +94,17 @@ def test_up_to_4_is_equivalent_and_up_to_100_drifted(ratio: float, verdict: Verd
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_other_bits_on_the_way_are_not_identical_even_if_the_end_is_the_same(step: int) -> None:
-    found = verdict_of(trajectory(final(1e-5, 0), differs={step: {"third"}}), reference())
-    assert (found.verdict, found.first_differing_step) == ("equivalent", step + 1)
-    assert found.max_abs_diff == 0.0
+    result = verdict_of(trajectory(final(1e-5, 0), differs={step: {"third"}}), reference())
+    assert (result.verdict, result.first_differing_step) == ("equivalent", step + 1)
+    assert result.max_abs_diff == 0.0
 
 
 def test_of_parameters_that_stand_out_the_first_to_differ_is_named() -> None:
     parameters = final(1e-5, 1)
     parameters["second"] = parameters["second"] + 0.02
     parameters["third"] = parameters["third"] + 0.01
-    found = verdict_of(trajectory(parameters, differs={1: {"third"}}), reference())
-    assert (found.worst_parameter, found.first_differing_step) == ("third", 2)
+    result = verdict_of(trajectory(parameters, differs={1: {"third"}}), reference())
+    assert (result.worst_parameter, result.first_differing_step) == ("third", 2)
     harmless = verdict_of(trajectory(parameters, differs={1: {"first"}}), reference())
     assert harmless.worst_parameter == "second"
 
@@ -116,8 +116,8 @@ def test_moments_show_what_adam_hides() -> None:
     moments = final(1e-6, 6)
     moments["second"] = moments["second"] * 1.001
     observed = dataclasses.replace(trajectory(final(1e-5, 1)), moments=moments)
-    found = verdict_of(observed, against)
-    assert (found.verdict, found.worst_parameter) == ("wrong", "second")
+    result = verdict_of(observed, against)
+    assert (result.verdict, result.worst_parameter) == ("wrong", "second")
     silent = dataclasses.replace(observed, moments={})
     assert verdict_of(silent, against).verdict == "equivalent"
 
@@ -126,17 +126,17 @@ def test_moments_show_what_adam_hides() -> None:
 def test_what_is_not_finite_is_wrong_and_named(value: float) -> None:
     parameters = final(1e-5, 0)
     parameters["second"][3] = value
-    found = verdict_of(trajectory(parameters), reference())
-    assert (found.verdict, found.worst_parameter, found.error_ratio) == ("wrong", "second", None)
-    assert found.max_abs_diff is None
+    result = verdict_of(trajectory(parameters), reference())
+    assert (result.verdict, result.worst_parameter, result.error_ratio) == ("wrong", "second", None)
+    assert result.max_abs_diff is None
 
 
 def test_a_loss_that_is_not_finite_is_wrong() -> None:
     observed = trajectory(final(1e-5, 1))
     observed.losses[2, 0, 0] = math.nan
-    found = judge(observed, reference())
-    assert found.correctness.verdict == "wrong"
-    assert "loss is not finite" in found.warnings[0]
+    result = judge(observed, reference())
+    assert result.correctness.verdict == "wrong"
+    assert "loss is not finite" in result.warnings[0]
 
 
 def test_in_a_step_in_which_the_reference_lost_a_loss_too_no_loss_decides() -> None:
@@ -175,10 +175,10 @@ def test_without_the_truth_a_quarter_of_the_way_travelled_is_the_limit(
     travelled = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)  # 5 in all
     against = Reference(trajectory(start), travelled, ACTIVE)
     moved = {**start, "first": torch.tensor([1 + distance, 1.0, 1.0, 1.0])}
-    found = judge(trajectory(moved), against)
-    assert found.correctness.verdict == verdict
+    result = judge(trajectory(moved), against)
+    assert result.correctness.verdict == verdict
     if verdict == "drifted":
-        assert "30% of the way" in found.warnings[0]
+        assert "30% of the way" in result.warnings[0]
 
 
 def test_losses_and_norms_are_compared_where_both_are_known() -> None:
@@ -186,8 +186,8 @@ def test_losses_and_norms_are_compared_where_both_are_known() -> None:
     observed.losses[1, 1, 0] = 1.25
     observed.grad_norms[0] = math.nan
     observed.grad_norms[2] = 1.5
-    found = verdict_of(observed, reference())
-    assert (found.loss_max_abs_diff, found.grad_norm_max_abs_diff) == (0.25, 0.5)
+    result = verdict_of(observed, reference())
+    assert (result.loss_max_abs_diff, result.grad_norm_max_abs_diff) == (0.25, 0.5)
     silent = dataclasses.replace(observed, grad_norms=torch.full((STEPS,), math.nan, dtype=torch.float64))
     assert verdict_of(silent, reference()).grad_norm_max_abs_diff is None
 
@@ -256,9 +256,9 @@ def test_of_two_deterministic_steps_the_bits_decide_and_of_later_ones_the_distan
     truth: bool, size: float, step: int, verdict: VerdictName
 ) -> None:
     against = dataclasses.replace(reference(truth=truth), deterministic_steps=2)
-    found = judge(trajectory(final(size, 1), differs={step: {"third"}}), against)
-    assert (found.correctness.verdict, found.correctness.first_differing_step) == (verdict, step + 1)
-    assert bool(found.warnings) == (verdict in ("unchecked", "drifted"))
+    result = judge(trajectory(final(size, 1), differs={step: {"third"}}), against)
+    assert (result.correctness.verdict, result.correctness.first_differing_step) == (verdict, step + 1)
+    assert bool(result.warnings) == (verdict in ("unchecked", "drifted"))
 
 
 def test_a_reference_that_is_not_finite_does_not_judge_what_follows_the_deterministic_steps() -> None:

@@ -30,8 +30,8 @@ def weights() -> dict[str, Tensor]:
     return {"a.weight": torch.randn(6, 5, generator=generator), "b": torch.randn(7, generator=generator)}
 
 
-def same(found: dict[str, Tensor]) -> bool:
-    return found.keys() == weights().keys() and all(torch.equal(found[n], v) for n, v in weights().items())
+def same(state: dict[str, Tensor]) -> bool:
+    return state.keys() == weights().keys() and all(torch.equal(state[n], v) for n, v in weights().items())
 
 
 def test_safetensors_alone_and_in_shards(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_the_distance_of_two_base_runs_is_the_yardstick(
     mine: dict[str, Tensor], verdict: str, tmp_path: Path
 ) -> None:
     save_base(Base(weights(), moved(1e-6)), tmp_path / "base.safetensors")
-    found = judge_weights(mine, load_base(tmp_path / "base.safetensors"))
-    assert found.correctness.verdict == verdict
+    result = judge_weights(mine, load_base(tmp_path / "base.safetensors"))
+    assert result.correctness.verdict == verdict
     if verdict == "identical":
-        assert (found.correctness.error_ratio, found.correctness.max_abs_diff) == (1.0, 0.0)
+        assert (result.correctness.error_ratio, result.correctness.max_abs_diff) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(

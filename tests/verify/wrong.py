@@ -73,9 +73,9 @@ def clipped(*left_out: str, each: bool = False) -> Change:
 
 def stale(run: "WrongRun", gradients: Tensors) -> None:
     """Take the head's gradient of the step before."""
-    kept = gradients["head.weight"]
-    gradients["head.weight"] = run.kept.get("head.weight", kept)
-    run.kept["head.weight"] = kept
+    gradient = gradients["head.weight"]
+    gradients["head.weight"] = run.kept.get("head.weight", gradient)
+    run.kept["head.weight"] = gradient
 
 
 def late_coefficient(run: "WrongRun", gradients: Tensors) -> None:

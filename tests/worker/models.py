@@ -232,7 +232,7 @@ class _Sentences(Dataset[Tensor]):
 
 def padded() -> DataLoader[Tensor]:
     """Return batches of sentences that are as long as their longest one."""
-    return DataLoader(_Sentences(), collate_fn=lambda found: (pad_sequence(found, batch_first=True),))
+    return DataLoader(_Sentences(), collate_fn=lambda sentences: (pad_sequence(sentences, batch_first=True),))
 
 
 class Reader(nn.Module):

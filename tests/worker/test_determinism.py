@@ -77,40 +77,40 @@ def run(
 def test_the_deterministic_steps_decide_and_later_ones_run_as_users_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, modes = run("Plain", "cuda", tmp_path, monkeypatch)
+    result, modes = run("Plain", "cuda", tmp_path, monkeypatch)
     steps = [RAISES] * STEPS + [USUAL] * ALL
     again, truth = [USUAL], [USUAL] * len(steps)
     assert modes[: 3 * len(steps) + 1] == [*steps, *again, *truth, *steps]
     assert torch.get_deterministic_debug_mode() == USUAL
-    assert len(found["timing"]["step_seconds"]) == TIMED
-    assert JUDGED(found["correctness"]) == ("identical", STEPS, STEPS + 1)
-    assert not any("not deterministic" in warning for warning in found["warnings"])
+    assert len(result["timing"]["step_seconds"]) == TIMED
+    assert JUDGED(result["correctness"]) == ("identical", STEPS, STEPS + 1)
+    assert not any("not deterministic" in warning for warning in result["warnings"])
 
 
 def test_an_operation_without_a_deterministic_form_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, modes = run("Refused", "cuda", tmp_path, monkeypatch)
+    result, modes = run("Refused", "cuda", tmp_path, monkeypatch)
     assert [mode for mode in modes if mode != USUAL] == [WARNS] * 2 * STEPS
-    assert found["correctness"]["verdict"] == "identical"
-    (warning,) = (text for text in found["warnings"] if text.startswith("not deterministic: "))
+    assert result["correctness"]["verdict"] == "identical"
+    (warning,) = (text for text in result["warnings"] if text.startswith("not deterministic: "))
     assert "torch has no deterministic form of put_" in warning
 
 
 def test_on_a_cpu_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, modes = run("Plain", "cpu", tmp_path, monkeypatch)
+    result, modes = run("Plain", "cpu", tmp_path, monkeypatch)
     assert set(modes) == {USUAL}
-    assert len(found["losses"]) == ALL
-    assert JUDGED(found["correctness"]) == ("equivalent", 0, 1)
+    assert len(result["losses"]) == ALL
+    assert JUDGED(result["correctness"]) == ("equivalent", 0, 1)
 
 
 def test_where_nobody_judges_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, modes = run("Plain", "cuda", tmp_path, monkeypatch, verified=False)
+    result, modes = run("Plain", "cuda", tmp_path, monkeypatch, verified=False)
     assert modes.count(RAISES) == STEPS, "the reference's"
-    assert JUDGED(found["correctness"]) == ("unchecked", 0, None)
+    assert JUDGED(result["correctness"]) == ("unchecked", 0, None)
 
 
-@pytest.mark.parametrize("own", [None, ":16:8"])
-def test_cublas_is_deterministic_from_its_start(own: str | None) -> None:
-    inherited = {} if own is None else {"CUBLAS_WORKSPACE_CONFIG": own}
-    assert server_environment(None, inherited)["CUBLAS_WORKSPACE_CONFIG"] == (own or ":4096:8")
+@pytest.mark.parametrize("setting", [None, ":16:8"])
+def test_cublas_is_deterministic_from_its_start(setting: str | None) -> None:
+    inherited = {} if setting is None else {"CUBLAS_WORKSPACE_CONFIG": setting}
+    assert server_environment(None, inherited)["CUBLAS_WORKSPACE_CONFIG"] == (setting or ":4096:8")

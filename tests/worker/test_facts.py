@@ -23,10 +23,10 @@ def test_an_engine_that_is_not_installed_is_told_in_the_words_of_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: None)
-    said = engine_problem("deepspeed")
-    assert said == "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin"
+    problem = engine_problem("deepspeed")
+    assert problem == "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin"
     engine = EngineSpec.model_validate({"engine": "deepspeed", "zero_stage": 2})
-    assert ("engine.engine", said) in list(peers.peer_conflicts(engine))
+    assert ("engine.engine", problem) in list(peers.peer_conflicts(engine))
 
 
 def test_an_engine_whose_package_does_not_import_is_not_usable(
@@ -56,9 +56,9 @@ def test_rates_are_those_of_the_work_that_is_timed() -> None:
     counts = count_operators(lambda: rates.append(facts._rates(torch.device("cpu"))), torch.device("cpu"))
     flops, stream = 2 * 256 * 768 * 3072, 3 * 4 * (1 << 24)
     assert counts["flops"] == 2 * flops
-    (found,) = rates
-    assert found.pop("flops") == {"float32": flops / 0.5, "bfloat16": flops / 0.5}
-    assert found == dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), stream / 0.5)
+    (entry,) = rates
+    assert entry.pop("flops") == {"float32": flops / 0.5, "bfloat16": flops / 0.5}
+    assert entry == dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), stream / 0.5)
 
 
 @pytest.mark.parametrize(

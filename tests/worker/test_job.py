@@ -103,13 +103,13 @@ def test_nccls_own_variable_lets_ranks_share_a_device(
     assert (MULTI_RANK in shared_gpus(2, 1)) == (value == "1")
 
 
-@pytest.mark.parametrize(("version", "found"), [((2, 29, 7), "found 2.29.7;"), ((), "found none;")])
+@pytest.mark.parametrize(("version", "text"), [((2, 29, 7), "found 2.29.7;"), ((), "found none;")])
 def test_an_older_nccl_cannot_share_a_device(
-    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], found: str
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], text: str
 ) -> None:
     monkeypatch.setenv(MULTI_RANK, "1")
     monkeypatch.setattr(process, "nccl_version", lambda: version)
-    with pytest.raises(UsageError, match=rf"expected NCCL 2\.30 or later.*{found}.*unset the variable"):
+    with pytest.raises(UsageError, match=rf"expected NCCL 2\.30 or later.*{text}.*unset the variable"):
         backend_for(torch.device("cuda"), 2, 1)
     assert backend_for(torch.device("cuda"), 2, 2) == "cpu:gloo,cuda:nccl"
 
@@ -169,11 +169,11 @@ def test_a_device_is_the_cpu_unless_cuda_is_there(monkeypatch: pytest.MonkeyPatc
         device_of("cuda")
 
 
-@pytest.mark.parametrize("wanted", ["auto", "cuda"])
-def test_rocm_is_refused_with_the_reason(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_rocm_is_refused_with_the_reason(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "6.4.1")
     with pytest.raises(UsageError, match=r"ROCm 6\.4\.1.*use cpu"):
-        device_of(wanted)
+        device_of(device)
     assert device_of("cpu") == torch.device("cpu")
 
 

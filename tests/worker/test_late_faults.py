@@ -22,9 +22,9 @@ RUN = {"warmup_steps": 0, "steps": 11}
     ],
 )
 def test_the_step_is_named(run_trial: RunTrial, engine: str, diagnosis: str, dtype: str) -> None:
-    found = run_trial(trial({"engine": HERE + engine, "dtype": dtype}, workload=GPT, run=RUN)).correctness
-    assert found.verdict in ("drifted", "wrong")
-    assert re.fullmatch(diagnosis, str(found.diagnosis))
+    result = run_trial(trial({"engine": HERE + engine, "dtype": dtype}, workload=GPT, run=RUN)).correctness
+    assert result.verdict in ("drifted", "wrong")
+    assert re.fullmatch(diagnosis, str(result.diagnosis))
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_changed_text_is_not_judged_by_the_old_reference(runner: TrialRunner, 
     text.write_bytes(b"another text altogether " * 20)
     record = runner.run(spec)
     assert record.correctness.verdict == "unchecked"
-    assert any("text changed after the reference was computed" in said for said in record.warnings)
+    assert any("text changed after the reference was computed" in warning for warning in record.warnings)
 
 
 def test_tokens_are_those_of_the_batches_that_were_trained_on(runner: TrialRunner) -> None:

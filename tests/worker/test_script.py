@@ -101,7 +101,7 @@ def test_a_script_whose_runs_end_alike_is_run_once_more_from_perturbed_weights(t
 
 
 @pytest.mark.parametrize(
-    ("given", "tokens", "samples"),
+    ("arguments", "tokens", "samples"),
     [
         ("", None, None),
         ("--ds {micro_batch_size}", None, 2 * 3 / 0.03),
@@ -110,9 +110,9 @@ def test_a_script_whose_runs_end_alike_is_run_once_more_from_perturbed_weights(t
     ],
 )
 def test_a_script_has_the_rates_of_what_it_was_given(
-    tmp_path: Path, runner: TrialRunner, given: str, tokens: float | None, samples: float | None
+    tmp_path: Path, runner: TrialRunner, arguments: str, tokens: float | None, samples: float | None
 ) -> None:
-    command = f"python train.py --stage {{zero_stage}} --steps {{steps}} --out {{output}} {given}"
+    command = f"python train.py --stage {{zero_stage}} --steps {{steps}} --out {{output}} {arguments}"
     engine = {"gradient_accumulation_steps": 3}
     trial = sweep(tmp_path, workload={"command": command, "checkpoint": None}, engine=engine).trials[0]
     timing = runner.run(trial).timing
@@ -234,8 +234,8 @@ def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None
         until(lambda: bool(children_of(tmp_path)) or started.poll() is not None, "the script runs")
         (child,) = children_of(tmp_path)
         started.send_signal(signal.SIGINT)
-        _, said = started.communicate(timeout=600)
+        _, stderr = started.communicate(timeout=600)
     finally:
         started.kill()
-    assert started.returncode == 130, said
+    assert started.returncode == 130, stderr
     assert gone(child), "even in a session of its own"

@@ -49,13 +49,13 @@ def test_what_a_trace_says_is_shown_with_the_trial(traced: tuple[Path, str]) -> 
 
 def test_bounds_add_up_to_the_step() -> None:
     phases = {"forward": 1.0, "backward": 2.0, "reduce": 0.5, "gather": 0.25, "optimizer": 0.75}
-    found = bounds(phases, 5.0, flops=4e9, update_bytes=10, flops_per_s=2e9, bytes_per_s=20)
-    assert sum(part["seconds"] or 0 for part in found.values()) == 5.0
-    assert found["compute"] == {"seconds": 3.0, "least_seconds": 2.0}
-    assert found["other"] == {"seconds": 0.5, "least_seconds": 0.0}
+    parts = bounds(phases, 5.0, flops=4e9, update_bytes=10, flops_per_s=2e9, bytes_per_s=20)
+    assert sum(part["seconds"] or 0 for part in parts.values()) == 5.0
+    assert parts["compute"] == {"seconds": 3.0, "least_seconds": 2.0}
+    assert parts["other"] == {"seconds": 0.5, "least_seconds": 0.0}
     assert bounds(phases, 4.0, None, 0, 1.0, 1.0)["other"]["seconds"] == 0.0, (
         "the clock of a part may be longer"
     )
-    assert found["exposed_update"]["least_seconds"] == 0.5
+    assert parts["exposed_update"]["least_seconds"] == 0.5
     assert bounds(phases, 5.0, None, 0, 1.0, 1.0)["compute"]["least_seconds"] is None
     assert update_bytes({"host_moments": 80, "parameters": 7}) == 280

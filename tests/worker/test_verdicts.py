@@ -28,10 +28,10 @@ def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int
     engine = {"zero_stage": stage, "gradient_clipping": 0.5, "gradient_accumulation_steps": 2}
     record = run_trial(trial(engine, run={"world_size": world_size, "steps": 2}))
     assert record.error is None
-    found = record.correctness
-    assert (found.verdict, found.error_ratio, found.loss_max_abs_diff) == ("identical", 1.0, 0.0)
-    assert found.grad_norm_max_abs_diff == 0.0
-    assert [one.term for one in found.coefficients] == ["gradient"], "nothing is replayed"
+    result = record.correctness
+    assert (result.verdict, result.error_ratio, result.loss_max_abs_diff) == ("identical", 1.0, 0.0)
+    assert result.grad_norm_max_abs_diff == 0.0
+    assert [one.term for one in result.coefficients] == ["gradient"], "nothing is replayed"
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     run_trial: RunTrial, dtype: str, workload: dict[str, Any] | None, device: str
 ) -> None:
     engine = {"engine": HONEST, "dtype": dtype, "gradient_accumulation_steps": 3, "gradient_clipping": 1.0}
-    found = run_trial(trial(engine, workload=workload, run={"steps": 1, "device": device})).correctness
-    assert found.verdict == "equivalent"
-    assert found.first_differing_step == 1
+    result = run_trial(trial(engine, workload=workload, run={"steps": 1, "device": device})).correctness
+    assert result.verdict == "equivalent"
+    assert result.first_differing_step == 1
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_replicas_that_are_alike_share_the_replay(
     whole = {name: torch.zeros(size) for name, size in {"a": 6, "b": 4, "c": 2, "d": 9}.items()}
     replicas = {f"{name}@": {"param": value, moment: value} for name, value in whole.items()}
     of_ranks = [{key: {"param": torch.zeros(2)} for key in sorted(share)} for share in shares]
-    given = of_ranks if moment == "sharded" else [replicas] * 3
+    parts = of_ranks if moment == "sharded" else [replicas] * 3
     digests = [{"a": 1 if rank == differing else 0} for rank in range(3)]
 
     def own(rank: int) -> set[str]:
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
-        return set(observer._own(given[rank], whole, digests[rank]))
+        return set(observer._own(parts[rank], whole, digests[rank]))
 
     heard: list[Any] = []
     monkeypatch.setattr(observer, "from_all", lambda value: [heard.append(value), value][1:])
@@ -122,18 +122,18 @@ def test_a_parameter_without_a_gradient_in_a_step_is_not_replayed_there() -> Non
 def test_a_fault_is_wrong_from_its_step_on_and_its_parameter_named(
     run_trial: RunTrial, fault: str, engine: dict[str, Any], step: int, worst: set[str]
 ) -> None:
-    found = run_trial(trial(engine | {"engine": fault})).correctness
-    assert (found.verdict, found.first_differing_step) == ("wrong", step)
-    assert found.worst_parameter in worst
-    assert found.error_ratio is not None
-    assert found.error_ratio > (10_000 if fault == DROPS else 100)
+    result = run_trial(trial(engine | {"engine": fault})).correctness
+    assert (result.verdict, result.first_differing_step) == ("wrong", step)
+    assert result.worst_parameter in worst
+    assert result.error_ratio is not None
+    assert result.error_ratio > (10_000 if fault == DROPS else 100)
 
 
 def test_a_fault_is_seen_at_depth_in_bfloat16(run_trial: RunTrial) -> None:
     engine = {"engine": BROKEN + "updates_shard_twice", "zero_stage": 1, "dtype": "bfloat16"}
-    found = run_trial(trial(engine, workload=GPT, run={"steps": 1})).correctness
-    assert found.verdict in ("drifted", "wrong")
-    assert found.first_differing_step == FIRST_WRONG_STEP
+    result = run_trial(trial(engine, workload=GPT, run={"steps": 1})).correctness
+    assert result.verdict in ("drifted", "wrong")
+    assert result.first_differing_step == FIRST_WRONG_STEP
 
 
 def test_ranks_that_disagree_are_judged_by_the_gravest(run_trial: RunTrial) -> None:
@@ -144,5 +144,5 @@ def test_ranks_that_disagree_are_judged_by_the_gravest(run_trial: RunTrial) -> N
 
 def test_a_dropped_micro_batch_is_found_without_the_truth(run_trial: RunTrial) -> None:
     engine = {"engine": DROPS, "gradient_accumulation_steps": 2}
-    found = run_trial(trial(engine, verify="reference")).correctness
-    assert (found.verdict, found.error_ratio) == ("wrong", None)
+    result = run_trial(trial(engine, verify="reference")).correctness
+    assert (result.verdict, result.error_ratio) == ("wrong", None)

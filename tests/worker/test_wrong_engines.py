@@ -51,33 +51,33 @@ def correctness(run_trial: RunTrial, name: str, *, device: str = "cpu", **engine
 def test_a_fault_of_the_step_is_named(
     run_trial: RunTrial, name: str, diagnosis: str, dtype: str, device: str
 ) -> None:
-    found = correctness(run_trial, name, dtype=dtype, device=device)
-    assert found.verdict in ("drifted", "wrong")
-    assert found.diagnosis is not None
-    assert found.diagnosis.startswith(diagnosis)
+    result = correctness(run_trial, name, dtype=dtype, device=device)
+    assert result.verdict in ("drifted", "wrong")
+    assert result.diagnosis is not None
+    assert result.diagnosis.startswith(diagnosis)
 
 
 @pytest.mark.parametrize(("decay", "verdict"), [(0.5, "drifted"), (0.01, "equivalent")])
 def test_decay_after_the_update_is_named_where_it_is_more_than_1e_4_of_it(
     run_trial: RunTrial, decay: float, verdict: str
 ) -> None:
-    found = correctness(run_trial, "decay_after", dtype="bfloat16", optimizer={"weight_decay": decay})
+    result = correctness(run_trial, "decay_after", dtype="bfloat16", optimizer={"weight_decay": decay})
     named = "weight decay after the update (all parameters)"
-    assert (found.verdict, found.diagnosis) == (verdict, named if verdict == "drifted" else None)
+    assert (result.verdict, result.diagnosis) == (verdict, named if verdict == "drifted" else None)
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("ZeroesBuffers", (0, 1)), ("ZeroesBuffersOfRank1", (1,))])
 def test_buffers_are_state(run_trial: RunTrial, name: str, ranks: tuple[int, ...]) -> None:
     workload = {"model": "tests.worker.models:Normed", "micro_batch_size": 4}
-    found = run_trial(trial({"engine": HERE + name}, workload=workload)).correctness
-    assert found.verdict == "wrong"
+    result = run_trial(trial({"engine": HERE + name}, workload=workload)).correctness
+    assert result.verdict == "wrong"
     buffers = [f"buffers of rank {rank} (norm.running_mean and 2 more)" for rank in ranks]
-    assert found.diagnosis == "; ".join(buffers)
+    assert result.diagnosis == "; ".join(buffers)
 
 
 def test_frozen_parameters_keep_their_bits(run_trial: RunTrial) -> None:
-    found = correctness(run_trial, "TouchesFrozen", param_groups={"positions.*": {"frozen": True}})
-    assert (found.verdict, found.diagnosis) == ("wrong", "frozen parameter positions.weight was changed")
+    result = correctness(run_trial, "TouchesFrozen", param_groups={"positions.*": {"frozen": True}})
+    assert (result.verdict, result.diagnosis) == ("wrong", "frozen parameter positions.weight was changed")
 
 
 def test_parameters_without_a_gradient_keep_their_bits(run_trial: RunTrial) -> None:
@@ -130,8 +130,8 @@ def test_what_cannot_be_read_is_said_and_never_the_best(
 def test_an_engine_that_shows_first_moments_alone_is_checked_in_its_first_steps(
     run_trial: RunTrial, dtype: str
 ) -> None:
-    found = correctness(run_trial, "OnlyFirstMoments", dtype=dtype)
-    assert (found.verdict, found.diagnosis, found.not_checked) == ("equivalent", None, [])
-    terms = {one.term: one for one in found.coefficients}
+    result = correctness(run_trial, "OnlyFirstMoments", dtype=dtype)
+    assert (result.verdict, result.diagnosis, result.not_checked) == ("equivalent", None, [])
+    terms = {one.term: one for one in result.coefficients}
     assert abs(terms["update length"].value - 1) < 1e-6
     assert abs(terms["weight decay"].value - 1) < 2e-3

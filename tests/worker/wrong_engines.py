@@ -249,8 +249,8 @@ def _moved(task: AdamTask, old: Tensor, *, first: float, second: float, inside: 
     hyper, slot = task.hyper, task.slot
     corrected = slot.exp_avg_sq / second
     root = (corrected + hyper.eps).sqrt() if inside else corrected.sqrt() + hyper.eps
-    kept = old * (1 - hyper.lr * hyper.weight_decay)
-    slot.param.copy_(kept - hyper.lr / first * slot.exp_avg / root)
+    decayed = old * (1 - hyper.lr * hyper.weight_decay)
+    slot.param.copy_(decayed - hyper.lr / first * slot.exp_avg / root)
 
 
 def _eps_inside(task: AdamTask, old: Tensor, call: int) -> None:

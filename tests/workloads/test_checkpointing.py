@@ -72,8 +72,8 @@ def test_gradients_keep_their_bits_and_selective_repeats_no_product(classes: tup
 
 
 def test_a_model_without_blocks_is_refused_with_the_key() -> None:
-    for classes, said in (((), "has no list of blocks"), (("Layer",), "has no module of Layer")):
-        with pytest.raises(UsageError, match=f"{said}; name the classes"):
+    for classes, message in (((), "has no list of blocks"), (("Layer",), "has no module of Layer")):
+        with pytest.raises(UsageError, match=f"{message}; name the classes"):
             checkpointed(nn.Linear(2, 2), True, classes)
 
 

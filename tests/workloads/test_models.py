@@ -129,13 +129,13 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"model": "gpt", "preset": "smal"}, "did you mean 'small'"),
         ({"model": "mlp", "options": {"hidden": 0}}, "at least 1"),
         ({"model": "gtp"}, "expected gpt, mlp, hf:NAME_OR_PATH or module:callable"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(keys: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_sizes_that_cannot_be_are_refused(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         workload(keys)

@@ -208,7 +208,7 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "dataset", "keys", "said"),
+    ("model", "dataset", "keys", "message"),
     [
         ("mine:Plain", None, {}, r"Plain\.forward\(x\) does not take this micro-batch \(2 tensors\)"),
         ("mine:Plain", "mine:Dicts", {}, r"does not take this micro-batch \(x, y\)"),
@@ -238,9 +238,9 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(
-    base_dir: Path, model: str, dataset: str | None, keys: dict[str, object], said: str
+    base_dir: Path, model: str, dataset: str | None, keys: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         load(base_dir, model, dataset, **keys)
 
 
@@ -274,12 +274,12 @@ def test_the_contract_is_shown_where_it_is_not_met(base_dir: Path) -> None:
         load(base_dir, "mine:Plain")
     made = load(base_dir, "mine:Plain", "mine:pairs", loss="mine:loss")
     unfit = dataclasses.replace(made, compute_loss=lambda model, batch: model(batch[0]))
-    said = r"expected a scalar loss, got a tensor of shape \(4, 1\)(.|\n)*make_batch"
-    with pytest.raises(UsageError, match=said):
+    text = r"expected a scalar loss, got a tensor of shape \(4, 1\)(.|\n)*make_batch"
+    with pytest.raises(UsageError, match=text):
         unfit.loss(unfit.make_model(), unfit.batch(0, 0, 0))
     taken_otherwise = load(base_dir, "mine:Plain", "mine:pairs", loss="mine:output_loss")
-    said = r"output_loss\(model: Plain, batch: tuple\) failed with TypeError(.|\n)*function\(model, batch\)"
-    with pytest.raises(UsageError, match=said):
+    text = r"output_loss\(model: Plain, batch: tuple\) failed with TypeError(.|\n)*function\(model, batch\)"
+    with pytest.raises(UsageError, match=text):
         taken_otherwise.loss(made.make_model(), made.batch(0, 0, 0))
 
 
@@ -345,7 +345,7 @@ class TestTransformers:
         assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
 
     @pytest.mark.parametrize(
-        ("model", "keys", "said"),
+        ("model", "keys", "message"),
         [
             ("hf:gpt3", {}, "no such config.json or folder with one, and no bundled shape"),
             ("hf:gpt2", {"options": {"n_layers": 2}}, "has no 'n_layers' \\(did you mean 'n_layer'"),
@@ -355,9 +355,9 @@ class TestTransformers:
         ],
     )
     def test_what_cannot_be_built_is_refused(
-        self, base_dir: Path, model: str, keys: dict[str, object], said: str
+        self, base_dir: Path, model: str, keys: dict[str, object], message: str
     ) -> None:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             load(base_dir, model, **keys)
 
 

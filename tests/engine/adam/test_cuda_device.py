@@ -97,8 +97,8 @@ def test_a_kernel_is_loaded_once_for_each_device_and_launched_on_its_stream(
     stream_of = lambda device: SimpleNamespace(cuda_stream=0xA0 + device.index)  # noqa: E731
     monkeypatch.setattr(torch.cuda, "current_stream", stream_of)
 
-    def compiled(*wanted: Any) -> bytes:
-        asked.append(wanted)
+    def compiled(*request: Any) -> bytes:
+        asked.append(request)
         return b"code"
 
     monkeypatch.setattr(device_kernels, "compiled", compiled)

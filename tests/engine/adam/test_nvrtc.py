@@ -68,9 +68,9 @@ def test_a_later_device_gets_code_that_its_driver_translates() -> None:
     """PTX of the latest architecture before it that this NVRTC knows."""
     latest = int(nvrtc._architecture(nvrtc.nvrtc(), (99, 0)).removeprefix("compute_"))
     assert nvrtc._architecture(nvrtc.nvrtc(), divmod(latest, 10)) == f"sm_{latest}"
-    for capability, known in (((99, 0), latest), ((9, 9), 90)):
+    for capability, target in (((99, 0), latest), ((9, 9), 90)):
         code = compiled("square_sums", NORM, capability)
-        assert f".target sm_{known}".encode() in code
+        assert f".target sm_{target}".encode() in code
         assert b".visible .entry zbench_square_sums" in code
     with pytest.raises(RuntimeError, match="the device is sm_30"):
         compiled("square_sums", NORM, (3, 0))
@@ -93,13 +93,13 @@ def test_what_is_compiled_is_kept_and_damage_is_seen(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = compiled("square_sums", NORM, (9, 0))
-    (kept,) = own_cache.iterdir()
+    (file,) = own_cache.iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(nvrtc, "_compile", lambda *_: pytest.fail("it is kept"))
         assert compiled("square_sums", NORM, (9, 0)) == code
-    kept.write_bytes(kept.read_bytes()[:-1])
+    file.write_bytes(file.read_bytes()[:-1])
     assert compiled("square_sums", NORM, (9, 0)) == code
-    assert kept.read_bytes()[32:] == code
+    assert file.read_bytes()[32:] == code
     compiled("square_sums", {"ZBENCH_GRAD": 1}, (9, 0))
     assert len(list(own_cache.iterdir())) == 2
 

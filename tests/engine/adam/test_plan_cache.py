@@ -45,16 +45,16 @@ CHANGES: dict[str, Callable[[AdamTask], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_used_backend_does_what_a_fresh_one_does(what: str) -> None:
-    kept, fresh = tasks(), tasks()
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_used_backend_does_what_a_fresh_one_does(change: str) -> None:
+    used_tasks, fresh = tasks(), tasks()
     used = NativeAdam(1)
-    for backend, mine in ((used, kept), (NativeAdam(1), fresh)):
+    for backend, mine in ((used, used_tasks), (NativeAdam(1), fresh)):
         backend.update(mine)
-        mine[1] = dataclasses.replace(mine[1], **CHANGES[what](mine[1]))
-    used.update(kept)
+        mine[1] = dataclasses.replace(mine[1], **CHANGES[change](mine[1]))
+    used.update(used_tasks)
     NativeAdam(1).update(fresh)
-    for ours, theirs in zip(kept, fresh, strict=True):
+    for ours, theirs in zip(used_tasks, fresh, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
 
 

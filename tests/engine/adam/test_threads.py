@@ -18,7 +18,7 @@ def host(allowed: range, nodes: dict[int, tuple[int, ...]], online: int) -> Host
 
 
 @pytest.mark.parametrize(
-    ("wanted", "computing", "allowed", "near", "alone", "expected"),
+    ("count", "computing", "allowed", "near", "alone", "expected"),
     [
         (None, 1, range(2), 0, True, (1, (1,))),
         (None, 2, range(2), 0, True, (1, ())),  # no processor to spare: share them
@@ -32,7 +32,7 @@ def host(allowed: range, nodes: dict[int, tuple[int, ...]], online: int) -> Host
     ],
 )
 def test_threads_leave_backward_its_processors(
-    wanted: int | None,
+    count: int | None,
     computing: int,
     allowed: range,
     near: int,
@@ -42,8 +42,8 @@ def test_threads_leave_backward_its_processors(
     online = 2 if len(allowed) == 2 else 16
     nodes = {0: tuple(range(2))} if online == 2 else SOCKETS
     machine = host(allowed, nodes, online)
-    found = choose(wanted, computing=computing, host=machine, near=near, alone=alone)
-    assert (found.count, found.processors) == expected
+    threads = choose(count, computing=computing, host=machine, near=near, alone=alone)
+    assert (threads.count, threads.processors) == expected
 
 
 def test_no_more_threads_are_taken_than_help() -> None:

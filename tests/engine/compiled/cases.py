@@ -181,8 +181,8 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
     compiled = train_recorded(group, name, {**spec, "compile": "aot_eager"}, **how)
     assert str(compiled.infos) == str(eager.infos)  # a norm may be NaN
     alone = group.size() == 1 and "@" in name  # eager ZeRO-1 there adds offloaded sums in every backward
-    for own, other in zip(compiled.launches, eager.launches, strict=True):
-        assert own == other or (alone and not own)
+    for launch, other in zip(compiled.launches, eager.launches, strict=True):
+        assert launch == other or (alone and not launch)
     for key, value in eager.parameters.items():
         assert torch.equal(compiled.parameters[key], value), key
     return compiled

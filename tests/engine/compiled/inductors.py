@@ -46,28 +46,28 @@ def orders(group: dist.ProcessGroup) -> tuple[list[int], list[int]]:
     """Return in which order weights get gradients with eager's kernels, and with inductor's; assert that none
     of these changes once it was delivered.
     """
-    found = []
+    sequences = []
     for lowering in ("aot_eager", "inductor"):
         torch._dynamo.reset()
         compiled = harness.Harness(models.Headed(), lowering)
-        kept: list[tuple[Tensor, Tensor]] = []
+        gradients: list[tuple[Tensor, Tensor]] = []
         accept = compiled.sink.accept
 
         def keep(
             index: int,
             gradient: Tensor,
-            kept: list[tuple[Tensor, Tensor]] = kept,
+            gradients: list[tuple[Tensor, Tensor]] = gradients,
             accept: Any = accept,
         ) -> None:
-            kept.append((gradient, gradient.clone()))
+            gradients.append((gradient, gradient.clone()))
             accept(index, gradient)
 
         compiled.sink.accept = keep  # type: ignore[method-assign]
         compiled.backward(lambda m: m(models.tokens(length=24)))
-        assert len(kept) == len(compiled.parameters)
-        assert all(torch.equal(gradient, then) for gradient, then in kept)
-        found.append([i for i in compiled.sink.order if compiled.parameters[i].dim() > 1])
-    return found[0], found[1]
+        assert len(gradients) == len(compiled.parameters)
+        assert all(torch.equal(gradient, then) for gradient, then in gradients)
+        sequences.append([i for i in compiled.sink.order if compiled.parameters[i].dim() > 1])
+    return sequences[0], sequences[1]
 
 
 def shapes_are_dynamic(group: dist.ProcessGroup) -> None:

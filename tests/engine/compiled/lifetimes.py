@@ -107,8 +107,8 @@ def whole_peak(group: dist.ProcessGroup, compiling: str, name: str, bucket: int)
     step = partial(take_step, engine, batch, dist.get_rank(group))
     for number in range(2):
         step(number)
-    kept = live()
-    peak = kept - before + peak_of(partial(step, 2))
+    nbytes = live()
+    peak = nbytes - before + peak_of(partial(step, 2))
     engine.close()
     return peak
 
@@ -188,7 +188,7 @@ def _targets_of(
     group: dist.ProcessGroup, model: nn.Module, batch: Batch, backwards: int
 ) -> tuple[list[int], int]:
     engine, _ = build(group, model, gradient_accumulation_steps=backwards)
-    found: list[int] = []
+    sizes: list[int] = []
     begin, accept, finish = CompiledGradients.begin, CompiledGradients.accept, CompiledGradients.finish
 
     def held() -> int:
@@ -196,16 +196,16 @@ def _targets_of(
 
     def begun(*args: Any) -> None:
         begin(*args)
-        found[:] = [held()]
+        sizes[:] = [held()]
 
     def accepted(*args: Any) -> None:
-        if len(found) == 1:
-            found.append(held())
+        if len(sizes) == 1:
+            sizes.append(held())
         accept(*args)
 
     def finished(*args: Any) -> None:
         finish(*args)
-        found.append(held())
+        sizes.append(held())
 
     with mock.patch.multiple(CompiledGradients, begin=begun, accept=accepted, finish=finished):
         for step in range(2):
@@ -214,4 +214,4 @@ def _targets_of(
             engine.step()
     partition = partition_of(engine)
     engine.close()
-    return found, partition
+    return sizes, partition

@@ -24,9 +24,9 @@ class LateCopy:
     """One copy in flight. `finish` yields the values to write; it may block until other ranks have sent."""
 
     def __init__(
-        self, copies: "Copies", what: str, target: Tensor, source: Tensor | None, finish: Callable[[], Tensor]
+        self, copies: "Copies", name: str, target: Tensor, source: Tensor | None, finish: Callable[[], Tensor]
     ) -> None:
-        self._copies, self.what = copies, what
+        self._copies, self.name = copies, name
         self.to_device = False
         self._target, self._source, self._finish = target, source, finish
         self._before = None if source is None else source.clone()
@@ -60,7 +60,7 @@ class LateCopy:
             and self._source is not None
             and not torch.equal(bits(self._source), bits(self._before))
         ):
-            self._copies.fault(f"{self.what}: the source was written before the copy had read it")
+            self._copies.fault(f"{self.name}: the source was written before the copy had read it")
         self._source = self._before = None
         self.read.set()
 
@@ -69,7 +69,7 @@ class LateCopy:
         try:
             values = self._finish()
             if self._target.dtype.is_floating_point and not bool(self._target.isnan().all()):
-                self._copies.fault(f"{self.what}: the target was written while the copy was under way")
+                self._copies.fault(f"{self.name}: the target was written while the copy was under way")
             self._target.copy_(values)
         except BaseException as error:
             self.error = error
@@ -96,7 +96,7 @@ class Copies:
 
     def start(
         self,
-        what: str,
+        label: str,
         source: Tensor | None,
         target: Tensor,
         finish: Callable[[], Tensor] | None = None,
@@ -106,7 +106,7 @@ class Copies:
         """Start to copy `source`, or what `finish` yields, to `target`, whose values are lost at once."""
         with self._changed:
             self.started += 1
-            name = f"{what} {self.started}"
+            name = f"{label} {self.started}"
             values = source.clone() if finish is None and source is not None else None
             copy = LateCopy(self, name, target, source, finish or (lambda: values))  # type: ignore[arg-type, return-value]
             copy.to_device = to_device

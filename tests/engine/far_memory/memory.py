@@ -88,7 +88,7 @@ class FarCollectives:
 
     def _late(
         self,
-        what: str,
+        label: str,
         wait: Callable[[], object],
         sent: Tensor | None,
         pairs: Sequence[tuple[Tensor, Tensor]],
@@ -105,7 +105,7 @@ class FarCollectives:
 
         return Several(
             [
-                self._copies.start(what, sent, target, lambda received=received: finish(received))  # type: ignore[misc]
+                self._copies.start(label, sent, target, lambda received=received: finish(received))  # type: ignore[misc]
                 for target, received in pairs
             ]
         )

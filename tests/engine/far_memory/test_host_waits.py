@@ -71,12 +71,12 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.note("an ordinary copy", args[0].device.type != args[1].device.type and not any(args[2:]))
         return func(*args, **kwargs)
 
-    def note(self, what: str, waits: bool = True) -> None:
-        self.counts[what] += waits and not self._elsewhere
+    def note(self, kind: str, waits: bool = True) -> None:
+        self.counts[kind] += waits and not self._elsewhere
 
-    def noted(self, what: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(self, kind: str, wait: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that waits, counted."""
-        return lambda *args: (self.note(what), wait(*args))[1]
+        return lambda *args: (self.note(kind), wait(*args))[1]
 
     def elsewhere(self, thread: WorkerThread, run: Callable[[], object]) -> QueuedWork:
         """Run what another thread would, at once: fake tensors are one thread's."""

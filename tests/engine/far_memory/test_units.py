@@ -221,9 +221,9 @@ def test_values_are_read_on_the_host_in_pages_that_their_own_card_locks() -> Non
     with modelled() as (device, _):
         values = Values(device)
         values.write(3.0)
-        found: list[float] = []
-        in_a_thread(lambda: found.append(to_host(values).value))  # type: ignore[arg-type, attr-defined]
-        assert found == [3.0]
+        readings: list[float] = []
+        in_a_thread(lambda: readings.append(to_host(values).value))  # type: ignore[arg-type, attr-defined]
+        assert readings == [3.0]
 
 
 def test_an_interrupted_wait_ends_behind_the_work() -> None:

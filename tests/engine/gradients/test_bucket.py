@@ -87,8 +87,8 @@ class Case:
         self.buckets = Buckets(self.comm, self.sums, **{"in_flight": 10**6} | how)
         lender = FromPool(layout, self.pool, [torch.float32], without_copy)
         once = BucketMemory(lender)
-        kept = KeptBuffer(layout.length, PinnedHostMemory(CPU) if host else memory, torch.float32)
-        several = HostAccumulation(kept, lender, replace(lender), None) if host else BucketMemory(kept)
+        buffer = KeptBuffer(layout.length, PinnedHostMemory(CPU) if host else memory, torch.float32)
+        several = HostAccumulation(buffer, lender, replace(lender), None) if host else BucketMemory(buffer)
         chosen = several if boundary else None
         self.gradients = Gradients(self.buckets, (), SendingMemory(once, chosen, boundary, [self.pool]))
         self.reported: list[tuple[int, float]] = []

@@ -67,20 +67,20 @@ def test_every_shard_counts_once_in_one_message(ranks: int, shards: int) -> None
     gradients = [torch.randn(512) * 10**rank for rank in range(shards)]
     there = [[rank == 0, False, True] for rank in range(ranks)]
     terms = [Terms(("lr", 1e-3), None)] * ranks
-    found, sent = summaries(gradients, there, terms, shards)
-    for summary in found:
+    totals, sent = summaries(gradients, there, terms, shards)
+    for summary in totals:
         assert summary.active == [True, False, True]
         assert summary.square_sum == pytest.approx(sum(float(g.double().square().sum()) for g in gradients))
-    assert len({summary.square_sum for summary in found}) == 1
+    assert len({summary.square_sum for summary in totals}) == 1
     assert sent <= SENT
 
 
 @pytest.mark.parametrize(("parameters", "ranks"), [(291, 8), (291, 256), (723, 8), (723, 256)])
 def test_a_message_is_small_for_any_model(parameters: int, ranks: int) -> None:
     there = [[True] * parameters] * ranks
-    found, sent = summaries([torch.ones(256)] * ranks, there, [Terms((), None)] * ranks, ranks)
+    totals, sent = summaries([torch.ones(256)] * ranks, there, [Terms((), None)] * ranks, ranks)
     assert sent == (13 + 68 + math.ceil(parameters / (63 // ranks.bit_length()))) * 8 <= SENT
-    assert found[0] == Summary(256.0 * ranks, [True] * parameters)
+    assert totals[0] == Summary(256.0 * ranks, [True] * parameters)
 
 
 def test_other_hyperparameters_and_a_refusal_are_seen_on_every_rank() -> None:

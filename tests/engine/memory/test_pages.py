@@ -18,11 +18,11 @@ pytestmark = pytest.mark.skipif(
 
 def is_marked(address: int) -> bool:
     """Say whether the mapping around an address is marked for huge pages (`hg` among its flags)."""
-    found = False
+    is_inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            found = int(bounds[1], 16) <= address < int(bounds[2], 16)
-        elif found and line.startswith("VmFlags:"):
+            is_inside = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif is_inside and line.startswith("VmFlags:"):
             return "hg" in line.split()
     return False
 

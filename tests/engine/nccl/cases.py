@@ -202,8 +202,8 @@ def broken_rules(group: dist.ProcessGroup) -> list[str]:
     """Break rules, and return what shows of each."""
     with strict(group) as mine:
         StrictGroup.sealed = True
-        own, out = torch.ones(4), torch.zeros(4 * mine.size())
-        work: Any = dist.all_gather_into_tensor(out, own, group=mine, async_op=True)
+        part, out = torch.ones(4), torch.zeros(4 * mine.size())
+        work: Any = dist.all_gather_into_tensor(out, part, group=mine, async_op=True)
         work.done.wait()
         shown = ["an unwaited result is NaN"] * bool(out.isnan().all())
         work.wait()

@@ -206,36 +206,36 @@ class StrictGroup(dist.ProcessGroup):
         raise TypeError("NCCL sends no objects")
 
     def _call(
-        self, connection: str, what: str, out: Tensor, sent: Tensor, run: Callable[[Tensor], Tensor]
+        self, connection: str, operation: str, out: Tensor, sent: Tensor, run: Callable[[Tensor], Tensor]
     ) -> StrictWork:
         for tensor in (out, sent):
             if not tensor.untyped_storage().resizable():
-                FAULTS.append(f"{what}: a tensor in host memory")
-        self._connect(connection, what)
+                FAULTS.append(f"{operation}: a tensor in host memory")
+        self._connect(connection, operation)
         assert self.group_name
         work, before = (
             StrictWork(out, self),
             [w for w in list(DEVICE.works) if w.ordered and _alike(w.out, sent)],
         )
-        code = zlib.crc32(repr((what, out.numel(), sent.numel(), out.dtype)).encode())
+        code = zlib.crc32(repr((operation, out.numel(), sent.numel(), out.dtype)).encode())
         with _disable_current_modes():  # to launch waits for nothing
             if not _alike(out, sent):
                 _poison(out)
-            elif what == "all-gather":
+            elif operation == "all-gather":
                 for rank, part in enumerate(out.chunk(self._size)):
                     if rank != self._rank:
                         _poison(part)
         DEVICE.begin(work)
-        self._queue.put(lambda: self._run(work, what, code, before, sent, run))
+        self._queue.put(lambda: self._run(work, operation, code, before, sent, run))
         return work
 
-    def _connect(self, connection: str, what: str) -> None:
+    def _connect(self, connection: str, operation: str) -> None:
         """Make connections, which waits for all ranks."""
         if connection in self._connected or self._aborted.is_set():
             return
         self._connected.add(connection)
         if StrictGroup.sealed:
-            FAULTS.append(f"{what}: connections are made after the engine was built")
+            FAULTS.append(f"{operation}: connections are made after the engine was built")
         count = self._store.add(f"strict {connection}", 1)
         while count < self._size and not self._aborted.wait(0.002):
             count = self._store.add(f"strict {connection}", 0)
@@ -245,21 +245,21 @@ class StrictGroup(dist.ProcessGroup):
             self._queue.get()()
 
     def _run(
-        self, work: StrictWork, what: str, code: int, before: list[StrictWork], sent: Tensor, run: Any
+        self, work: StrictWork, operation: str, code: int, before: list[StrictWork], sent: Tensor, run: Any
     ) -> None:
         try:
             for earlier in before:
                 DEVICE.finish(earlier)
             codes = self._gather(torch.tensor([code])).tolist()
             if len(set(codes)) > 1:
-                FAULTS.append(f"{what}: ranks are in different calls")
+                FAULTS.append(f"{operation}: ranks are in different calls")
                 self._aborted.wait()
             elif not self._aborted.is_set():
                 work.values = run(sent)
         except RuntimeError:
             self._aborted.wait()  # NCCL does not notice that another rank has gone
         except Exception as error:
-            FAULTS.append(f"{what}: {error}")
+            FAULTS.append(f"{operation}: {error}")
             self._aborted.wait()
         work.done.set()
 
@@ -313,8 +313,8 @@ def strict(group: dist.ProcessGroup) -> Iterator[dist.ProcessGroup]:
     DEVICE.works.clear()
     StrictGroup.sealed = False
     counts = [0] * dist.get_world_size(group)
-    dist.all_gather_object(counts, own := len(dist.distributed_c10d._world.pg_names), group=group)
-    for _ in range(max(counts) - own):  # ranks that belong to unlike many groups could make no further ones
+    dist.all_gather_object(counts, count := len(dist.distributed_c10d._world.pg_names), group=group)
+    for _ in range(max(counts) - count):  # ranks that belong to unlike many groups could make no further ones
         dist.new_group([dist.get_rank()], use_local_synchronization=True)
     mine = dist.new_group(dist.get_process_group_ranks(group), backend="strict")
     assert isinstance(mine, StrictGroup)

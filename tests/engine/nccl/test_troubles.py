@@ -77,9 +77,9 @@ def test_the_end_of_a_rank_is_named_on_the_others(
         with pool(world) as ranks:
             ranks.begin(world, "tests.engine.nccl.cases:trouble", "ends", place, spec_at(place), patience)
             for rank in range(world - 1):
-                returned, found = ranks.answer(rank, 60.0)
-                assert returned, found
-                text, seconds = found
+                returned, answer = ranks.answer(rank, 60.0)
+                assert returned, answer
+                text, seconds = answer
                 assert text.startswith("RanksDisagreeError"), (place, text)
                 assert f"rank {world - 1} has left" in text, (place, text)
                 assert seconds < SOON, (place, seconds)

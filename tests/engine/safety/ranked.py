@@ -97,13 +97,13 @@ class Layers(nn.Module):
         self.get_submodule("one").requires_grad_(False)
 
 
-def build_others(group: dist.ProcessGroup, row: dict[str, Any], what: str) -> tuple[str, bool]:
+def build_others(group: dist.ProcessGroup, row: dict[str, Any], difference: str) -> tuple[str, bool]:
     """Return what a rank hears when ranks build models that differ, and whether its model is as it was."""
     rank = dist.get_rank(group)
-    model = Layers(["one", "two"] if rank == 0 or what != "order" else ["two", "one"])
-    if what == "buffer" and rank == 1:
+    model = Layers(["one", "two"] if rank == 0 or difference != "order" else ["two", "one"])
+    if difference == "buffer" and rank == 1:
         model.register_buffer("of_two", torch.zeros(2, 2))
-    if what == "trained" and rank == 1:
+    if difference == "trained" and rank == 1:
         for parameter in model.parameters():
             parameter.requires_grad_(not parameter.requires_grad)
     before = {n: v.clone() for n, v in model.state_dict().items()}

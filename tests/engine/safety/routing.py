@@ -73,8 +73,8 @@ def batch(step: int, micro: int, rank: int, how: str) -> tuple[Any, ...]:
 
 
 def loss(net: nn.Module, data: tuple[Any, ...]) -> Tensor:
-    found: Tensor = net(*data)
-    return found
+    result: Tensor = net(*data)
+    return result
 
 
 def _engine(group: dist.ProcessGroup, spec: dict[str, Any]) -> Engine:
@@ -109,9 +109,9 @@ def without_the_key(group: dist.ProcessGroup) -> str:
     """Return what is heard where ranks use different experts and no leaf module is named."""
     with connected(group, "memory", seconds=5.0) as mine:
         engine = _engine(mine, {"leaf_modules": []})
-        said = heard(lambda: engine.backward(loss(engine.model, batch(0, 0, dist.get_rank(group), ""))))
+        message = heard(lambda: engine.backward(loss(engine.model, batch(0, 0, dist.get_rank(group), ""))))
         engine.close()
-        return said
+        return message
 
 
 def held_bytes(group: dist.ProcessGroup) -> tuple[int, int, int]:

@@ -82,8 +82,8 @@ class Pair:
     def sync_plain(self) -> None:
         """Have the masters follow edits; what was not changed keeps its precision."""
         for name, p in self.plain.model.named_parameters():
-            master, given = self.plain.masters[name].data[: p.numel()], p.detach().reshape(-1)
-            master.copy_(torch.where(master.to(p.dtype) == given, master, given.float()))
+            master, values = self.plain.masters[name].data[: p.numel()], p.detach().reshape(-1)
+            master.copy_(torch.where(master.to(p.dtype) == values, master, values.float()))
 
     def return_to(self, plain: PlainTrainer) -> None:
         """Continue from there, with what is trained now."""

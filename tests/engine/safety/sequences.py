@@ -120,11 +120,11 @@ class Both(Pair):
             held = hold(p)
             if self.draw.random() < 0.5 and self.row["zero_stage"] < 3:
                 self.step()
-            left = held.data_ptr() != memory_of(p).data_ptr()
-            if left and not self.trains:
+            has_moved = held.data_ptr() != memory_of(p).data_ptr()
+            if has_moved and not self.trains:
                 return
             held.mul_(0.875)
-        if left:
+        if has_moved:
             self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
             with pytest.raises(UsageError, match="anew after each step"):
                 self.engine.step()
@@ -284,12 +284,12 @@ class Both(Pair):
         self.saved.clear()  # with the old names
 
     def transform_by_torch_func(self) -> None:
-        given = {n: 0.5 * p.detach().clone() for n, p in self.plain.model.named_parameters()}
+        values = {n: 0.5 * p.detach().clone() for n, p in self.plain.model.named_parameters()}
 
         def loss(net: nn.Module, parameters: dict[str, Tensor]) -> Tensor:
             return torch.func.functional_call(net, parameters, batch(7, self.rank)).square().mean()
 
-        mine, expected = (torch.func.grad(partial(loss, net))(given) for net in self.nets)
+        mine, expected = (torch.func.grad(partial(loss, net))(values) for net in self.nets)
         assert all(torch.equal(mine[name], value) for name, value in expected.items())
 
     def compile(self) -> None:

@@ -36,9 +36,9 @@ def test_leaf_modules_that_are_checkpointed_or_called_again(ranks: RankPool, way
 
 
 def test_without_the_key_ranks_that_use_other_experts_are_refused(ranks: RankPool) -> None:
-    for said in ranks.run(2, MODULE + "without_the_key"):
-        assert said.startswith("RanksDisagreeError"), said
-        assert "leaf_modules" in said
+    for message in ranks.run(2, MODULE + "without_the_key"):
+        assert message.startswith("RanksDisagreeError"), message
+        assert "leaf_modules" in message
 
 
 def test_a_leaf_module_is_whole_while_it_runs_and_gone_after(ranks: RankPool) -> None:

@@ -47,7 +47,7 @@ MODEL, TRAINED = "a model with the same parameters and buffers", "the same train
 
 @each_stage
 @pytest.mark.parametrize(
-    ("what", "expected", "named"),
+    ("difference", "expected", "named"),
     [
         ("order", MODEL, ["'one."]),
         ("buffer", MODEL, ["'of_two'"]),
@@ -55,9 +55,9 @@ MODEL, TRAINED = "a model with the same parameters and buffers", "the same train
     ],
 )
 def test_ranks_with_different_models_stop_before_any_value_is_replaced(
-    ranks: RankPool, row: dict[str, Any], what: str, expected: str, named: list[str]
+    ranks: RankPool, row: dict[str, Any], difference: str, expected: str, named: list[str]
 ) -> None:
-    for text, same in ranks.run(2, MODULE + "build_others", row, what):
+    for text, same in ranks.run(2, MODULE + "build_others", row, difference):
         assert text.startswith(f"RanksDisagreeError: expected {expected}"), text
         assert all(words in text for words in named)
         assert same

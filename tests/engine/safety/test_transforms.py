@@ -135,8 +135,8 @@ def uses_of_torch_func(net: nn.Module, x: Tensor, values: dict[str, Tensor]) -> 
 def test_torch_func_has_its_values_and_leaves_the_next_step_as_it_was(engine: Engine, plain: Plain) -> None:
     same_steps(engine, plain, 0)
     values = {name: 1.5 * value for name, value in plain.values().items()}
-    given, expected = (uses_of_torch_func(net, batch(1), values) for net in (engine.model, plain.model))
-    assert all(torch.equal(a, b) for a, b in zip(given, expected, strict=True))
+    results, expected = (uses_of_torch_func(net, batch(1), values) for net in (engine.model, plain.model))
+    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
     same_steps(engine, plain, 1, 2)
 
 

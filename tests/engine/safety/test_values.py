@@ -173,9 +173,9 @@ def test_a_released_weight_can_be_described(engine: Engine) -> None:
 
 
 def test_a_functional_call_uses_the_values_that_it_is_given(engine: Engine, plain: Plain) -> None:
-    given = {n: v * 2 for n, v in plain.values().items()}
-    expected = torch.func.functional_call(plain.model, given, (batch(1),))
-    assert torch.equal(torch.func.functional_call(engine.model, given, (batch(1),)), expected)
+    parameters = {n: v * 2 for n, v in plain.values().items()}
+    expected = torch.func.functional_call(plain.model, parameters, (batch(1),))
+    assert torch.equal(torch.func.functional_call(engine.model, parameters, (batch(1),)), expected)
     same_steps(engine, plain, 3)
 
 

@@ -22,9 +22,9 @@ def threads() -> set[str]:
 def threads_left(before: set[str], patience: float = 120.0) -> set[str]:
     """Return those that are more than `before`; a thread that was joined may take a moment to be gone."""
     deadline = time.monotonic() + patience
-    while (left := threads() - before) and time.monotonic() < deadline:
+    while (rest := threads() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return left
+    return rest
 
 
 class Layers(nn.Module):

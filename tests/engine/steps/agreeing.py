@@ -94,11 +94,11 @@ def other_order(group: dist.ProcessGroup, way: str, inner: int, spec: dict[str, 
             engine.backward(model(x, (1, 0) if last else (0, 1)).square().sum())
             engine.step()
 
-        said = heard(step)
+        message = heard(step)
         again = heard(step)
         same = all(torch.equal(a, b) for a, b in zip(before, stored(engine), strict=True))
         engine.close()
-        return f"{said} | {again}", same
+        return f"{message} | {again}", same
 
 
 def one_reads(group: dist.ProcessGroup, way: str) -> str:
@@ -113,9 +113,9 @@ def one_reads(group: dist.ProcessGroup, way: str) -> str:
             engine.backward(model(torch.ones(2, WIDTH)).sum())
             engine.step()
 
-        said = heard(step)
+        message = heard(step)
         engine.close()
-        return said
+        return message
 
 
 def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> str:
@@ -140,10 +140,10 @@ def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> st
                 engine.backward(loss)
             engine.step()
 
-        said = heard(step)
+        message = heard(step)
         dist.barrier(group)
         engine.close()
-        return said
+        return message
 
 
 def one_stops(group: dist.ProcessGroup, way: str) -> str:
@@ -157,9 +157,9 @@ def one_stops(group: dist.ProcessGroup, way: str) -> str:
                 engine.backward(model(torch.ones(2, WIDTH)).sum())
             engine.step()
 
-        said = heard(step)
+        message = heard(step)
         engine.close()
-        return said
+        return message
 
 
 def backend_of(group: dist.ProcessGroup, backend: str) -> str:

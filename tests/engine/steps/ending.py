@@ -26,16 +26,16 @@ def closing(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[str], 
     net = model()
     first = engine_of(group, net, spec)
     values = first.full_parameters()
-    said = [heard(lambda: engine_of(group, net, spec))]
+    messages = [heard(lambda: engine_of(group, net, spec))]
     first.close()
     give_back(net, values)
     second = engine_of(group, net, spec)
     first.close()
     loss = net(batch(0)).square().mean()
-    said += [heard(lambda: first.backward(loss)), heard(first.step), heard(first.zero_grad)]
+    messages += [heard(lambda: first.backward(loss)), heard(first.step), heard(first.zero_grad)]
     second.backward(loss)
     second.step()
-    return said, as_undisturbed(second, group, spec, 1)
+    return messages, as_undisturbed(second, group, spec, 1)
 
 
 def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]:
@@ -73,12 +73,12 @@ def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> t
         engine.backward(out.square().mean())
         parameters.settle = kill_and_gather  # type: ignore[method-assign]
         engine.step()
-        said = "nothing"
+        outcome = "nothing"
     except KeyboardInterrupt:
-        said = "KeyboardInterrupt"
+        outcome = "KeyboardInterrupt"
     if where == "backward":
         take_step(engine, 1)
-    return said, as_undisturbed(engine, group, spec, 2)
+    return outcome, as_undisturbed(engine, group, spec, 2)
 
 
 def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
@@ -91,6 +91,6 @@ def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
         raise MemoryError("in the middle")
 
     engine.checked_state().parameters.settle = fail  # type: ignore[method-assign]
-    said = [heard(engine.step), heard(engine.step), heard(lambda: engine.backward(torch.ones(())))]
+    messages = [heard(engine.step), heard(engine.step), heard(lambda: engine.backward(torch.ones(())))]
     engine.close()
-    return said
+    return messages

@@ -21,11 +21,11 @@ def invalid_group(group: dist.ProcessGroup, spec: dict[str, Any], on: int) -> tu
     before = engine.full_parameters()
     if on in (-1, dist.get_rank(group)):
         engine.param_groups[1]["lr"] = -1.0
-    said = heard(engine.step)
+    message = heard(engine.step)
     unchanged = same(engine, before)
     engine.param_groups[1]["lr"] = 1e-3
     engine.step()
-    return said, unchanged, as_undisturbed(engine, group, spec | groups, 1)
+    return message, unchanged, as_undisturbed(engine, group, spec | groups, 1)
 
 
 def other_lr(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, bool]:
@@ -35,10 +35,10 @@ def other_lr(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, bool]
     engine.backward(net(batch(0)).square().mean())
     before = engine.full_parameters()
     engine.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank(group))
-    said = heard(engine.step)
+    message = heard(engine.step)
     unchanged = same(engine, before)
     engine.close()
-    return said, unchanged
+    return message, unchanged
 
 
 def left_over(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, str, bool]:
@@ -63,25 +63,25 @@ def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
     groups = engine.param_groups
     more = {**groups[0], "params": [nn.Parameter(torch.zeros(3))]}
     engine.backward(net(batch(0)).square().mean())
-    before, said = engine.full_parameters(), list[str]()
+    before, messages = engine.full_parameters(), list[str]()
     for change, undo in (
         (lambda: groups.append(more), groups.pop),
         (lambda: groups[0]["params"].append(more["params"][0]), groups[0]["params"].pop),
         (lambda: groups[0].update(amsgrad=True), lambda: groups[0].update(amsgrad=False)),
     ):
         change()
-        said.append(heard(engine.step))
+        messages.append(heard(engine.step))
         undo()
         assert same(engine, before)
     engine.step()
     engine.close()
-    return said
+    return messages
 
 
 def sparse(group: dist.ProcessGroup, spec: dict[str, Any]) -> str:
     """An embedding gives sparse gradients."""
     net = nn.Sequential(nn.Embedding(9, 8, sparse=True), nn.Linear(8, 4))
     engine = engine_of(group, net, spec)
-    said = heard(lambda: engine.backward(net(torch.arange(4)).sum()))
+    message = heard(lambda: engine.backward(net(torch.arange(4)).sum()))
     engine.close()
-    return said
+    return message

@@ -45,11 +45,11 @@ def weights(group: dist.ProcessGroup, path: str, spec: dict[str, Any]) -> tuple[
     engine.backward(net(batch(0)).square().mean())
     engine.step()
     save_weights(engine, path)
-    said = heard(lambda: save_weights(engine, path))
+    message = heard(lambda: save_weights(engine, path))
     expected = engine.full_parameters()
     engine.close()
     plain = model()
     plain.register_buffer("seen", torch.zeros(3, dtype=torch.int64))
     plain.load_state_dict(load_file(Path(path)))
-    found = {**dict(plain.named_parameters()), "seen": plain.seen}
-    return all(torch.equal(found[n], v) for n, v in {**expected, "seen": torch.arange(3)}.items()), said
+    state = {**dict(plain.named_parameters()), "seen": plain.seen}
+    return all(torch.equal(state[n], v) for n, v in {**expected, "seen": torch.arange(3)}.items()), message

@@ -48,14 +48,14 @@ def norms(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[float | None]:
     """Return the norm of a step that did not ask, one that did, and of torch's own."""
     net, plain = model(), model()
     engine = engine_of(group, net, spec)
-    found = []
+    grad_norms = []
     for step in range(2):
         engine.backward(net(batch(0)).square().mean())
-        found.append(engine.step(grad_norm=step == 0).grad_norm)
+        grad_norms.append(engine.step(grad_norm=step == 0).grad_norm)
     engine.close()
     plain(batch(0)).square().mean().backward()
     return [
-        *found,
+        *grad_norms,
         float(nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])),
     ]
 
@@ -76,11 +76,11 @@ def hooked(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> tu
             engine.backward(net(batch(0)).square().mean())
         engine.step()
 
-    said = heard(step)
+    message = heard(step)
     plain(batch(0)).square().mean().backward()
     torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01, fused=True).step()
     values = engine.full_parameters()
     engine.close()
     alike = len(seen[0]) == 1 and torch.equal(seen[0][0], seen[1][0])
     near = all(torch.allclose(values[n], p, atol=1e-6) for n, p in plain.named_parameters())
-    return said, alike and near
+    return message, alike and near

@@ -18,8 +18,8 @@ WAYS = ["memory", "sockets"]
 def test_experts_in_another_order_stop_every_rank_and_no_weight_changes(
     ranks: RankPool, way: str, inner: int, world: int
 ) -> None:
-    for said, same in ranks.run(world, CASES + "other_order", way, inner, {}):
-        first, again = said.split(" | ")
+    for message, same in ranks.run(world, CASES + "other_order", way, inner, {}):
+        first, again = message.split(" | ")
         assert first.startswith("RanksDisagreeError")
         assert again == first
         assert "rank 0 gathers the weights experts.0" in first
@@ -30,18 +30,18 @@ def test_experts_in_another_order_stop_every_rank_and_no_weight_changes(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_rank_that_reads_a_weight_alone_stops_every_rank(ranks: RankPool, way: str) -> None:
-    for said in ranks.run(2, CASES + "one_reads", way):
-        assert said.startswith("RanksDisagreeError"), said
-        assert "rank 0 gathers the weights experts.1.0" in said
-        assert "rank 1 gathers the weights first" in said
+    for message in ranks.run(2, CASES + "one_reads", way):
+        assert message.startswith("RanksDisagreeError"), message
+        assert "rank 0 gathers the weights experts.1.0" in message
+        assert "rank 1 gathers the weights first" in message
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_where_ranks_wait_for_one_another_the_deadline_says_in_which_calls(ranks: RankPool, way: str) -> None:
-    for said in ranks.run(2, CASES + "one_stops", way):
-        assert said.startswith("RanksDisagreeError"), said
-        assert "rank 0 reduces the gradients of bucket" in said
-        assert "rank 1 gathers the step's norm and flags" in said
+    for message in ranks.run(2, CASES + "one_stops", way):
+        assert message.startswith("RanksDisagreeError"), message
+        assert "rank 0 reduces the gradients of bucket" in message
+        assert "rank 1 gathers the step's norm and flags" in message
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -55,17 +55,17 @@ def test_an_error_on_one_rank_alone_ends_the_others_with_that_reason(
 
 
 def test_behind_a_backend_without_headers_the_step_compares_a_hash_of_all_calls(ranks: RankPool) -> None:
-    for said, same in ranks.run(2, CASES + "other_order", "backend", WIDTH, {}):
-        assert said.startswith("RanksDisagreeError"), said
-        assert "rank 0 gathers the weights experts.0" in said
-        assert "rank 1 gathers the weights experts.1" in said
+    for message, same in ranks.run(2, CASES + "other_order", "backend", WIDTH, {}):
+        assert message.startswith("RanksDisagreeError"), message
+        assert "rank 0 gathers the weights experts.0" in message
+        assert "rank 1 gathers the weights experts.1" in message
         assert same, "the step must not be taken"
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
 def test_collectives_are_those_of_the_backend_that_serves_the_device(ranks: RankPool, backend: str) -> None:
-    for said in ranks.run(4, CASES + "backend_of", backend):
-        assert said.endswith("CrossMemoryCollectives"), said
+    for message in ranks.run(4, CASES + "backend_of", backend):
+        assert message.endswith("CrossMemoryCollectives"), message
 
 
 @pytest.mark.parametrize("way", WAYS)

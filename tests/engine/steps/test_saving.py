@@ -18,6 +18,6 @@ def test_a_resumed_run_draws_the_numbers_of_a_continuous_one(
 
 @each_row
 def test_weights_alone_load_into_a_plain_model(ranks: RankPool, tmp_path: Path, row: dict[str, Any]) -> None:
-    for same, said in ranks.run(2, CASES + "weights", str(tmp_path / "weights.safetensors"), row):
+    for same, message in ranks.run(2, CASES + "weights", str(tmp_path / "weights.safetensors"), row):
         assert same
-        assert said.startswith("UsageError")
+        assert message.startswith("UsageError")

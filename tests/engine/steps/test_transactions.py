@@ -24,20 +24,20 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=row_id)
 def test_an_invalid_group_is_refused_on_every_rank_before_any_update(
     ranks: RankPool, row: dict[str, Any], on: int
 ) -> None:
-    for said, unchanged, repaired in ranks.run(2, REFUSING + "invalid_group", row, on):
-        assert said.startswith("UsageError")
-        assert "rank 1: param_groups[1]" in said
-        assert "lr" in said
+    for message, unchanged, repaired in ranks.run(2, REFUSING + "invalid_group", row, on):
+        assert message.startswith("UsageError")
+        assert "rank 1: param_groups[1]" in message
+        assert "lr" in message
         assert unchanged
         assert repaired, "with a valid lr the same step can be taken"
 
 
 @each_row
 def test_ranks_with_other_hyperparameters_stop_and_name_them(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said, unchanged in ranks.run(2, REFUSING + "other_lr", row):
-        assert said.startswith("RanksDisagreeError")
-        assert "rank 0: ((0.1," in said
-        assert "rank 1: ((0.2," in said
+    for message, unchanged in ranks.run(2, REFUSING + "other_lr", row):
+        assert message.startswith("RanksDisagreeError")
+        assert "rank 0: ((0.1," in message
+        assert "rank 1: ((0.2," in message
         assert unchanged
 
 
@@ -64,24 +64,24 @@ def test_the_norm_is_there_without_clipping_if_a_step_asks(ranks: RankPool, row:
 @each_row
 def test_a_gradient_from_outside_is_refused_and_not_added(ranks: RankPool, row: dict[str, Any]) -> None:
     for first, second, undisturbed in ranks.run(2, REFUSING + "left_over", row):
-        for said in (first, second):
-            assert said.startswith("UsageError")
-            assert "zero_grad()" in said
+        for message in (first, second):
+            assert message.startswith("UsageError")
+            assert "zero_grad()" in message
         assert undisturbed
 
 
 @each_row
 def test_edited_groups_are_refused(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said in ranks.run(2, REFUSING + "groups_edited", row):
-        assert len(said) == 3
-        assert all(text.startswith("UsageError") and "param_groups" in text for text in said), said
+    for messages in ranks.run(2, REFUSING + "groups_edited", row):
+        assert len(messages) == 3
+        assert all(text.startswith("UsageError") and "param_groups" in text for text in messages), messages
 
 
 @each_row
 def test_an_old_engine_cannot_touch_its_successor(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said, trains in ranks.run(2, ENDING + "closing", row):
-        assert all(text.startswith("UsageError") for text in said), said
-        assert "close()" in said[0]
+    for messages, trains in ranks.run(2, ENDING + "closing", row):
+        assert all(text.startswith("UsageError") for text in messages), messages
+        assert "close()" in messages[0]
         assert trains
 
 
@@ -111,14 +111,14 @@ def test_users_hooks_see_and_change_the_gradients_that_torchs_would(
 ) -> None:
     assert ranks.run(2, TAKING + "hooked", row, 1) == [("nothing", True)] * 2
     several = row | {"gradient_accumulation_steps": 2}
-    for said, _ in ranks.run(2, TAKING + "hooked", several, 2):
-        assert said.startswith("UsageError")
-        assert "'2.weight' in a step of several backwards" in said
+    for message, _ in ranks.run(2, TAKING + "hooked", several, 2):
+        assert message.startswith("UsageError")
+        assert "'2.weight' in a step of several backwards" in message
 
 
 @each_row
 def test_sparse_gradients_are_refused_by_name(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said in ranks.run(2, REFUSING + "sparse", row):
-        assert said.startswith("UsageError")
-        assert "'0.weight'" in said
-        assert "sparse=False" in said
+    for message in ranks.run(2, REFUSING + "sparse", row):
+        assert message.startswith("UsageError")
+        assert "'0.weight'" in message
+        assert "sparse=False" in message

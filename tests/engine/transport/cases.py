@@ -26,9 +26,9 @@ TAG = Tag("a test")
 
 def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
     """Return collectives that read; AssertionError where ranks may not."""
-    found = probe_peers(group)
-    assert found is not None
-    return cross_memory.CrossMemoryCollectives(group, CPU, found)
+    peers = probe_peers(group)
+    assert peers is not None
+    return cross_memory.CrossMemoryCollectives(group, CPU, peers)
 
 
 def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
@@ -81,9 +81,9 @@ def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
         comm.close()
     del comm
     deadline = time.monotonic() + 120
-    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+    while (rest := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return [thread.name for thread in left]
+    return [thread.name for thread in rest]
 
 
 def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, float]:
@@ -142,9 +142,9 @@ def extra_bytes(group: dist.ProcessGroup, length: int, *, in_place: bool) -> tup
     before = SHIM.zbench_memory_live_bytes()
     SHIM.zbench_memory_reset_peak()
     comm.reduce_scatter(send, out, TAG).wait()
-    extra, left = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
+    extra, rest = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
     comm.close()
-    return extra, left
+    return extra, rest
 
 
 def trajectory_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:

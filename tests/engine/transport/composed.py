@@ -56,8 +56,8 @@ def timeouts_of_subgroups(group: dist.ProcessGroup) -> list[tuple[float, torch.d
     ranks = dist.get_process_group_ranks(group)
     slow = dist.new_group(ranks, timeout=timedelta(hours=2))
     assert isinstance(slow, dist.ProcessGroup)
-    found = []
+    timeouts = []
     for device in (CPU, torch.device("cuda", 0)):
         half = subgroup(slow, len(ranks) // 2, device)
-        found.append((half._get_backend(device).options._timeout.total_seconds(), half.bound_device_id))
-    return found
+        timeouts.append((half._get_backend(device).options._timeout.total_seconds(), half.bound_device_id))
+    return timeouts

@@ -92,8 +92,8 @@ def all_gather(comm: Any, dtype: torch.dtype, length: int) -> bool:
 
 def gather_shards(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The values of each shard, stacked."""
-    found = comm.gather_shards(sent_by(comm.rank, length, dtype), TAG)
-    return torch.equal(found, torch.stack([sent_by(r, length, dtype) for r in _shard_group(comm)]))
+    gathered = comm.gather_shards(sent_by(comm.rank, length, dtype), TAG)
+    return torch.equal(gathered, torch.stack([sent_by(r, length, dtype) for r in _shard_group(comm)]))
 
 
 def _shard_group(comm: Any) -> range:
@@ -103,8 +103,8 @@ def _shard_group(comm: Any) -> range:
 
 def all_gather_small(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """Every rank's values, stacked."""
-    found = comm.all_gather_small(sent_by(comm.rank, length, dtype), TAG)
-    return torch.equal(found, torch.stack([sent_by(r, length, dtype) for r in range(comm.world_size)]))
+    gathered = comm.all_gather_small(sent_by(comm.rank, length, dtype), TAG)
+    return torch.equal(gathered, torch.stack([sent_by(r, length, dtype) for r in range(comm.world_size)]))
 
 
 def add_up(comm: Any, dtype: torch.dtype, length: int) -> bool:

@@ -21,9 +21,9 @@ class Ranks:
             for rank in range(count)
         ]
 
-    def wait(self, rank: int, channel: str, what: str, seconds: float = 10.0) -> Call:
+    def wait(self, rank: int, channel: str, topic: str, seconds: float = 10.0) -> Call:
         """Have a rank wait for a call that it makes now, for so long already."""
-        call = self.all[rank].note(channel, Tag(what), 4)
+        call = self.all[rank].note(channel, Tag(topic), 4)
         self.all[rank].waiting = call, time.monotonic() - seconds
         return call
 
@@ -51,10 +51,10 @@ def test_ranks_that_wait_in_the_same_call_wait_for_its_bytes(ranks: Ranks) -> No
 
 
 def test_ranks_that_wait_in_different_calls_are_disconnected(ranks: Ranks) -> None:
-    for rank, what in enumerate(("one", "other")):
-        ranks.wait(rank, REDUCTIONS, what)
-    found = [ranks.all[0].look(5.0), ranks.all[1].look(5.0), ranks.all[0].look(5.0)]
-    assert found[1:] == [True, True]
+    for rank, topic in enumerate(("one", "other")):
+        ranks.wait(rank, REDUCTIONS, topic)
+    answers = [ranks.all[0].look(5.0), ranks.all[1].look(5.0), ranks.all[0].look(5.0)]
+    assert answers[1:] == [True, True]
     assert set(ranks.ended) == {0, 1}
 
 

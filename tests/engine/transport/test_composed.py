@@ -31,7 +31,7 @@ def test_ranks_that_could_not_agree_on_a_groups_name_are_refused() -> None:
     """They would wait for one another for ever."""
     *three, last = in_a_new_pool(4, "subgroup_where_ranks_belong_to_unlike_many")
     assert last == "not in it"
-    assert all("only where all belong to as many" in said for said in three), three
+    assert all("only where all belong to as many" in text for text in three), three
 
 
 def test_a_subgroup_keeps_the_timeout_and_is_bound_to_its_card() -> None:

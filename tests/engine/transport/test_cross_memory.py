@@ -17,10 +17,10 @@ MODELS = ("mlp", "odd-together")
 
 
 def test_the_probe_lies_in_the_memory_that_will_be_read() -> None:
-    kept = torch.zeros(16, dtype=torch.uint8)
-    memory = mock.Mock(spec=DeviceMemory, zeros=lambda numel, dtype: kept[:numel])
+    tensor = torch.zeros(16, dtype=torch.uint8)
+    memory = mock.Mock(spec=DeviceMemory, zeros=lambda numel, dtype: tensor[:numel])
     probe, _ = publish_probe(memory)
-    assert probe.address == kept.data_ptr()
+    assert probe.address == tensor.data_ptr()
     assert probe.readable()
 
 
@@ -69,7 +69,7 @@ def test_an_interrupt_is_raised_when_the_memory_is_no_longer_used(ranks: RankPoo
 def test_a_reduction_needs_little_whatever_its_length_and_keeps_nothing(
     ranks: RankPool, in_place: bool
 ) -> None:
-    for extra, left in ranks.run(3, CASES + "extra_bytes", 3 << 20, in_place=in_place):
+    for extra, remaining_bytes in ranks.run(3, CASES + "extra_bytes", 3 << 20, in_place=in_place):
         # of 12 MiB from each of two neighbours; one part lands in an `out` apart
         assert 0 < extra <= (1 + in_place) * (1 << 18) + 4096
-        assert left == 0
+        assert remaining_bytes == 0

@@ -25,9 +25,9 @@ def test_only_shards_in_the_dtype_that_is_sent_leave_a_group(ranks: RankPool) ->
 
 
 def test_gloo_is_no_backend_that_adds(ranks: RankPool) -> None:
-    for said in ranks.run(2, CASES + "refused", "backend"):
-        assert "reduction: backend: expected a process group of NCCL, got gloo" in said
-        assert "set reduction: auto or rank_order" in said
+    for message in ranks.run(2, CASES + "refused", "backend"):
+        assert "reduction: backend: expected a process group of NCCL, got gloo" in message
+        assert "set reduction: auto or rank_order" in message
     for reduction in ("auto", "rank_order"):
         assert ranks.run(2, CASES + "refused", reduction) == ["nothing"] * 2
 

@@ -62,16 +62,16 @@ class Net(nn.Module):
 def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int, device: str) -> None:
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "logging_model.py").write_text(MODEL)
-    said: list[str] = []
+    messages: list[str] = []
     settings = [f"run.world_size={ranks}", f"run.device={device}"]
-    here = version_of(sys.executable, said.append)
-    sampler = Sampler({"base": here, "head": here}, tmp_path / "sweep.yaml", settings, said.append)
+    here = version_of(sys.executable, messages.append)
+    sampler = Sampler({"base": here, "head": here}, tmp_path / "sweep.yaml", settings, messages.append)
     (alone,) = sampler.take("base")
     sampler.remember("head", [alone])
     (tmp_path / "steps").unlink()
     both = sampler.take_in_turns("base", "head")
-    assert both is not None, said
-    assert said == ["the two samples of a pair are taken in turns, step by step"]
+    assert both is not None, messages
+    assert messages == ["the two samples of a pair are taken in turns, step by step"]
     for (record,) in both:
         assert record.timing is not None
         assert len(record.timing.step_seconds) == 12, "the first step of each turn is not timed"
@@ -105,9 +105,9 @@ def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZBENCH_TURNS", "of an outer measurement")
-    said: list[str] = []
+    messages: list[str] = []
     old, older = program("old"), program("older")
-    sampler = Sampler({"base": old, "head": older}, tmp_path / "sweep.yaml", [], said.append)
+    sampler = Sampler({"base": old, "head": older}, tmp_path / "sweep.yaml", [], messages.append)
     assert sampler.take_in_turns("base", "head") is None, "nothing is known of them yet"
     sampler.take("base")
     sampler.take("head")
@@ -119,15 +119,15 @@ def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_
     assert not any(os.path.exists(path[2:]) for path in sockets)
     assert sampler.take_in_turns("head", "base") is None
     assert len((tmp_path / "variables").read_text().split()) == 2, "it is tried once"
-    assert len(said) == 2
-    assert said[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
+    assert len(messages) == 2
+    assert messages[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
 
 
 def test_a_sample_that_is_killed_in_a_pair_is_no_pair(tmp_path: Path, program: Program) -> None:
     """It runs again alone, so the two have not taken turns; the next pair may."""
-    said: list[str] = []
+    messages: list[str] = []
     base, head = program("base"), program("head")
-    sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", [], said.append)
+    sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", [], messages.append)
     sampler.take("base")
     sampler.take("head")
     script = head.python.read_text()
@@ -135,7 +135,7 @@ def test_a_sample_that_is_killed_in_a_pair_is_no_pair(tmp_path: Path, program: P
         script.replace("cat", f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $$; }}; cat")
     )
     assert sampler.take_in_turns("base", "head") is None
-    assert said == [f"{head.name} cannot run the sweep (exit -9): it said nothing; running it again"]
+    assert messages == [f"{head.name} cannot run the sweep (exit -9): it said nothing; running it again"]
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,15 @@ def test_without_room_for_both_nothing_runs_at_once(
     says: str,
 ) -> None:
     """reserved: of a GPU, by one rank; each process needs 1 GiB more for itself."""
-    said: list[str] = []
+    messages: list[str] = []
     version = program("python")
-    sampler = Sampler({"base": version, "head": version}, tmp_path / "sweep.yaml", [], said.append)
+    sampler = Sampler({"base": version, "head": version}, tmp_path / "sweep.yaml", [], messages.append)
     for record in [*sampler.take("base"), *sampler.take("head")]:
         object.__setattr__(record.memory, "peak_reserved_bytes", reserved)
     install(monkeypatch, Device("GPU-a", free=7 << 30))
     monkeypatch.setattr(pair.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     assert sampler.take_in_turns("base", "head") is None
-    assert said[-1].endswith(says)
+    assert messages[-1].endswith(says)
 
 
 def test_an_interruption_leaves_no_sweep(

@@ -38,9 +38,9 @@ def test_each_revision_runs_its_own_sweep_file_and_what_lies_beside_it(users_rep
     assert [file.read_text()[-2:-1] for file in files] == ["8", "6"]
     assert [(file.parent / "model.txt").read_text() for file in files] == ["8", "16"]
     late = [Checkouts(users_repository / "sweeps" / "late.yaml") for _ in versions]
-    found = [one.sweep_file(version) for one, version in zip(late, versions, strict=True)]
-    assert [file.read_text() for file in found] == ["name: late\n"] * 2
-    assert (found[0].parent / "model.txt").read_text() == "8", "the file is new, what lies beside it is not"
+    paths = [one.sweep_file(version) for one, version in zip(late, versions, strict=True)]
+    assert [file.read_text() for file in paths] == ["name: late\n"] * 2
+    assert (paths[0].parent / "model.txt").read_text() == "8", "the file is new, what lies beside it is not"
     bare = Version("python", Path(sys.executable))
     assert checkouts.sweep_file(bare) == users_repository / "sweeps" / "sweep.yaml"
 
@@ -58,8 +58,8 @@ def test_zbench_is_found_however_it_is_installed(users_repository: Path) -> None
 
 def test_a_hook_of_the_running_interpreter_does_not_find_what_the_revision_has(tmp_path: Path) -> None:
     """An editable install of the working tree, by an import hook and by a path file, is not seen."""
-    tree, own, shared = (tmp_path / name for name in ("tree", "own", "shared"))
-    for place, text in ((tree / "mine", "working tree"), (own / "mine", "revision"), (tree / "other", "")):
+    tree, rev, shared = (tmp_path / name for name in ("tree", "own", "shared"))
+    for place, text in ((tree / "mine", "working tree"), (rev / "mine", "revision"), (tree / "other", "")):
         place.mkdir(parents=True)
         (place / "__init__.py").write_text(f"WHERE = {text!r}\n")
     (tree / "mine" / "later.py").write_text("")
@@ -75,9 +75,9 @@ def test_a_hook_of_the_running_interpreter_does_not_find_what_the_revision_has(t
         "[self.tree + '/mine'])\n"
     )
     (shared / "editable.pth").write_text(f"{hook}\n{tree}\n")
-    revisions.share_packages(own, [str(shared)], tree)
+    revisions.share_packages(rev, [str(shared)], tree)
     code = (
-        f"import site; site.addsitedir({str(own)!r})\n"
+        f"import site; site.addsitedir({str(rev)!r})\n"
         "import mine; print(mine.WHERE)\n"
         "for name in ('mine.later', 'other'):\n"
         "    try: __import__(name); print('found', name)\n"

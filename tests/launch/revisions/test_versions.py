@@ -16,8 +16,8 @@ from .repositories import BACKEND, PROJECT, git
 
 
 def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
-    said: list[str] = []
-    base, head = versions = [version_of(tag, said.append) for tag in ("v1", "v2")]
+    messages: list[str] = []
+    base, head = versions = [version_of(tag, messages.append) for tag in ("v1", "v2")]
     sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", ["engine.zero_stage=1"])
     samples = sampler.take("base"), sampler.take("head")
     steps = [[r.timing.median_step_s for r in sample if r.timing] for sample in samples]
@@ -25,10 +25,10 @@ def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
     assert [version.commit for version in versions] == [
         git(Path.cwd(), "rev-parse", tag) for tag in ("v1", "v2")
     ]
-    assert len(said) <= 2, "other tests may have made one"
-    said.clear()
-    assert version_of("v1", said.append) == versions[0]
-    assert not said, "an environment that is there is used again"
+    assert len(messages) <= 2, "other tests may have made one"
+    messages.clear()
+    assert version_of("v1", messages.append) == versions[0]
+    assert not messages, "an environment that is there is used again"
 
 
 def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
@@ -82,8 +82,8 @@ def test_a_repository_is_left_as_it_was(repository: Path) -> None:
 def test_interpreters_and_environments_are_taken_as_they_are(tmp_path: Path) -> None:
     assert version_of(sys.executable, lambda _: None).python == Path(sys.executable)
     python = version_of("v1", lambda _: None).python
-    found = version_of(str(python.parents[1]), lambda _: None)
-    assert (found.python, found.commit) == (python, None)
+    version = version_of(str(python.parents[1]), lambda _: None)
+    assert (version.python, version.commit) == (python, None)
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,15 @@ def hostile() -> Comparison:
 
 
 def test_json_of_a_single_process_has_no_infinite_bounds() -> None:
-    found = document.document(compare_runs(results(trial([0.1])), results(trial([0.1])), Settings()))
-    assert found["trials"][0]["step_time"]["low"] is None
-    assert "2 are needed" not in json.dumps(found, allow_nan=False)
+    content = document.document(compare_runs(results(trial([0.1])), results(trial([0.1])), Settings()))
+    assert content["trials"][0]["step_time"]["low"] is None
+    assert "2 are needed" not in json.dumps(content, allow_nan=False)
 
 
 @pytest.mark.parametrize(("count", "told"), [(200, []), (201, ["Not listed: 1 further configuration."])])
 def test_markdown_lists_200_configurations_at_most(count: int, told: list[str]) -> None:
-    found = comparison()
-    lines = markdown.render(replace(found, rows=found.rows[:1] * count)).splitlines()
+    base = comparison()
+    lines = markdown.render(replace(base, rows=base.rows[:1] * count)).splitlines()
     assert sum(line.startswith("| zero") for line in lines) == 200
     assert [line for line in lines if "further" in line] == told
 
@@ -81,8 +81,8 @@ def test_markdown_shows_hostile_text_as_text() -> None:
     ],
 )
 def test_a_cell_of_csv_is_one_line_of_text_that_no_spreadsheet_computes(trial_id: str, cell: str) -> None:
-    found = results([replace(record(), trial_id=trial_id)])
-    row = next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(found, found, Settings())))))
+    run = results([replace(record(), trial_id=trial_id)])
+    row = next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(run, run, Settings())))))
     assert row["trial_id"] == cell
     assert row["answer"] == "inconclusive"
 

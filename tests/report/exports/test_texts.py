@@ -93,8 +93,8 @@ def failing(count: int, of: int) -> list[Record]:
 
 
 def test_more_frequent_failures_are_told_with_their_counts() -> None:
-    said = texts.reasons(compared(failing(1, 10), failing(9, 10)))
-    assert said[:2] == [
+    lines = texts.reasons(compared(failing(1, 10), failing(9, 10)))
+    assert lines[:2] == [
         "head ended in crashed: killed by signal 9",
         "head fails more often than base (base 1 of 10, head 9 of 10)",
     ]
@@ -102,16 +102,16 @@ def test_more_frequent_failures_are_told_with_their_counts() -> None:
 
 @pytest.mark.parametrize(("base", "head"), [(0, 2), (1, 1), (2, 0)])
 def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(base: int, head: int) -> None:
-    said = "; ".join(texts.reasons(compared(failing(base, 10), failing(head, 10))))
-    assert "more often" not in said
-    assert ("head ended in crashed" in said) == (head > 0)
+    text = "; ".join(texts.reasons(compared(failing(base, 10), failing(head, 10))))
+    assert "more often" not in text
+    assert ("head ended in crashed" in text) == (head > 0)
 
 
 def test_a_paired_measurement_is_described_by_its_drift() -> None:
     paired = PairedData({}, -0.034, exact_only=False)
-    said = texts.method(replace(comparison(), paired=paired))
-    assert said.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
-    assert said.endswith("base itself moved by -3.4 % from the first blocks to the last")
+    text = texts.method(replace(comparison(), paired=paired))
+    assert text.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
+    assert text.endswith("base itself moved by -3.4 % from the first blocks to the last")
     assert "moved" not in texts.method(replace(comparison(), paired=replace(paired, drift=None)))
 
 
@@ -121,5 +121,5 @@ def test_a_comparison_without_timing_says_so() -> None:
 
 
 def test_stored_runs_are_described_by_their_yardstick() -> None:
-    said = texts.method(comparison())
-    assert "the machine's yardstick (fixed kernels) in each repeat's heat, margin 5 %" in said
+    text = texts.method(comparison())
+    assert "the machine's yardstick (fixed kernels) in each repeat's heat, margin 5 %" in text

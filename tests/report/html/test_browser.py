@@ -160,9 +160,9 @@ def measured(
     preferred = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     dom = browse(tmp_path, preferred, "--window-size=1400,1000", "--dump-dom", page.as_uri())
     return {
-        width: dict(json.loads(unescape(found[1])))
+        width: dict(json.loads(unescape(match[1])))
         for width in widths
-        if (found := re.search(f'data-of-{width}="([^"]*)"', dom))
+        if (match := re.search(f'data-of-{width}="([^"]*)"', dom))
     }
 
 
@@ -173,14 +173,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, object
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_it_fits_and_no_text_covers_another(seen: dict[int, dict[str, object]], width: int) -> None:
-    found = seen[width]
-    assert found["width"] == width
-    assert found["needed"] == width, "nothing makes the page itself scroll sideways"
-    assert found["outside"] == []
-    assert found["verdict"], "a verdict is seen without scrolling"
-    assert found["overlapping"] == []
-    assert int(str(found["shown"])) > 40
-    assert found["loaded"] == 0
+    view = seen[width]
+    assert view["width"] == width
+    assert view["needed"] == width, "nothing makes the page itself scroll sideways"
+    assert view["outside"] == []
+    assert view["verdict"], "a verdict is seen without scrolling"
+    assert view["overlapping"] == []
+    assert int(str(view["shown"])) > 40
+    assert view["loaded"] == 0
 
 
 @pytest.mark.parametrize(("dark", "colours"), [(False, style.LIGHT), (True, style.DARK)])

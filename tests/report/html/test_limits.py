@@ -45,9 +45,9 @@ def test_a_limit_up_to_three_times_the_chart_is_drawn_and_the_chart_reaches_it(
 
 
 def test_a_limit_beyond_three_times_the_chart_is_told_in_the_corner_above_it() -> None:
-    (said,) = with_limit(31).texts
-    assert said.get_text() == "limit 31 MiB, beyond this chart"
-    assert (said.get_position(), said.get_ha()) == ((1, 1.03), "right")
+    (label,) = with_limit(31).texts
+    assert label.get_text() == "limit 31 MiB, beyond this chart"
+    assert (label.get_position(), label.get_ha()) == ((1, 1.03), "right")
 
 
 @pytest.mark.parametrize(("limit", "side"), [(4, "left"), (5, "left"), (6, "right")])
@@ -55,8 +55,8 @@ def test_a_limit_beyond_three_times_the_chart_is_told_in_the_corner_above_it() -
 def test_a_limits_text_lies_above_the_chart_on_the_side_with_more_room(
     limit: float, side: str, downward: bool, height: float
 ) -> None:
-    (said,) = with_limit(limit, downward=downward).texts
-    assert (said.get_ha(), said.get_position()) == (side, (limit, height))
+    (label,) = with_limit(limit, downward=downward).texts
+    assert (label.get_ha(), label.get_position()) == (side, (limit, height))
 
 
 @pytest.mark.parametrize(("narrow", "right", "step"), [(False, 13.5, 2.5), (True, 9.0, 5.0)])
@@ -76,16 +76,16 @@ def test_ticks_make_six_parts_of_a_wide_chart_at_most_and_three_of_a_narrow_one(
 
 
 def report(*records: Record, **limits: str) -> Report:
-    found = report_of(results(records))
-    return replace(found, objective=ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits))
+    base = report_of(results(records))
+    return replace(base, objective=ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits))
 
 
 def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_allow() -> None:
-    found = report(record(), peak_device_bytes="<= 2Gi", peak_host_bytes="< 3Gi", median_step_s=">= 1s")
-    assert found.limit("peak_device_bytes") == 2 << 30
-    assert found.limit("peak_host_bytes") == 3 << 30
-    assert found.limit("median_step_s") is None, "that is a least value"
-    assert found.limit("peak_rss_bytes") is None
+    page = report(record(), peak_device_bytes="<= 2Gi", peak_host_bytes="< 3Gi", median_step_s=">= 1s")
+    assert page.limit("peak_device_bytes") == 2 << 30
+    assert page.limit("peak_host_bytes") == 3 << 30
+    assert page.limit("median_step_s") is None, "that is a least value"
+    assert page.limit("peak_rss_bytes") is None
 
 
 def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
@@ -94,8 +94,8 @@ def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
 
 
 def test_a_chart_has_40_rows_or_200_points_at_most() -> None:
-    found = report(record())
-    shown = pictures(replace(found, summaries=[*found.summaries] * 201))
+    page = report(record())
+    shown = pictures(replace(page, summaries=[*page.summaries] * 201))
     assert shown["throughput-memory"].description.startswith("200 configurations.")
     for name in ("step-times", "memory", "phases"):
         assert shown[name].description.startswith("40 configurations"), name
@@ -106,8 +106,8 @@ def test_memory_and_phases_are_drawn_where_any_was_counted(figure: int | None) -
     sizes, timing = ({} if figure is None else {"parameters": figure}), record().timing
     assert timing is not None
     memory = MemoryPeaks(1000, 0, 1000, sizes)
-    found = report(replace(record(), memory=memory, timing=replace(timing, phases=sizes)))
-    assert [name in pictures(found) for name in ("memory", "phases")] == [bool(figure)] * 2
+    page = report(replace(record(), memory=memory, timing=replace(timing, phases=sizes)))
+    assert [name in pictures(page) for name in ("memory", "phases")] == [bool(figure)] * 2
 
 
 def test_memory_of_a_category_is_the_largest_of_the_repeats_that_counted_it() -> None:
@@ -160,8 +160,8 @@ def test_a_change_is_a_dot_and_an_unknown_bound_is_drawn_as_a_factor_of_two() ->
 
 def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None:
     """Of these none beats another: each is faster than the last and needs more."""
-    found = report(*(record(axes={"n": n}, step_s=10 / n, peak=n << 20) for n in (1, 2)))
-    marks = drawn(pictures(found)["throughput-memory"], narrow=False)
+    page = report(*(record(axes={"n": n}, step_s=10 / n, peak=n << 20) for n in (1, 2)))
+    marks = drawn(pictures(page)["throughput-memory"], narrow=False)
     (line,) = [mark for mark in marks.splitlines() if "linestyle=--" in mark]
     assert line.startswith("line [[1.0, 100.0], [2.0, 100.0], [2.0, 200.0]] color=#59636e linewidth=1.5 ")
     assert "zorder=2" in line
@@ -185,5 +185,5 @@ def test_a_changes_text_stays_within_the_picture(index: int, side: str) -> None:
     marks = drawn(
         trend(series, "median_step_s", {f"run{n}": "" for n in range(6)}), narrow=False
     ).splitlines()
-    (said,) = [mark for mark in marks if "+30.0" in mark]
-    assert f"ha={side}" in said
+    (label,) = [mark for mark in marks if "+30.0" in mark]
+    assert f"ha={side}" in label

@@ -79,25 +79,25 @@ def test_it_is_well_formed_and_says_its_language(page: Outline) -> None:
 
 @pytest.mark.parametrize("make", [full, hostile])
 def test_it_loads_and_runs_nothing(make: type) -> None:
-    found = Outline(render(make()))
-    names = Counter(name for name, _ in found.elements)
+    outline = Outline(render(make()))
+    names = Counter(name for name, _ in outline.elements)
     assert not names.keys() & {"script", "img", "link", "iframe", "object", "embed", "a", "form", "image"}
-    for _, attributes in found.elements:
+    for _, attributes in outline.elements:
         assert not any(key.startswith("on") for key in attributes)
         assert not {"src", "href", "srcset"} & attributes.keys()
         assert attributes.get("xlink:href", "#").startswith("#"), "marks of the picture itself"
     policy = [
-        meta["content"] for meta in found.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
+        meta["content"] for meta in outline.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
     ]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
-    styles = "".join(text for name, text in found.texts if name == "style")
+    styles = "".join(text for name, text in outline.texts if name == "style")
     assert "url(" not in styles
     assert "@import" not in styles
 
 
 def test_hostile_text_is_shown_as_it_is() -> None:
-    found = Outline(render(hostile()))
-    shown = [text for _, text in found.texts]
+    outline = Outline(render(hostile()))
+    shown = [text for _, text in outline.texts]
     assert f"★ {HOSTILE}={HOSTILE}" in shown
     assert any(text.startswith("crashed: ") and HOSTILE in text for text in shown)
 
@@ -129,9 +129,9 @@ def test_tables_have_captions_and_headers(page: Outline) -> None:
 def test_nothing_measured_still_makes_a_page() -> None:
     report = full()
     failed = [record for summary in report.summaries for record in summary.records if record.outcome != "ok"]
-    found = Outline(render(report_of(RunResults.of(report.source, failed))))
-    assert not [attributes for attributes in found.all("svg") if attributes.get("role") == "img"]
-    assert "none is both correct and within the constraints" in " ".join(text for _, text in found.texts)
+    outline = Outline(render(report_of(RunResults.of(report.source, failed))))
+    assert not [attributes for attributes in outline.all("svg") if attributes.get("role") == "img"]
+    assert "none is both correct and within the constraints" in " ".join(text for _, text in outline.texts)
 
 
 FINDINGS = sealed({"schema_version": 1, "importance": {"zero_stage": 0.75}})

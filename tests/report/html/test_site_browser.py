@@ -44,12 +44,12 @@ def trend_of(site: Path, name: str) -> Path:
 def test_pages_fit_every_screen_and_no_text_covers_another(site: Path, tmp_path: Path, page: str) -> None:
     file = {"index": site / "index.html", "trend": trend_of(site, "zero_stage=1"),
             "run": max((site / "runs" / "example").glob("*.html"))}[page]  # fmt: skip
-    for width, found in measured(tmp_path, file.read_text(), WIDTHS).items():
-        assert found["needed"] == width, "nothing makes the page itself scroll sideways"
-        assert found["verdict"], "a verdict is seen without scrolling"
-        assert (found["outside"], found["overlapping"]) == ([], [])
-        assert found["loaded"] == 0
-        assert (int(str(found["shown"])) > 5) == (page != "index")
+    for width, view in measured(tmp_path, file.read_text(), WIDTHS).items():
+        assert view["needed"] == width, "nothing makes the page itself scroll sideways"
+        assert view["verdict"], "a verdict is seen without scrolling"
+        assert (view["outside"], view["overlapping"]) == ([], [])
+        assert view["loaded"] == 0
+        assert (int(str(view["shown"])) > 5) == (page != "index")
 
 
 @pytest.mark.parametrize(("dark", "colours"), [(False, style.LIGHT), (True, style.DARK)])

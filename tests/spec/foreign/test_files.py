@@ -37,8 +37,8 @@ def test_a_public_file_is_read_right_or_refused_with_its_reason(
     expansion = expand(sweep_from_mapping(started.document, environ={}))
     assert expansion.invalid == []
     trials = [dict(leaves(trial.model_dump(mode="json"))) for trial in expansion.trials]
-    for key, wanted in case["is"].items():
+    for key, expected in case["is"].items():
         values = [[trial[name] for name in trial if name.rpartition(".")[2] == key] for trial in trials]
-        found = {json.dumps(value) for of_trial in values for value in of_trial}
-        options = wanted if isinstance(wanted, list) and key != "betas" else [wanted]
-        assert {json.dumps(option) for option in options} <= found, (key, found)
+        texts = {json.dumps(value) for of_trial in values for value in of_trial}
+        options = expected if isinstance(expected, list) and key != "betas" else [expected]
+        assert {json.dumps(option) for option in options} <= texts, (key, texts)

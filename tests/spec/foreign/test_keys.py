@@ -173,8 +173,8 @@ def test_a_table_names_keys_that_exist_and_none_twice(tool: str) -> None:
 def test_auto_is_what_the_trainer_fills_in(tmp_path: Path) -> None:
     names = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
     config = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3} | dict.fromkeys(names, "auto")}
-    given = {"bf16": True, "deepspeed": config, "model_name_or_path": "llama-3-8b", "max_grad_norm": 0.5}
-    engine = from_training_args(given, tmp_path).document["engine"]
+    arguments = {"bf16": True, "deepspeed": config, "model_name_or_path": "llama-3-8b", "max_grad_norm": 0.5}
+    engine = from_training_args(arguments, tmp_path).document["engine"]
     sizes = [engine[name.removeprefix("stage3_")] for name in names]
     assert sizes == [4096**2, int(0.9 * 4096**2), 40960]
     assert (engine["dtype"], engine["grad_accum_dtype"], engine["gradient_clipping"]) == (
@@ -229,8 +229,8 @@ def test_lists_of_the_autotuner_are_axes(tmp_path: Path) -> None:
 def test_accelerates_fsdp_is_the_engine_fsdp2(
     config: dict[str, Any], engine: dict[str, Any], workload: dict[str, Any]
 ) -> None:
-    given = {"distributed_type": "FSDP", "fsdp_config": config, "num_processes": 8, "num_machines": 2}
-    document = from_accelerate(given, Path()).document
+    arguments = {"distributed_type": "FSDP", "fsdp_config": config, "num_processes": 8, "num_machines": 2}
+    document = from_accelerate(arguments, Path()).document
     assert document["engine"] | {"engine": "fsdp2"} | engine == document["engine"] | engine | {
         "engine": engine.get("engine", "fsdp2")
     }
@@ -239,8 +239,8 @@ def test_accelerates_fsdp_is_the_engine_fsdp2(
 
 
 def test_the_trainers_fsdp_is_the_engine_fsdp2() -> None:
-    given = {"fsdp": "shard_grad_op auto_wrap offload", "fsdp_config": {"version": 2}, "bf16": True}
-    engine = from_training_args(given, Path()).document["engine"]
+    arguments = {"fsdp": "shard_grad_op auto_wrap offload", "fsdp_config": {"version": 2}, "bf16": True}
+    engine = from_training_args(arguments, Path()).document["engine"]
     assert (engine["engine"], engine["zero_stage"], engine["offload_param"]) == ("fsdp2", 2, "cpu")
     assert engine["dtype"] == "bfloat16"
 
@@ -340,7 +340,7 @@ ODD = [
 
 def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = (
-        [found for key, one in value.items() for found in paths_of(one, (*path, key))]
+        [each for key, one in value.items() for each in paths_of(one, (*path, key))]
         if isinstance(value, dict)
         else []
     )
