@@ -48,6 +48,10 @@ COLLECTIVES = "collectives"
 """What Sampler calls the backend's scratch."""
 
 
+LOOKS = 3
+"""At steps of torch's engines: gloo's threads let go of a finished collective's memory at any time."""
+
+
 class Peaks:
     """The most that the allocator held: `whole` in all, `outside` of collectives, and where one began. A rank
     reads the others' memory in pieces, which a collective allocates and frees within itself.
@@ -162,13 +166,14 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
         clock=PhaseClock(),
         group=group,
     )
-    sampler, figures = Sampler(meter), {}
-    with nullcontext() if spec.engine.engine == "builtin" else PromptOperators():
-        for step in range(3):
+    is_builtin, figures = spec.engine.engine == "builtin", {}
+    looks = [Sampler(meter) for _ in range(1 if is_builtin else LOOKS)]
+    with nullcontext() if is_builtin else PromptOperators():
+        for step in range(2 + len(looks)):
             batches = trainer.batches(step)
             peaks.restart()
-            if step == 2 and spec.engine.compile == "off":  # under a mode, what is compiled would run eagerly
-                with sampler:
+            if step >= 2 and spec.engine.compile == "off":  # under a mode, what is compiled would run eagerly
+                with looks[step - 2]:
                     trainer.step(batches)
             else:
                 trainer.step(batches)
@@ -178,5 +183,7 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
             held = trainer.engine.memory_by_category()
             del batches
     trainer.engine.close()
-    between = max(sampler.peak, peaks.at_collectives)  # no operator runs between a resize and a collective
-    return figures | {"between": between, "held": held, "scratch": dict(sampler.scratch)}
+    between = min(look.peak for look in looks)
+    between = max(between, peaks.at_collectives)  # no operator runs between a resize and a collective
+    scratch = {name: min(look.scratch[name] for look in looks) for name in looks[0].scratch}
+    return figures | {"between": between, "held": held, "scratch": scratch}
