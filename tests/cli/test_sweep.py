@@ -26,7 +26,7 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
     rows = [line.split() for line in output.out.splitlines()]
     assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
-    assert output.out.count("(the fastest measured, of 2 that may be the best)") == 1
+    assert output.out.count("(of the 2 that may be the best, the fastest repeat by repeat)") == 1
     assert "[4/4]" in output.err
     assert "results in" in output.err
     assert output.err.splitlines()[-1] == f"  zbench export {only_run()} --trial best", "what comes next"

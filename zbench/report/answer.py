@@ -82,7 +82,7 @@ def effect_lines(ranking: Ranking, objective: ObjectiveSpec) -> list[Text]:
     shown = ranking.effects[:_MOST_EFFECTS]
     more = len(ranking.effects) - len(shown)
     behind = worse(objective)
-    heading = f"what each choice costs ({behind} is +, 95 %), by pairs of rows that differ in nothing else:"
+    heading = f"what each choice costs (+ is {behind}; 95 % intervals), in pairs that differ in it alone:"
     rest = [f"  and {more} more (--json has all)"] if more else []
     return [Text(heading, "bold"), *(Text(f"  {effect_text(one)}") for one in shown), *map(Text, rest)]
 
@@ -102,7 +102,7 @@ def answer_lines(
         return [Text.assemble(("* best", "bold green"), f" {description}{ahead}")]
     bound = bound_text(chosen, ranking)
     bound = f"{bound} {worse(objective)} than whatever is best" if bound.startswith("at") else bound
-    why = f"{ranking.why}, of {len(ranking.indistinguishable)} that may be the best"
+    why = f"of the {len(ranking.indistinguishable)} that may be the best, {ranking.why}"
     line = Text.assemble(("≈* recommended", "bold green"), f" {description}; {bound} ({why})")
     return [line, *_next_lines(summaries, ranking, run_dir)]
 
@@ -111,15 +111,15 @@ def _figure(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     goal = objective.goals[0]
     if goal.metric != "tokens_per_s":
         return figure_text(summary, goal.metric)
-    has_peak = summary.number("peak_device_bytes") is not None
-    return throughput_text(summary) + (f", {figure_text(summary, 'peak_device_bytes')}" if has_peak else "")
+    peak = f", peak {figure_text(summary, 'peak_device_bytes')}"
+    return throughput_text(summary) + peak * (summary.number("peak_device_bytes") is not None)
 
 
 def _why_none(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ranking: Ranking) -> str:
     if ranking.pending:
         return f"no best yet: {plural(ranking.pending, 'configuration')} left to run"
     if not any(summary.ok for summary in summaries):
-        return "no best: no configuration finished without errors"
+        return "no best: no configuration finished without errors; the lines above say why"
     reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))
     if list(reasons) == ["unchecked"]:
         return "no best: nothing was verified, and only a correct configuration can be the best"
@@ -141,5 +141,5 @@ def _next_lines(summaries: Sequence[ConfigSummary], ranking: Ranking, run_dir: P
     if more < 1 or None in seconds:
         return
     minutes = math.ceil(more * math.fsum(one or 0.0 for one in seconds) / 60)
-    command = f"zbench sweep --resume {shlex.quote(run_dir.name)} --separate {CLOSE:.0%}"
+    command = f"zbench sweep --resume {shlex.quote(str(run_dir))} --separate {CLOSE:.0%}"
     yield Text(f"to tell the {len(leaders)} leaders apart, in about {minutes} min: {command}")

@@ -117,7 +117,7 @@ def _difference(summary: ConfigSummary) -> str:
 def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
     """Return each kind of warning once, and how many configurations have it.
 
-    A warning's kind is its text before a colon; the rest is shown if it is the same in all.
+    A warning's kind is its text before a colon; the rest is that of one of them.
     """
     kinds: dict[str, tuple[set[str], set[str]]] = {}
     for summary in summaries:
@@ -126,8 +126,8 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
             texts.add(warning)
             trials.add(summary.trial_id)
     return [
-        f"{printable(texts.pop() if len(texts) == 1 else kind)} ({plural(len(trials), 'configuration')})"
-        for kind, (texts, trials) in kinds.items()
+        f"{printable(max(texts))}{', e.g.' * (len(texts) > 1)} ({plural(len(trials), 'configuration')})"
+        for texts, trials in kinds.values()
     ]
 
 
