@@ -18,13 +18,13 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
-    code, out, err = zbench("plan", sweep)
+    code, out, err = zbench("plan", sweep, "--set", "run.repeats=4")
     lines = out.splitlines()
     assert code == 0
-    assert err == f"run them with: zbench sweep {sweep}\n"
+    assert err == f"run them with: zbench sweep {sweep} --set run.repeats=4\n"
     assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
-    assert lines[4] == "sweep: 3 trials of 5 repeats, 1 invalid"
+    assert lines[4] == "sweep: 3 trials of 4 repeats, 1 invalid"
 
 
 def test_plan_as_json_has_every_configuration(sweep, zbench):
@@ -93,7 +93,7 @@ def test_an_exported_configuration_imports_again(sweep, zbench):
 
 def test_export_of_several_trials_asks_which(sweep, zbench, refusal):
     message = refusal("export", sweep)
-    assert "3 trials match; choose one with --trial ID" in message
+    assert "3 trials match; choose one with --trial ID (or best, of a run):" in message
     trial = message.splitlines()[-1].split()[0]
     assert json.loads(zbench("export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
     assert "no trial 'zzz'" in refusal("export", sweep, "--trial", "zzz")

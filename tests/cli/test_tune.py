@@ -62,6 +62,7 @@ def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, spac
     output = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
     assert output.code == 6
     assert "no best: no configuration is both correct and within the constraints" in output.out
+    assert "has no best trial: none is correct" in zbench("show", "last", "--trial", "best").err
     assert "nearest zero_stage=" in output.out
     assert "peak_device_bytes <= 512 B (has 1000 B)" in output.out
 
@@ -91,7 +92,7 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
         (("--objective", "maximize:verdict"), "verdict has no direction"),
         (("--memory", "0"), "expected a size above 0"),
         (("--memory", "80"), "--memory: expected a size with its unit, such as 80Gi"),
-        (("--memory", "lots"), "--memory: expected a number such as 2Gi"),
+        (("--memory", "lots"), "--memory: expected a size such as 2Gi"),
         (("--method", "guess"), "'guess'"),
         (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
         (("--set", "verify.mode=off"), "a search needs verdicts"),
@@ -173,9 +174,4 @@ def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(
     outcomes: dict[str, set[str]] = {}
     for record in load_records(only_run()):
         outcomes.setdefault(record.axes["options.do"], set()).add(record.outcome)
-    assert outcomes == {
-        "describe": {"ok"},
-        "crash": {"crashed"},
-        "allocate": {"oom"},
-        "wait": {"timeout"},
-    }
+    assert outcomes == {"describe": {"ok"}, "crash": {"crashed"}, "allocate": {"oom"}, "wait": {"timeout"}}

@@ -1,6 +1,5 @@
 """`zbench export`: one configuration of a sweep or a run, in the form of another training stack."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +15,7 @@ from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
 from zbench.report.exports.csv import render_relative
-from zbench.report.text import failure_message, plural
+from zbench.report.text import axes_text, failure_message, plural
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, recorded_objective
 from zbench.spec.targets import TARGETS, measured_by
@@ -67,7 +66,7 @@ def command(
         run = resolve_run(source, output_dir)
         records = load_records(run)
         candidates = _run_trials(run, records)
-        trial = _best_of(run) if trial == "best" else trial
+        trial = best_of(run) if trial == "best" else trial
         for record in records:
             if trial and record.outcome == "invalid" and record.trial_id.startswith(trial):
                 why = failure_message(record)
@@ -109,7 +108,7 @@ def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
     return list(trials.values())
 
 
-def _best_of(run: Path) -> str:
+def best_of(run: Path) -> str:
     """Return the best trial of a run; if several are tied, return the recommended one and print a note."""
     summaries = summarize(load_records(run))
     ranking = rank_run(run, summaries, recorded_objective(run / "spec.yaml"))
@@ -130,6 +129,6 @@ def _chosen(candidates: Sequence[TrialSpec], prefix: str | None) -> TrialSpec:
     matches = [trial for trial in candidates if trial.trial_id.startswith(prefix or "")]
     if len(matches) == 1:
         return matches[0]
-    lines = [f"{trial.trial_id}  {json.dumps(trial.axes)}" for trial in matches or candidates]
+    lines = [f"{trial.trial_id}  {axes_text(trial.axes)}" for trial in (matches or candidates)[:_MOST_LISTED]]
     problem = f"no trial {prefix!r}" if not matches else f"{len(matches)} trials match"
-    raise UsageError("\n  ".join([f"{problem}; choose one with --trial ID:", *lines[:_MOST_LISTED]]))
+    raise UsageError("\n  ".join([f"{problem}; choose one with --trial ID (or best, of a run):", *lines]))

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ def command(
     """Print the trials of a sweep file without running them, and the invalid configurations with reasons."""
     with starting_nothing(True):
         print_plan(load_sweep(file, overrides))
-    console.note(f"run them with: zbench sweep {file}")
+    settings = [word for setting in overrides for word in ("--set", setting)]
+    console.note(f"run them with: {shlex.join(['zbench', 'sweep', str(file), *settings])}")
 
 
 @contextlib.contextmanager
