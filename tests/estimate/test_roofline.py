@@ -79,7 +79,7 @@ def test_the_ends_are_a_factor_of_two_apart_and_hold_the_truth_between(work: Ste
 def test_a_rate_that_is_needed_and_missing_is_named(work: StepWork, sent: int, rate: str) -> None:
     told = time_of(work, sent, **{rate: None})
     assert isinstance(told, str)
-    assert f"set machine.{rate}" in told
+    assert f"--set machine.{rate}=" in told
     assert isinstance(time_of(StepWork(operators=1), 0, **{rate: None}), StepTime)
 
 

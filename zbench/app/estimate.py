@@ -13,6 +13,7 @@ from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
 from zbench.report.columns import Column, DataTable
+from zbench.report.text import value_text
 from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
@@ -69,8 +70,8 @@ class Forecast:
     @property
     def table(self) -> DataTable[dict[str, str]]:
         """One row for each configuration."""
-        rows = [row.cells() for row in self.rows]
         axes = [key for row in self.rows for key in row.trial.axes]
+        rows = [row.cells() | {k: value_text(v) for k, v in row.trial.axes.items()} for row in self.rows]
         keys = dict.fromkeys([*axes, *(key for cells in rows for key in cells)])
         if not any(row.host_bytes_of_a_node for row in self.rows):
             keys.pop("host of a node", None)

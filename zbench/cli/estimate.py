@@ -11,13 +11,14 @@ from zbench.cli.estimate_table import print_rows, print_simulated
 from zbench.errors import UsageError
 from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
+from zbench.report.text import axes_text
 from zbench.units import parse_count
 
 
 def command(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON; or a model: hf:Llama-3-8B."),
+        typer.Argument(metavar="FILE", help="Sweep file, quickstart or stages, or a model: hf:Llama-3-8B."),
     ] = None,
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: the file's.")
@@ -63,7 +64,7 @@ def command(
     if limits and room == Capacity():
         raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     flags = [] if world_size is None else [f"run.world_size={world_size}"]
-    flags += [] if machine is None else [f"machine={machine}"]
+    overrides = overrides if machine is None else [f"machine={machine}", *overrides]
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:
@@ -96,7 +97,6 @@ def _say(row: EstimateRow, number: int, of: int) -> None:
     """Say on stderr what one of several configurations needs, as soon as it is known."""
     if of > 1:
         cells = row.cells()
-        told = " ".join(
-            f"{key} {cells[key]}" for key in ("device", "reserved", "host", "verdict") if key in cells
-        )
-        console.note(f"{number} of {of}: {row.label}: {told}")
+        told = [f"{key} {cells[key]}" for key in ("device", "reserved", "host") if key in cells]
+        told += [cells["verdict"]] if "verdict" in cells else []
+        console.note(f"{number} of {of}: {axes_text(row.trial.axes)}: {', '.join(told)}")

@@ -7,6 +7,7 @@ from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
 from zbench.report.screen import print_table
+from zbench.report.text import axes_text
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
@@ -38,7 +39,7 @@ def print_rows(forecast: Forecast) -> None:
         _print_peak(rows[0].trial, rows[0].estimate)
     for row in rows if console.state.verbose else ():
         if row.estimate is not None:
-            _print_counts(row.label, row.estimate.counts)
+            _print_counts(axes_text(row.trial.axes), row.estimate.counts)
 
 
 def _print_counts(label: str, counts: StepLaunches) -> None:
@@ -69,7 +70,7 @@ def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
             f"  {format_bytes(each.nbytes):>9}  {each.category:12}  {each.count} x [{shape}] {each.dtype}"
             f"  {each.where}"
         )
-    console.result("\nTraffic of one rank in one step, sent and received:")
+    console.result("\nTraffic of one rank in one step, sent and received:" + " none" * (not estimate.traffic))
     for kind, payload in estimate.traffic.items():
         both = "  ".join(f"{format_bytes(size):>9}" for size in moved({kind: payload}, trial))
         console.result(f"  {kind:18}  {payload['calls']:>5} calls  {both}")

@@ -93,7 +93,7 @@ def _range(compute: float, collectives: float, copies: float, updates: float) ->
 
 
 def _missing(key: str) -> str:
-    return f"the machine's {key} is not known; set machine.{key}"
+    return f"the machine has no {key}; add --set machine.{key}=RATE, such as 100e9 for 100 GB/s"
 
 
 def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, float]:

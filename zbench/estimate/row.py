@@ -108,12 +108,6 @@ class EstimateRow:
         row |= {"host_bytes_of_a_node": self.host_bytes_of_a_node, **self.estimate.device}
         return row | {"fits": self.fits}
 
-    @property
-    def label(self) -> str:
-        """Return the configuration in words."""
-        axes = ", ".join(f"{key} {value}" for key, value in self.trial.axes.items())
-        return axes or f"trial {self.trial.trial_id}"
-
     def cells(self) -> dict[str, str]:
         """Return the configuration's row of the table as column -> text."""
         cells = {key: str(value) for key, value in self.trial.axes.items()} or {"trial": self.trial.trial_id}

@@ -24,7 +24,7 @@ from zbench.spec.expand import all_points, expand
 from zbench.spec.foreign.recognition import converting
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
-from zbench.spec.machine import described
+from zbench.spec.machine import described, opened
 from zbench.spec.problems import (
     Attempts,
     KeyPath,
@@ -285,6 +285,8 @@ def _apply(data: dict[str, Any], settings: Iterable[tuple[str, Key, str]]) -> di
         if path == ("engine",) and isinstance(value, str):
             path = ("engine", "engine")
         for target, target_value in _targets(data, path, value):
+            if target[0] in data and target[0] == "machine":
+                data["machine"] = opened(data["machine"])
             _check_blocks(data, target, origin)
             assign(data, target, target_value)
             origins[target] = origin

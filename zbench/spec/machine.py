@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,24 +20,16 @@ _KEY = ("machine",)
 
 
 def _card(
-    half: float,
-    single: float,
-    memory: float,
-    link: float,
-    host: float,
-    *,
-    bfloat16: bool = True,
-    host_memory: float | None = None,
+    half: float, single: float, memory: float, link: float, host: float, *, bfloat16: bool = True
 ) -> dict[str, Any]:
     flops = {"float16": half, "float32": single} | ({"bfloat16": half} if bfloat16 else {})
     rates = {"flops": flops, "memory_bandwidth": memory, "link_bandwidth": link, "host_link": host}
-    rates |= {"host_memory_bandwidth": host_memory} if host_memory else {}
     return rates | {"attained": 0.55}  # share of the data sheet's peak; tuned training reaches 0.4 to 0.8
 
 
 CARDS: dict[str, dict[str, Any]] = {
     "B200": _card(2250e12, 75e12, 7.7e12, 900e9, 64e9),
-    "GH200": _card(989e12, 67e12, 4.0e12, 450e9, 450e9, host_memory=384e9),
+    "GH200": _card(989e12, 67e12, 4.0e12, 450e9, 450e9) | {"host_memory_bandwidth": 384e9},
     "H200": _card(989e12, 67e12, 4.8e12, 450e9, 64e9),
     "H100": _card(989e12, 67e12, 3.35e12, 450e9, 64e9),
     "H100-PCIe": _card(756e12, 51e12, 2.0e12, 300e9, 64e9),
@@ -51,6 +44,7 @@ CARDS: dict[str, dict[str, Any]] = {
     "RTX-3090": _card(71e12, 35.6e12, 936e9, 32e9, 32e9),
     "T4": _card(65e12, 8.1e12, 300e9, 16e9, 16e9, bfloat16=False),
 }
+_RATES = {name.lower(): rates for name, rates in CARDS.items()}
 
 
 class MachineSpec(SpecModel):
@@ -91,9 +85,16 @@ Machine = Annotated[
 
 
 def card_name(machine: MachineSpec | None) -> str | None:
-    """Return the name of the known GPU that has these rates."""
+    """Return the name of the known GPU that has these rates of computing and of memory."""
     cards = {name: MachineSpec.model_validate(rates) for name, rates in CARDS.items()}
-    return next((name for name, card in cards.items() if card == machine), None)
+    peaks = attrgetter("flops", "memory_bandwidth")  # the other rates depend on what the card is in
+    return next((name for name, card in cards.items() if machine and peaks(card) == peaks(machine)), None)
+
+
+def opened(written: object) -> object:
+    """Return the rates of a GPU that is named, so that single ones can be set; anything else as it is."""
+    rates = _RATES.get(str(written).lower())
+    return written if rates is None else MachineSpec.model_validate(rates).model_dump(exclude_none=True)
 
 
 def described(written: MachineSpec | str | None, place: Path | None) -> MachineSpec | None:
@@ -103,12 +104,11 @@ def described(written: MachineSpec | str | None, place: Path | None) -> MachineS
     """
     if not isinstance(written, str):
         return written
-    cards = {name.lower(): rates for name, rates in CARDS.items()}
-    if written.lower() in cards:
-        return MachineSpec.model_validate(cards[written.lower()])
+    if written.lower() in _RATES:
+        return MachineSpec.model_validate(_RATES[written.lower()])
     file = (place or Path()) / Path(written).expanduser()
     if not file.is_file():
-        message = f"no GPU and no file is called {written!r}{nearest(written, cards)}; known GPUs:"
+        message = f"no GPU and no file is called {written!r}{nearest(written, _RATES)}; known GPUs:"
         remedy = "For another machine give its rates, or a file of the output of `zbench doctor --calibrate`"
         raise ProblemsError.at(_KEY, f"{message} {', '.join(CARDS)}. {remedy}")
     try:
