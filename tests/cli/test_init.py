@@ -81,7 +81,9 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
     assert "ValueError: 1" in written(zbench, tmp_path / "b.yaml", "module_of_ones_own:broken")[1].err
     trial, output = written(zbench, tmp_path / "a.yaml", "module_of_ones_own:make_model")
     assert trial.workload.model == "module_of_ones_own:make_model"
+    assert "does not run yet: workload.model: Linear.forward(" in output.err
     assert "does not take this micro-batch (2 tensors)" in output.err
+    assert "correct `workload:` there, then `zbench sweep" in output.out
     assert "batch = model.make_batch(generator, micro_batch_size, sequence_length)" in output.err
 
 
@@ -94,7 +96,7 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
         ("commented.json", '{"bf16": {"enabled": true}, // yes\n', "neither JSON nor Hjson"),
         ("other.json", '{"name": "x"}', "no DeepSpeed configuration"),
         ("hf:no-such-model", None, "nothing is downloaded"),
-        ("nothere:make", None, "--from workload.model: cannot load 'nothere:make'"),
+        ("nothere:make", None, "--from cannot load 'nothere:make'"),
         ("json:lode", None, "module 'json' has no attribute 'lode'"),
     ],
 )

@@ -51,9 +51,11 @@ def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) 
 
 def test_offloaded_parameters_leave_stage_3_alone(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-    document = around(tmp_path, {"zero_optimization": zero})
-    assert document["axes"]["zero_stage"] == [3]
-    assert "exclude" not in document
+    fsdp = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
+    for given in ({"zero_optimization": zero}, fsdp):
+        document = around(tmp_path, given)
+        assert document["axes"]["zero_stage"] == [3]
+        assert "exclude" not in document
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,15 @@ def command(
     started = starting_sweep(source, base_dir, re.sub(r"[^A-Za-z0-9_.-]+|^[.-]+", "_", file.stem)[:60])
     problem = _problem_of_own_model(started.document, base_dir)
     if problem:
-        started.note("training", problem)
+        started.note("training", f"does not run yet: {problem}")
     console.write_new(file, commented(started.document, source, _schema()))
     if console.state.json:
         notes = [{"changes": note.effect, "note": note.text} for note in started.notes]
         console.document({"file": str(file), "sweep": started.document, "notes": notes})
     else:
         _show(started.notes)
-        console.result(f"wrote {file}: `zbench plan {file}` lists its trials, `zbench sweep {file}` runs it")
+        runs = "correct `workload:` there, then" if problem else f"`zbench plan {file}` lists its trials,"
+        console.result(f"wrote {file}: {runs} `zbench sweep {file}` runs it")
 
 
 def _show(notes: Sequence[Note]) -> None:
@@ -70,5 +71,5 @@ def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | 
     with Simulator(base_dir, jobs=1) as simulator:
         outcome = simulator.of(trials[0])
     if isinstance(outcome, NotSimulated) and outcome.reason.startswith("workload.model: cannot load"):
-        raise UsageError(f"--from {outcome.reason}")
+        raise UsageError(f"--from {outcome.reason.removeprefix('workload.model: ')}")
     return outcome.reason if isinstance(outcome, NotSimulated) else None

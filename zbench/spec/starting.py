@@ -21,17 +21,7 @@ from zbench.spec.load import sweep_from_mapping
 from zbench.spec.peers import PEERS
 from zbench.spec.workload import MODULE_CALLABLE
 
-_TWO_PARTS = (
-    "t5",
-    "mt5",
-    "umt5",
-    "longt5",
-    "switch_transformers",
-    "whisper",
-    "marian",
-    "m2m_100",
-    "nllb-moe",
-)
+_SEQ2SEQ = ("t5", "mt5", "umt5", "longt5", "switch_transformers", "whisper", "marian", "m2m_100", "nllb-moe")
 """Types of encoder-decoder models, whose configurations may leave `is_encoder_decoder` out."""
 _COMMENTS = {
     "workload": (
@@ -123,7 +113,7 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
     if not model.startswith(shapes.PREFIX):
         return
     config = shapes.configuration(model, base_dir)
-    if config.get("is_encoder_decoder", config.get("model_type") in _TWO_PARTS):
+    if config.get("is_encoder_decoder", config.get("model_type") in _SEQ2SEQ):
         raise UsageError(
             f"--from {model}: an encoder-decoder model needs inputs for both parts; write a module with"
             " the model and its make_batch, and name it: --from my_module:make_model (docs/own-model.md)"
@@ -176,16 +166,16 @@ def _axes(engine: dict[str, Any], read: Mapping[str, Any], sweep: Imported) -> d
     engine_name = str(engine.get("engine", "builtin"))
     peer = PEERS.get(engine_name)
     stage = engine.pop("zero_stage", None)
+    is_3 = stage == 3 and engine.get("offload_param", "none") != "none"
     for key in [key for key in engine if peer is not None and key not in peer.reads]:
         del engine[key]
     if peer is not None:
-        stages = sorted(peer.stages, key=lambda one: (one != stage, one))
+        stages = [3] if is_3 else sorted(peer.stages, key=lambda one: (one != stage, one))
         if stage not in stages:
             sweep.note(
                 "speed", f"engine.zero_stage: zbench's {engine_name} has stage {stages[0]}, not {stage}"
             )
         return {"zero_stage": stages, **read}
-    is_3 = stage == 3 and engine.get("offload_param", "none") != "none"
     axes: dict[str, Any] = {"zero_stage": [3] if is_3 else [0, 1, 2, 3]}
     engine.pop("offload_optimizer", None)
     axes |= {"offload_optimizer": ["none", "cpu"], **read}

@@ -66,9 +66,9 @@ def from_file(path: Path) -> Imported | str:
     tool = foreign_tool(data)
     if tool is not None:
         named = data.get("deepspeed")
-        inner = f"; its DeepSpeed file can be read: --from {named}" if isinstance(named, str) else ""
+        inner = f"; its DeepSpeed file can be read: --from {named}; or" if isinstance(named, str) else ";"
         raise UsageError(
-            f"--from {path}: this is a configuration of {tool}, which zbench does not read{inner}; or"
+            f"--from {path}: this is a configuration of {tool}, which zbench does not read{inner}"
             " measure the command that trains with it, as workload.command (docs/own-script.md)"
         )
     try:
