@@ -11,13 +11,13 @@ _NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s
 
 def _scaled(value: object, suffixes: dict[str, int] | dict[str, float], example: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a number such as {example}, got {value!r}")
+        raise ValueError(f"expected {example}, got {value!r}")
     if isinstance(value, int | float):
         return value
     match = _NUMBER.fullmatch(value)
     suffix = match[2] + ("i" if match[3] == "iB" else "") if match else ""
     if match is None or suffix not in suffixes:
-        raise ValueError(f"expected a number such as {example}, got {value!r}")
+        raise ValueError(f"expected {example}, got {value!r}")
     number = match[1].replace("_", "")
     return (int(number) if number.lstrip("+-").isdigit() else float(number)) * suffixes[suffix]
 
@@ -30,31 +30,31 @@ def _whole(number: float, value: object, unit: str) -> int:
 
 def parse_count(value: object) -> int:
     """Return a count of elements from `5e8`, `500_000_000`, `512Mi` or `5M`; ValueError for anything else."""
-    return _whole(_scaled(value, _BINARY | _DECIMAL, "5e8 or 512Mi"), value, "elements")
+    return _whole(_scaled(value, _BINARY | _DECIMAL, "a number such as 5e8 or 512Mi"), value, "elements")
 
 
 def parse_bytes(value: object) -> int:
     """Return bytes, rounded down, from `79.2Gi`, `1.5GB` or a plain number; ValueError for anything else."""
-    size = _scaled(value, _BINARY | _DECIMAL, "2Gi or 512Mi")
+    size = _scaled(value, _BINARY | _DECIMAL, "a size such as 2Gi or 512Mi")
     has_unit = isinstance(value, str) and math.isfinite(size) and value.strip()[-1:].isalpha()
     return _whole(math.floor(size) if has_unit else size, value, "bytes")
 
 
 def parse_rate(value: object) -> float:
     """Return a rate per second from `989e12`, `3.35T`, `64GB` or a number; ValueError for anything else."""
-    return float(_scaled(value, _BINARY | _DECIMAL, "989e12 or 3.35T"))
+    return float(_scaled(value, _BINARY | _DECIMAL, "a rate such as 989e12 or 3.35T"))
 
 
 def parse_duration(value: object) -> float:
     """Return seconds from `120s`, `20min`, `500ms`, `2h` or a plain number; ValueError for anything else."""
-    return float(_scaled(value, _SECONDS, "120s or 20min"))
+    return float(_scaled(value, _SECONDS, "a time such as 120s or 20min"))
 
 
 def parse_share(value: object) -> float:
     """Return a fraction from `5%` or 0.05; ValueError for anything else."""
     if isinstance(value, str) and value.strip().endswith("%"):
-        return float(_scaled(value.strip()[:-1], {"": 1}, "5% or 0.05")) / 100
-    return float(_scaled(value, {"": 1}, "5% or 0.05"))
+        return float(_scaled(value.strip()[:-1], {"": 1}, "a share such as 5% or 0.05")) / 100
+    return float(_scaled(value, {"": 1}, "a share such as 5% or 0.05"))
 
 
 def format_bytes(count: float) -> str:

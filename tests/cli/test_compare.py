@@ -93,7 +93,10 @@ def test_a_torn_file_is_compared_with_a_warning(zbench, out):
     [
         (["{base}", "{head}", "--threshold", "step_time=3"], "write 3%"),
         (["{base}", "{head}", "--threshold", "stp_time=3%"], "did you mean 'step_time'"),
-        (["{base}", "{head}", "--format", "markdwon"], "is not one of 'table', 'markdown'"),
+        (
+            ["{base}", "{head}", "--format", "markdwon"],
+            "'--format': 'markdwon' is not one of 'table', 'markdown'",
+        ),
         (["{base}", "{head}", "--fail-on", "everything"], "unknown 'everything'"),
         (["{base}", "{head}", "--alpha", "0"], "--alpha: expected a probability"),
         (["{base}"], "expected BASE and HEAD"),

@@ -54,16 +54,18 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_no_name_or_message_commands_the_terminal(terminal):
-    trial = TRIAL.model_copy(update={"axes": {HOSTILE: HOSTILE}})
+    axes = {HOSTILE: HOSTILE}
+    trial = TRIAL.model_copy(update={"axes": axes})
     console = screen(width=200, terminal=terminal)
     with view(console, FASTEST, quiet=False) as show:
-        show(SweepStarted(Path(HOSTILE), 2, 3, [record(0, 500.0, axes={HOSTILE: HOSTILE})], (HOSTILE,)))
+        show(SweepStarted(Path(HOSTILE), 2, 3, [failed(0, "oom", HOSTILE, axes=axes)], (HOSTILE,)))
         show(TrialStarted(trial, 0))
         show(StepDone(trial, {"phase": HOSTILE, "step": 1, "steps": 4}))
         show(Notice(HOSTILE))
-        show(TrialFinished(trial, failed(2, "crashed", HOSTILE, axes={HOSTILE: HOSTILE}), 4.0, left=1))
+        show(TrialFinished(trial, failed(2, "crashed", HOSTILE, axes=axes), 4.0, left=1))
     text = console.file.getvalue()
     assert "[/red]" in text
+    assert terminal or "kept (only a new run repeats what failed): " in text
     assert not [raw for raw in ("\x1b]", "\x07", "\x1b[2J", "\x9b", "\u202e", "\udc80") if raw in text]
 
 

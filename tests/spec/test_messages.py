@@ -31,7 +31,7 @@ YAML = {
     ),
     "size in no unit": (
         "run: {memory_limit: 5Xi}\n",
-        "sweep.yaml:1: run.memory_limit: expected a number such as 2Gi or 512Mi, got '5Xi';"
+        "sweep.yaml:1: run.memory_limit: expected a size such as 2Gi or 512Mi, got '5Xi';"
         " correct it or leave it out",
     ),
     "empty axis": (

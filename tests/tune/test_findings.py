@@ -12,14 +12,7 @@ from zbench.record.record import Correctness, MemoryPeaks, Record, VerdictName
 from zbench.record.summary import summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.findings import (
-    Final,
-    SearchOutcome,
-    importance,
-    nearest_miss,
-    search_document,
-    settle,
-)
+from zbench.tune.findings import Final, SearchOutcome, importance, nearest_miss, search_document, settle
 from zbench.tune.space import Point, Space
 
 from .fakes import seen, small_sweep

@@ -120,7 +120,7 @@ def _fail(arguments: Sequence[str], kind: str, message: str, code: int) -> None:
 
 def _fail_usage(arguments: Sequence[str], error: Any) -> None:
     """Show an error of the option parser: a wrong flag, a missing argument, or no argument at all."""
-    message = error.format_message()
+    message = error.format_message().replace("Input should", "it should").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.exit(int(ExitCode.USAGE))  # the help is on stdout already

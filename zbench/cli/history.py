@@ -65,13 +65,13 @@ def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str])
         f"{label(one.trial)}"
         for one in every_series
     ]
-    form = METRICS[metric].format
+    form, title = METRICS[metric].format, METRICS[metric].title
     columns: list[Column[tuple[str, Series]]] = [
         Column("configuration", lambda row: row[0], left=True, folds=True),
         Column("runs", lambda row: len(row[1].visits)),
         Column("history", lambda row: sparkline(row[1].values), left=True),
-        Column("first", lambda row: row[1].values[0], form),
-        Column("last", lambda row: row[1].values[-1], form),
+        Column("first", lambda row: row[1].values[0], form, f"first {title}"),
+        Column("last", lambda row: row[1].values[-1], form, f"last {title}"),
     ]
     screen, rows = console.rich_console(), list(zip(names, every_series, strict=True))
     print_table(screen, DataTable(columns, rows), dropped_first=("history",))

@@ -14,7 +14,7 @@ from zbench.cli import console
 from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
 
-_FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
+_FILE = typer.Argument(metavar="FILE", help="Sweep file (YAML, TOML, JSON), or quickstart, stages or tune.")
 SweepFile = Annotated[Path, _FILE]
 OptionalSweepFile = Annotated[Path | None, _FILE]
 Resume = Annotated[

@@ -26,5 +26,7 @@ def command(
     if console.state.json:
         console.document({"tags": tags})
     elif run is None:
+        if not tags:
+            console.note("no tags yet; `zbench tag last NAME` names the newest run")
         for tag, place in tags.items():
             console.result(f"{tag}  {place}")

@@ -95,7 +95,7 @@ def _threads() -> Iterator[Check]:
         yield Check("variables", "info", text)
     load = os.getloadavg()[0]
     busy = load > max(1.0, _BUSY_SHARE * cpus)
-    text = f"{load:.2f} in the last minute" + (": measurements will be noisy" * busy)
+    text = f"{load:.2f} in the last minute" + (": figures will be noisy; end other programs" * busy)
     yield Check("load", "warn" if busy else "ok", text)
     files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     governors = {file.read_text().strip() for file in files}

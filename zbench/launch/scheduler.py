@@ -181,7 +181,7 @@ class Scheduler:
         )
         if yardsticks.too_few:
             self._note_once(
-                "compute alone does not take turns in every heat: one repeat of it for three that share it",
+                "computing alone (see `of compute`) is timed in one of three repeats, to save time",
                 about="price",
             )
         if able:

@@ -167,7 +167,7 @@ def record_line(record: Record) -> Text:
 
 def _opening(event: events.SweepStarted) -> str:
     finished = f", {plural(len(event.finished), 'record')} kept" if event.finished else ""
-    counts = (
-        f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{finished}"
-    )
-    return f"{counts}: {printable(str(event.run_dir))}"
+    failed = any(record.outcome != "ok" for record in event.finished)
+    finished += " (only a new run repeats what failed)" * failed
+    counts = f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run"
+    return f"{counts}{finished}: {printable(str(event.run_dir))}"

@@ -112,9 +112,7 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        message = (
-            "no such file; check the path; `zbench init` writes one, `zbench sweep quickstart` needs none"
-        )
+        message = "no such file; check the path; `zbench init` writes one; quickstart and stages need none"
         raise SpecError(message, file=str(path)) from None
     except OSError as error:
         raise SpecError(f"cannot be read ({error.strerror}); check its permissions", file=str(path)) from None

@@ -43,7 +43,7 @@ def classify(
         return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
     if end.timed_out:
         limit = f"not finished after {format_seconds(deadline)} (run.timeout)"
-        message = f"{limit}; the ranks' stacks are in the logs"
+        message = f"{limit}: allow more with --timeout, or read the ranks' stacks in the logs"
         return "timeout", Failure("timeout", message, f"{log}/rank0.log")
     failed = next(((rank, code) for rank, code in end.exits.items() if code != 0), None)
     if failed is None:
