@@ -77,7 +77,7 @@ def check(ranks: RankPool, simulate: Simulate, trial: TrialSpec, *, apart: int =
         where = f"on rank {rank} of {trial.engine.model_dump(exclude_defaults=True)}"
         assert step.engine_bytes == measured["held"], f"held {where}"
         assert 0 <= measured["between"] - simulated <= apart, f"between operators {where}"
-        assert 0 <= measured["peak"] - simulated <= max([apart, *scratch.values()]), where
+        assert 0 <= measured["outside"] - simulated <= max([apart, *scratch.values()]), where
         large = {name for name, size in scratch.items() if size > SMALL}
         assert large <= HAVE_SCRATCH, f"operators with scratch: {scratch}"
         if trial.run.world_size == 4:
