@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from zbench.analysis.ranking import rank_run
+from zbench.analysis.ranking import Ranking, rank_run
 from zbench.analysis.relative import compared
 from zbench.cli import console, options
 from zbench.errors import UsageError
@@ -66,7 +66,9 @@ def command(
         run = resolve_run(source, output_dir)
         records = load_records(run)
         candidates = _run_trials(run, records)
-        trial = best_of(run) if trial == "best" else trial
+        if trial == "best":
+            objective = recorded_objective(run / "spec.yaml")
+            trial = best_of(run, rank_run(run, summarize(records), objective, explains=False))
         for record in records:
             if trial and record.outcome == "invalid" and record.trial_id.startswith(trial):
                 why = failure_message(record)
@@ -108,10 +110,8 @@ def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
     return list(trials.values())
 
 
-def best_of(run: Path) -> str:
+def best_of(run: Path, ranking: Ranking) -> str:
     """Return the best trial of a run; if several are tied, return the recommended one and print a note."""
-    summaries = summarize(load_records(run))
-    ranking = rank_run(run, summaries, recorded_objective(run / "spec.yaml"))
     if ranking.pending:
         pending = plural(ranking.pending, "configuration")
         raise UsageError(f"{run} has no best trial yet: {pending} left to run; name a trial with --trial ID")

@@ -57,7 +57,7 @@ def command(
     summaries = summarize(records)
     ranking = rank_run(path, summaries, objective)
     if trial == "best":
-        trial = best_of(path)
+        trial = best_of(path, ranking)
     chosen = summaries if trial is None else [_named(summaries, trial)]
     relative = compared(summaries, relative_to, by)
     if relative is not None and trial is not None:
