@@ -23,6 +23,7 @@ from zbench.analysis.rows import Row
 from zbench.app import DEFAULT_OUTPUT_DIR
 from zbench.app.compare import compare_stored
 from zbench.app.estimate import Forecast, forecast
+from zbench.app.estimate_columns import estimate_documents
 from zbench.app.request import Request, from_file
 from zbench.app.sweep import measured
 from zbench.app.voice import Voice
@@ -149,7 +150,7 @@ class Estimates:
 
     def to_pandas(self) -> "pandas.DataFrame":
         """Return a data frame with bytes: one row for each configuration, one column for each figure."""
-        return frame.frame([row.flat() for row in self.trials])
+        return frame.frame(estimate_documents(self.trials))
 
     def __repr__(self) -> str:
         """Return the table of `zbench estimate`."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from zbench.app.estimate_columns import estimate_table
 from zbench.estimate.caching import (
     MIB,
     RELEASE,
@@ -221,8 +222,8 @@ def test_a_card_is_judged_by_reserved_memory_and_what_is_beside_it(monkeypatch: 
         row = EstimateRow(trial(), forecast, Capacity(memory))
         shown = row.to_json()
         assert (shown["fits"], shown["may_fit"], shown["spare_bytes"]) == (fits, may_fit, memory - most)
-        assert row.cells()["verdict"].startswith("fits" if fits else "may fit" if may_fit else "does not fit")
-    assert "reserved" in row.cells()
+        assert str(row.verdict).startswith("fits" if fits else "may fit" if may_fit else "does not fit")
+    assert "reserved" in estimate_table([row]).titles
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     grown = estimate(trial(zero_stage=3), Path.cwd()).reserved
     assert grown is not None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
+from zbench.app.estimate_columns import estimate_table
 from zbench.estimate.result import Capacity, Estimate, Product, StepWork
 from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
@@ -26,6 +27,12 @@ def time_of(work: StepWork, sent: int = 0, **machine: Any) -> StepTime | str:
     moved = {"reduce_scatter": {"calls": 4, "bytes": 2 * sent}} if sent else {}
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], moved, None, work)
     return step_time(estimate, trial, MachineSpec.model_validate(MACHINE | machine))
+
+
+def cells(row: EstimateRow) -> dict[str, str]:
+    """Return what the table of `zbench estimate` shows of a row, by title."""
+    table = estimate_table([row])
+    return dict(zip(table.titles, table.texts()[0], strict=True))
 
 
 def known(time: StepTime | str) -> StepTime:
@@ -109,18 +116,16 @@ def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> Non
         (999, "does not fit: 201 B too much"),
     ):
         row = EstimateRow(trial, estimate, Capacity(memory))
-        assert (row.cells()["state"], row.cells()["other"]) == ("500 B", "400 B")
+        assert (cells(row)["state"], cells(row)["other"]) == ("500 B", "400 B")
         assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 1199, memory - 1200)
-        assert row.cells()["verdict"] == verdict
+        assert row.verdict == verdict
     offloaded = replace(estimate, peak_host_bytes=90, build_host_bytes=100)
     row = EstimateRow(trial, offloaded, Capacity(1200, 199))
-    assert (
-        row.cells()["verdict"]
-        == "does not fit: 1 B of a node's host memory too much while it is built; set build: sharded"
-    )
+    text = "does not fit: 1 B of a node's host memory too much while it is built; set build: sharded"
+    assert row.verdict == text
     assert (row.fits, row.spare, row.host_bytes_of_a_node) == (False, {"device": 0, "host": -1}, 180)
     text = "fits with 0 B and 5 B of a node's host memory to spare"
-    assert EstimateRow(trial, offloaded, Capacity(1200, 205)).cells()["verdict"].startswith(text)
+    assert EstimateRow(trial, offloaded, Capacity(1200, 205)).verdict == text
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 
@@ -129,14 +134,13 @@ def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
     time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
-    cells = EstimateRow(
-        trial, estimate, time=time, training=(3 * 10**11, (2 * 86400.5, 40 * 86400.0))
-    ).cells()
-    assert (cells["step"], cells["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
-    assert (cells["trial"], cells["activations"]) == (trial.trial_id, "0 B")
-    a_day = EstimateRow(trial, estimate, training=(1, (86_400.0, 86_400.5))).cells()
+    training = 3 * 10**11, (2 * 86400.5, 40 * 86400.0)
+    shown = cells(EstimateRow(trial, estimate, time=time, training=training))
+    assert (shown["step"], shown["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
+    assert (shown["trial"], shown["activations"]) == (trial.trial_id, "0 B")
+    a_day = cells(EstimateRow(trial, estimate, training=(1, (86_400.0, 86_400.5))))
     assert a_day["1 tokens"] == "86400 s to 1 days"
-    unknown = EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")).cells()
+    unknown = cells(EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")))
     assert (unknown["step"], unknown["1e+03 tokens"]) == ("not known: a rate", "not known: a rate")
 
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
+from zbench.app.estimate_columns import estimate_table
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Capacity
 from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
-from zbench.report.columns import Column, DataTable
-from zbench.report.text import value_text
+from zbench.report.columns import DataTable
 from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
@@ -68,15 +67,9 @@ class Forecast:
         return ExitCode.PASS if any(limited) or not limited else ExitCode.REGRESSION
 
     @property
-    def table(self) -> DataTable[dict[str, str]]:
+    def table(self) -> DataTable[EstimateRow]:
         """One row for each configuration."""
-        axes = [key for row in self.rows for key in row.trial.axes]
-        rows = [row.cells() | {k: value_text(v) for k, v in row.trial.axes.items()} for row in self.rows]
-        keys = dict.fromkeys([*axes, *(key for cells in rows for key in cells)])
-        if not any(row.host_bytes_of_a_node for row in self.rows):
-            keys.pop("host of a node", None)
-        columns = [Column(key, methodcaller("get", key), left=True, folds=True) for key in keys]
-        return DataTable(columns, rows, caption=self.sweep.name)
+        return estimate_table(self.rows, self.sweep.name)
 
     @property
     def simulated(self) -> dict[str, str]:

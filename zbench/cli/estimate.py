@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from zbench.app.estimate import forecast
+from zbench.app.estimate_columns import DEVICE, HOST, RESERVED
 from zbench.cli import console, options
 from zbench.cli.estimate_table import print_rows, print_simulated
 from zbench.errors import UsageError
@@ -96,7 +97,6 @@ def command(
 def _say(row: EstimateRow, number: int, of: int) -> None:
     """Say on stderr what one of several configurations needs, as soon as it is known."""
     if of > 1:
-        cells = row.cells()
-        told = [f"{key} {cells[key]}" for key in ("device", "reserved", "host") if key in cells]
-        told += [cells["verdict"]] if "verdict" in cells else []
+        told = [f"{c.title} {c.text(row)}" for c in (DEVICE, RESERVED, HOST) if c.value(row) is not None]
+        told += [row.verdict] if row.verdict else []
         console.note(f"{number} of {of}: {axes_text(row.trial.axes)}: {', '.join(told)}")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from zbench.app.estimate import Forecast
+from zbench.app.estimate_columns import DEVICE, RESERVED, TRIAL, VERDICT
 from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
@@ -12,7 +13,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 _LONGEST = 8  # allocations that are named
-_DROPPED_FIRST = ("other", "activations", "state", "received", "sent")
+_DROPPED_FIRST = ("other_bytes", "activations", "state_bytes", "received_bytes", "sent_bytes")
 
 
 def print_simulated(simulated: Mapping[str, str]) -> None:
@@ -28,7 +29,7 @@ def print_rows(forecast: Forecast) -> None:
         console.rich_console(),
         forecast.table,
         dropped_first=_DROPPED_FIRST,
-        pinned=["trial", *axes, "device", "reserved", "verdict"],
+        pinned=[TRIAL.name, *axes, DEVICE.name, RESERVED.name, VERDICT.name],
     )
     for row in rows:
         if isinstance(row.outcome, NotSimulated):

@@ -1,4 +1,4 @@
-"""The estimates of one configuration as JSON and as a row of a table."""
+"""The estimate of one configuration beside the memory that there is, and its entry in JSON documents."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,12 +8,10 @@ from zbench.estimate.roofline import StepTime, moved
 from zbench.estimate.search import Limits
 from zbench.spec.combinations import SHARDED_BUILDERS, advice
 from zbench.spec.trial import TrialSpec, builds_sharded, ranks_of_a_node
-from zbench.units import format_bytes, format_seconds
+from zbench.units import format_bytes
 
-_DAY = 86_400.0  # seconds
 BY_RULES = {"deepspeed": "0.19.8", "largest_error": 0.087}
 """What engine: deepspeed is estimated by, and the most that the rules missed of a measured peak."""
-_STATE = ("parameters", "gradients", "master", "moments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,53 +95,19 @@ class EstimateRow:
             row["undecided"] = self.limits.undecided
         return row
 
-    def flat(self) -> dict[str, Any]:
-        """Return the configuration's figures as column -> value, in bytes."""
-        row = {"trial_id": self.trial.trial_id, **self.trial.axes}
+    @property
+    def verdict(self) -> str | None:
+        """Return whether it fits, and what else is to be known of it, in words; None without any."""
         if self.estimate is None:
-            return row
-        row |= {"device_bytes": self.estimate.peak_device_bytes, "host_bytes": self.estimate.peak_host_bytes}
-        if self.estimate.reserved is not None:
-            row["reserved_bytes"] = self.estimate.reserved.peak_bytes
-        row |= {"host_bytes_of_a_node": self.host_bytes_of_a_node, **self.estimate.device}
-        return row | {"fits": self.fits}
-
-    def cells(self) -> dict[str, str]:
-        """Return the configuration's row of the table as column -> text."""
-        cells = {key: str(value) for key, value in self.trial.axes.items()} or {"trial": self.trial.trial_id}
-        estimate = self.estimate
-        if estimate is None:
-            return {**cells, "verdict": "not simulated"}
-        state = sum(estimate.device.get(name, 0) for name in _STATE)
-        sent, received = moved(estimate.traffic, self.trial)
-        activations = estimate.device.get("activations", 0)
-        cells["device"] = format_bytes(estimate.peak_device_bytes)
-        if estimate.reserved is not None:
-            cells["reserved"] = format_bytes(estimate.reserved.peak_bytes)
-        cells |= {
-            "host": format_bytes(estimate.peak_host_bytes),
-            "host of a node": format_bytes(self.host_bytes_of_a_node),
-            "state": format_bytes(state),
-            "activations": format_bytes(activations),
-            "other": format_bytes(estimate.peak_device_bytes - state - activations),
-            "sent": format_bytes(sent),
-            "received": format_bytes(received),
-        }
-        if self.time is not None:
-            time = self.time
-            cells["step"] = _span(time if isinstance(time, str) else (time.low_s, time.high_s))
-        if self.training is not None:
-            cells[f"{self.training[0]:.3g} tokens"] = _span(self.training[1])
-        remarks = [self._verdict(estimate)] if self.spare else []
+            return "not simulated"
+        remarks = [self._fit(self.estimate)] if self.spare else []
         if advice(self.trial.engine) is not None:
             remarks.append("offload_param without offload_optimizer saves nothing")
         if self.is_by_rules:
             remarks.append("by rules")
-        if remarks:
-            cells["verdict"] = "; ".join(remarks)
-        return cells | _limit_cells(self.limits)
+        return "; ".join(remarks) or None
 
-    def _verdict(self, estimate: Estimate) -> str:
+    def _fit(self, estimate: Estimate) -> str:
         names = {"device": "", "host": " of a node's host memory"}
         lacking = [
             f"{format_bytes(-rest)}{names[place]} too much" for place, rest in self.spare.items() if rest < 0
@@ -161,21 +125,3 @@ class EstimateRow:
         if limit is not None and reserved and reserved.peak_bytes + reserved.beside[1] > limit:
             text += " if cached memory is released in every step; expandable segments may avoid it"
         return text
-
-
-def _span(seconds: tuple[float, float] | str) -> str:
-    if isinstance(seconds, str):
-        return f"not known: {seconds}"
-    return " to ".join(f"{s / _DAY:,.3g} days" if s > _DAY else format_seconds(s) for s in seconds)
-
-
-def _limit_cells(limits: Limits | None) -> dict[str, str]:
-    if limits is None:
-        return {}
-    unknown = {name: f"undecided ({why})" for name, why in limits.undecided.items()}
-    world, batch, tokens = limits.smallest_world_size, limits.largest_micro_batch, limits.longest_sequence
-    return {
-        "ranks": f">= {world}" if world else unknown.get("smallest_world_size", "none fits"),
-        "micro-batch": f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits"),
-        "sequence": f"<= {tokens}" if tokens else unknown.get("longest_sequence", "-"),
-    }

@@ -1,0 +1,129 @@
+"""The figures of an estimate: what each is called, how it is read from a row, and how people read it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import StepTime, moved
+from zbench.estimate.row import EstimateRow
+from zbench.report.columns import Column, DataTable
+from zbench.report.text import value_text
+from zbench.units import format_bytes, format_seconds
+
+_DAY = 86_400.0  # seconds
+_STATE = ("parameters", "gradients", "master", "moments")
+
+
+def _column(
+    name: str, value: Callable[[EstimateRow], Any], form: Callable[[Any], str] = str, title: str = ""
+) -> Column[EstimateRow]:
+    return Column(name, value, form, title, left=True, folds=True)
+
+
+def _bytes(
+    name: str, title: str, size: Callable[[Estimate, EstimateRow], float | None]
+) -> Column[EstimateRow]:
+    """Return the column of a size that an estimate has."""
+
+    def value(row: EstimateRow) -> float | None:
+        return None if row.estimate is None else size(row.estimate, row)
+
+    return _column(name, value, format_bytes, title)
+
+
+def _held(estimate: Estimate, *categories: str) -> int:
+    return sum(estimate.device.get(name, 0) for name in categories)
+
+
+TRIAL = _column("trial_id", lambda row: row.trial.trial_id, title="trial")
+DEVICE = _bytes("device_bytes", "device", lambda e, _: e.peak_device_bytes)
+RESERVED = _bytes("reserved_bytes", "reserved", lambda e, _: e.reserved.peak_bytes if e.reserved else None)
+HOST = _bytes("host_bytes", "host", lambda e, _: e.peak_host_bytes)
+HOST_OF_A_NODE = _bytes(
+    "host_bytes_of_a_node", "host of a node", lambda _, row: row.host_bytes_of_a_node or None
+)
+VERDICT = _column("verdict", lambda row: row.verdict)
+_PARTS = (
+    _bytes("state_bytes", "state", lambda e, _: _held(e, *_STATE)),
+    _bytes("activations", "activations", lambda e, _: _held(e, "activations")),
+    _bytes("other_bytes", "other", lambda e, _: e.peak_device_bytes - _held(e, *_STATE, "activations")),
+    _bytes("sent_bytes", "sent", lambda e, row: moved(e.traffic, row.trial)[0]),
+    _bytes("received_bytes", "received", lambda e, row: moved(e.traffic, row.trial)[1]),
+)
+
+
+def estimate_table(rows: Sequence[EstimateRow], caption: str = "") -> DataTable[EstimateRow]:
+    """Return the table of `zbench estimate`: a column for each axis, and each figure that some row has."""
+    axes = dict.fromkeys(key for row in rows for key in row.trial.axes)
+    columns = [
+        *([] if all(row.trial.axes for row in rows) else [TRIAL]),
+        *map(_axis, axes),
+        *(DEVICE, RESERVED, HOST, HOST_OF_A_NODE, *_PARTS),
+        _column("step", _step_seconds, _span),
+        *map(_training, dict.fromkeys(row.training[0] for row in rows if row.training is not None)),
+        VERDICT,
+        *(_limit(name, *texts) for name, texts in _LIMITS.items()),
+    ]
+    return DataTable([c for c in columns if any(c.value(row) is not None for row in rows)], rows, caption)
+
+
+def estimate_documents(rows: Sequence[EstimateRow]) -> list[dict[str, Any]]:
+    """Return the figures of each row as name -> plain value, in bytes; a figure that it lacks is left out."""
+    return [{TRIAL.name: row.trial.trial_id, **row.trial.axes, **_figures(row)} for row in rows]
+
+
+def _figures(row: EstimateRow) -> dict[str, Any]:
+    if row.estimate is None:
+        return {}
+    sizes = {column.name: column.value(row) for column in (DEVICE, HOST, RESERVED)}
+    return {
+        **{name: size for name, size in sizes.items() if size is not None},
+        HOST_OF_A_NODE.name: row.host_bytes_of_a_node,
+        **row.estimate.device,
+        "fits": row.fits,
+    }
+
+
+def _axis(key: str) -> Column[EstimateRow]:
+    return _column(key, lambda row: value_text(row.trial.axes[key]) if key in row.trial.axes else None)
+
+
+def _step_seconds(row: EstimateRow) -> tuple[float, float] | str | None:
+    return (row.time.low_s, row.time.high_s) if isinstance(row.time, StepTime) else row.time
+
+
+def _training(tokens: int) -> Column[EstimateRow]:
+    return _column(
+        "training_seconds",
+        lambda row: row.training[1] if row.training and row.training[0] == tokens else None,
+        _span,
+        f"{tokens:.3g} tokens",
+    )
+
+
+def _span(seconds: tuple[float, float] | str) -> str:
+    if isinstance(seconds, str):
+        return f"not known: {seconds}"
+    return " to ".join(f"{s / _DAY:,.3g} days" if s > _DAY else format_seconds(s) for s in seconds)
+
+
+_LIMITS = {
+    "smallest_world_size": ("ranks", ">= {}", "none fits"),
+    "largest_micro_batch": ("micro-batch", "<= {}", "none fits"),
+    "longest_sequence": ("sequence", "<= {}", "-"),
+}
+"""Limit -> its title, its form, and what a row without such a limit shows."""
+
+
+def _limit(name: str, title: str, form: str, without: str) -> Column[EstimateRow]:
+    """Return the column of a limit, or of why it is not known."""
+
+    def value(row: EstimateRow) -> str | None:
+        if row.limits is None:
+            return None
+        if name in row.limits.undecided:
+            return f"undecided ({row.limits.undecided[name]})"
+        found = getattr(row.limits, name)
+        return form.format(found) if found else without
+
+    return _column(name, value, title=title)
