@@ -1,8 +1,10 @@
 """A run from its directory to its exit code: opened or continued, shown while it goes on, and judged."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+from zbench.analysis.ranking import Ranking
 from zbench.app.request import Request
 from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError, ZbenchError
@@ -12,6 +14,7 @@ from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_environment, storage_errors
 from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
+from zbench.report.text import plural
 from zbench.report.trackers import following
 from zbench.spec.sweep import sweep_document
 
@@ -85,6 +88,20 @@ def carried_out(
             nothing = f"{str(error) or 'interrupted'} before a repeat ended: nothing was kept; run it again"
             raise (error if isinstance(error, ZbenchError) else KeyboardInterrupt(nothing)) from None
         return directory, None, error
+
+
+def best_of(run: Path, ranking: Ranking, voice: Voice) -> str:
+    """Return the id of a run's best trial; if several are tied, that of the recommended one, and say so."""
+    if ranking.pending:
+        pending = plural(ranking.pending, "configuration")
+        raise UsageError(f"{run} has no best trial yet: {pending} left to run; name a trial with --trial ID")
+    if ranking.recommended is None:
+        raise UsageError(
+            f"{run} has no best trial: none is correct and within the constraints; name one with --trial ID"
+        )
+    if ranking.best is None:
+        voice.note(f"{ranking.recommended}: recommended, {ranking.why}, {ranking.tied}")
+    return ranking.recommended
 
 
 def failure_code(failure: Interruption) -> ExitCode:

@@ -7,15 +7,16 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from zbench.analysis.ranking import Ranking, rank_run
+from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
+from zbench.app.runs import best_of
 from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
 from zbench.report.exports.csv import render_relative
-from zbench.report.text import axes_text, failure_message, plural
+from zbench.report.text import axes_text, failure_message
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, recorded_objective
 from zbench.spec.targets import TARGETS, measured_by
@@ -68,7 +69,8 @@ def command(
         candidates = _run_trials(run, records)
         if trial == "best":
             objective = recorded_objective(run / "spec.yaml")
-            trial = best_of(run, rank_run(run, summarize(records), objective, explains=False))
+            ranking = rank_run(run, summarize(records), objective, explains=False)
+            trial = best_of(run, ranking, console.voice())
         for record in records:
             if trial and record.outcome == "invalid" and record.trial_id.startswith(trial):
                 why = failure_message(record)
@@ -108,20 +110,6 @@ def _run_trials(run: Path, records: Sequence[Record]) -> list[TrialSpec]:
                 f"{problem['msg']}; run it again with this version of zbench"
             ) from None
     return list(trials.values())
-
-
-def best_of(run: Path, ranking: Ranking) -> str:
-    """Return the best trial of a run; if several are tied, return the recommended one and print a note."""
-    if ranking.pending:
-        pending = plural(ranking.pending, "configuration")
-        raise UsageError(f"{run} has no best trial yet: {pending} left to run; name a trial with --trial ID")
-    if ranking.recommended is None:
-        raise UsageError(
-            f"{run} has no best trial: none is correct and within the constraints; name one with --trial ID"
-        )
-    if ranking.best is None:
-        console.note(f"{ranking.recommended}: recommended, {ranking.why}, {ranking.tied}")
-    return ranking.recommended
 
 
 def _chosen(candidates: Sequence[TrialSpec], prefix: str | None) -> TrialSpec:

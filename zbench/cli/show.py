@@ -7,9 +7,8 @@ import typer
 
 from zbench.analysis.ranking import rank_run
 from zbench.analysis.relative import compared
-from zbench.app.runs import exit_code
+from zbench.app.runs import best_of, exit_code
 from zbench.cli import console, options
-from zbench.cli.export import best_of
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -57,7 +56,7 @@ def command(
     summaries = summarize(records)
     ranking = rank_run(path, summaries, objective)
     if trial == "best":
-        trial = best_of(path, ranking)
+        trial = best_of(path, ranking, console.voice())
     chosen = summaries if trial is None else [_named(summaries, trial)]
     relative = compared(summaries, relative_to, by)
     if relative is not None and trial is not None:
