@@ -34,7 +34,8 @@ class Column(Generic[Row]):
     row has none. form: what people read of it. title: of tables for people, the name where none is given.
     left: cells are aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`,
     `[-1 %, +2 %]` or the next key. roles: of cells that are words such as a verdict. quiet: dim. note: what
-    the title means, for who reads it for the first time.
+    the title means, for who reads it for the first time. link: where a page leads to from a row's cell, if
+    anywhere.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Column(Generic[Row]):
     roles: Mapping[str, str] | None = None
     quiet: bool = False
     note: str = ""
+    link: Callable[[Row], str | None] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.name)
@@ -58,7 +60,9 @@ class Column(Generic[Row]):
     def of(self, side: Callable[[Other], Row], prefix: str = "") -> "Column[Other]":
         """Return this column of rows that have a row of this kind as a side."""
         column: Column[Any] = self
-        return replace(column, name=f"{prefix}{self.name}", value=lambda other: self.value(side(other)))
+        name, link = f"{prefix}{self.name}", self.link
+        beyond = None if link is None else lambda other: link(side(other))
+        return replace(column, name=name, value=lambda other: self.value(side(other)), link=beyond)
 
     def of_both(
         self, sides: Callable[[Other], tuple[Row, Row]], join: Callable[[str, str], str]

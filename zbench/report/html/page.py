@@ -1,6 +1,5 @@
 """The page: what `page.html.j2` shows of a report, as plain values. Jinja escapes every one of them."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report import roles
 from zbench.report.answer import bound_text
 from zbench.report.columns import DataTable, page_table
 from zbench.report.html import charts, style
@@ -17,14 +15,12 @@ from zbench.report.html.content import Report
 from zbench.report.relative import relative_tables
 from zbench.report.table import warning_lines
 from zbench.report.text import (
-    commit_text,
     failure_message,
     figure_text,
     label,
     outcome_text,
     plural,
     printable,
-    sparkline,
     started_text,
     throughput_text,
 )
@@ -71,7 +67,6 @@ def render_template(name: str, **values: Any) -> str:
             colours=style.variables(),
             drawing=style.drawing_sheet(),
             sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
-            roles=roles.VERDICTS | roles.ANSWERS,
             **values,
         )
     )
@@ -82,11 +77,7 @@ def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(_FOLDER)
-    made = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-    made.filters |= {"label": label, "sparkline": sparkline, "machine": machine_text, "plural": plural,
-                     "day": started_text, "short": commit_text}  # fmt: skip
-    made.tests["commit_hash"] = re.compile("[0-9a-f]{7,64}").fullmatch
-    return made
+    return Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
