@@ -252,14 +252,14 @@ BUDGETS = {  # ceilings of code lines; small packages have one together
     "engine": 8005,
     "spec": 4465,
     "launch": 3750,
-    "app": 925,
+    "app": 1030,
     "cli": 1990,
-    "report": 2772,
+    "report": 2870,
     "analysis": 2248,
     "job": 320,
     "worker": 1470,
     "tune": 1161,
-    "estimate": 2590,
+    "estimate": 2545,
     "verify": 1875,
     "workloads": 855,
     "record": 1282,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_170), ("tests", 37_770)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_280), ("tests", 37_770)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
