@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -31,8 +32,13 @@ _DISPERSION, _DISPERSION_DEGREES = 1.6, 4.0
 weight.
 """
 
+_MOST_DENSE = 100_000  # elements of a matrix that is not sparse: small ones are faster so
 _UNUSUAL = 0.9  # of F: a table whose dispersion exceeds the prior by so much has its own alone
 _DIFFERENT = 0.95  # of F: rows that a summary shortens by so different shares are not compared by it
+
+
+Matrix: TypeAlias = "Floats | csr_array"
+"""Dense where it is small; `*` is by element, of either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Fit:
     estimates: Floats
     repeats: tuple[int, ...]
     noise: Floats
-    shared: csr_array
+    shared: Matrix
     blocks: Floats
     degrees: Floats
     component: Indices
@@ -111,7 +117,7 @@ class Fit:
         """The sum of the variances of all estimates, each about the mean of the rows linked to it."""
         number = np.bincount(self.component)
         rows = np.arange(len(self.component))
-        sums = csr_array((np.ones(len(rows)), (self.component, rows))) @ self.shared
+        sums = _matrix(np.ones(len(rows)), self.component, rows) @ self.shared
         common = _squares(sums, self.blocks) + np.bincount(self.component, self.noise)
         return float(self._own.sum() - (common / np.maximum(number, 1)).sum())
 
@@ -125,8 +131,12 @@ class Fit:
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        at, values = self.places(weights), [*weights.values()]
-        return self.contrasts(csr_array((values, (at * 0, at)), shape=(1, len(self.rows))))[0]
+        at, values = self.places(weights), np.array([*weights.values()])
+        shared = values @ self.shared[at]
+        variance = np.square(values) @ self.noise[at] + shared @ self.blocks @ shared
+        degrees = self.degrees[at].min() * (np.ptp(self.component[at]) == 0)
+        error = math.sqrt(max(variance, 0.0))
+        return Contrast(float(values @ self.estimates[at]), error, float(degrees))
 
     def against(self, name: str, others: Sequence[str]) -> list[Contrast]:
         """Return the contrast of one row with each of others."""
@@ -192,14 +202,14 @@ class _Layout:
 
     def normal(self, weights: Floats) -> Floats:
         """Return the normal equations of the blocks once rows are eliminated. weights: of rows."""
-        of_rows = self.shared.multiply((weights * np.bincount(self.row))[:, None])
-        within = (self.shared.T @ of_rows).toarray()
+        of_rows = self.shared * (weights * np.bincount(self.row))[:, None]
+        within = _dense(self.shared.T @ of_rows)
         return np.asarray(np.diag(np.bincount(self.block, weights[self.row])) - within)
 
     @cached_property
-    def shared(self) -> csr_array:
+    def shared(self) -> Matrix:
         """Which share of the cells of each row is in each block."""
-        return csr_array((1 / np.bincount(self.row)[self.row], (self.row, self.block)))
+        return _matrix(1 / np.bincount(self.row)[self.row], self.row, self.block)
 
     def residuals(self, values: Floats, estimates: Floats, weights: Floats) -> Floats:
         """Return what rows and blocks do not explain."""
@@ -216,10 +226,25 @@ def _means(values: Floats, number: Indices) -> Floats:
     return np.asarray(np.bincount(number, values) / np.maximum(np.bincount(number), 1))
 
 
-def _squares(rows: csr_array, blocks: Floats) -> Floats:
+def _matrix(values: Floats, row: Indices, column: Indices) -> Matrix:
+    """Return the matrix of these values, added up where they are in one place; all other places are 0."""
+    shape = int(row.max()) + 1, int(column.max()) + 1
+    if math.prod(shape) > _MOST_DENSE:
+        return csr_array((values, (row, column)), shape=shape)
+    flat = np.bincount(row * shape[1] + column, values, minlength=math.prod(shape))
+    return flat.reshape(shape)
+
+
+def _dense(matrix: Matrix) -> Floats:
+    return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+
+
+def _squares(rows: Matrix, blocks: Floats) -> Floats:
     """Return what each row [rows, blocks] takes on of the covariance of blocks [blocks, blocks]: r C r'."""
-    is_dense = rows.nnz > math.prod(rows.shape) / 10
-    return np.asarray(rows.multiply((rows.toarray() if is_dense else rows) @ blocks).sum(axis=1))
+    if isinstance(rows, csr_array) and rows.nnz < math.prod(rows.shape) / 10:
+        return np.asarray(rows.multiply(rows @ blocks).sum(axis=1))
+    dense = _dense(rows)
+    return np.asarray((dense * (dense @ blocks)).sum(axis=1))
 
 
 def _components(row: Indices, block: Indices, rows: int) -> Indices:
