@@ -255,7 +255,7 @@ BUDGETS = {  # ceilings of code lines; small packages have one together
     "app": 1030,
     "cli": 1990,
     "report": 2870,
-    "analysis": 2248,
+    "analysis": 2270,
     "job": 320,
     "worker": 1470,
     "tune": 1161,
@@ -273,7 +273,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_280), ("tests", 37_770)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_300), ("tests", 37_770)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"

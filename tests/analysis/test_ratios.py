@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from zbench.analysis import ratios
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
 from zbench.analysis.cells import SUMMARIES, Cell, cells_of
 from zbench.analysis.ratios import Fit, fitted
@@ -59,8 +60,12 @@ def test_the_estimates_are_those_of_the_full_design_matrix(missing: float) -> No
     assert fit.repeats == tuple((~np.isnan(table)).sum(axis=1))
 
 
+@pytest.mark.parametrize("most_dense", [0, ratios.MOST_DENSE])
 @pytest.mark.parametrize("seed", range(30))
-def test_the_fit_is_that_of_the_dense_projection(seed: int) -> None:
+def test_the_fit_is_that_of_the_dense_projection(
+    seed: int, most_dense: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ratios, "MOST_DENSE", most_dense)
     rng = np.random.default_rng(seed)
     cells = in_turns(rng, rng.normal(0, 0.1, 6), 4)
     cells = [cell for cell in cells if rng.random() < 0.8]

@@ -27,12 +27,14 @@ TAIL = 0.025  # of a 95 % interval
 EXACT = 1e-9
 """Exact figures, such as bytes, have no noise; logarithms of them that are closer than this are equal."""
 
+MOST_DENSE = 100_000
+"""Elements of a matrix up to which it is dense; a small one is faster so than a sparse one."""
+
 _DISPERSION, _DISPERSION_DEGREES = 1.6, 4.0
 """The prior: what processes add to the noise of turns in the sweeps under results/benchmarks, and its
 weight.
 """
 
-_MOST_DENSE = 100_000  # elements of a matrix that is not sparse: small ones are faster so
 _UNUSUAL = 0.9  # of F: a table whose dispersion exceeds the prior by so much has its own alone
 _DIFFERENT = 0.95  # of F: rows that a summary shortens by so different shares are not compared by it
 
@@ -229,7 +231,7 @@ def _means(values: Floats, number: Indices) -> Floats:
 def _matrix(values: Floats, row: Indices, column: Indices) -> Matrix:
     """Return the matrix of these values, added up where they are in one place; all other places are 0."""
     shape = int(row.max()) + 1, int(column.max()) + 1
-    if math.prod(shape) > _MOST_DENSE:
+    if math.prod(shape) > MOST_DENSE:
         return csr_array((values, (row, column)), shape=shape)
     flat = np.bincount(row * shape[1] + column, values, minlength=math.prod(shape))
     return flat.reshape(shape)
