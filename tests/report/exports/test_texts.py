@@ -110,9 +110,10 @@ def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(b
 def test_a_paired_measurement_is_described_by_its_drift() -> None:
     paired = PairedData({}, -0.034, exact_only=False)
     text = texts.method(replace(comparison(), paired=paired))
-    assert text.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
-    assert text.endswith("base itself moved by -3.4 % from the first blocks to the last")
-    assert "moved" not in texts.method(replace(comparison(), paired=replace(paired, drift=None)))
+    assert text.startswith("Base and head were measured in pairs on this machine. The threshold is")
+    assert "the chance that one is called is at most 1 %. Intervals are at 98 %" in text
+    assert text.endswith("base itself changed by -3.4 % meanwhile.")
+    assert "base itself" not in texts.method(replace(comparison(), paired=replace(paired, drift=None)))
 
 
 def test_a_comparison_without_timing_says_so() -> None:
@@ -122,4 +123,4 @@ def test_a_comparison_without_timing_says_so() -> None:
 
 def test_stored_runs_are_described_by_their_yardstick() -> None:
     text = texts.method(comparison())
-    assert "the machine's yardstick (fixed kernels) in each repeat's heat, margin 5 %" in text
+    assert "divided by the machine's yardstick (fixed kernels that took turns with them)" in text

@@ -203,20 +203,20 @@ def _would_have_seen(comparison: Comparison) -> list[str]:
 
 
 def method(comparison: Comparison) -> str:
-    """Return how the decisions were made, in one sentence."""
-    settings = comparison.settings
-    level = f"{100 * (1 - 2 * settings.alpha):g} % intervals"
-    margin = f"margin {100 * settings.thresholds['step_time']:g} %"
-    family = f"alpha {settings.alpha:g} over the family (Holm)"
-    if comparison.paired is not None and comparison.paired.exact_only:
-        return "one sample per side: verdicts and exact figures only, nothing was timed"
-    if comparison.paired is not None:
-        looks, drift = "looked at every few blocks, alpha spent over the looks", comparison.paired.drift
-        if drift is not None:
-            looks += f"; base itself moved by {percent(drift)} from the first blocks to the last"
-        return f"paired blocks on this machine, {level}, {margin}, {family}; {looks}"
-    noise = (
-        "for 2 %, plain and over each part of the machine's yardstick (fixed kernels) in each repeat's heat"
+    """Return how the decisions were made."""
+    settings, paired = comparison.settings, comparison.paired
+    rule = (
+        f"The threshold is a slowdown of {100 * settings.thresholds['step_time']:g} %; where nothing differs,"
+        f" the chance that one is called is at most {100 * settings.alpha:g} %. Intervals are at"
+        f" {100 * (1 - 2 * settings.alpha):g} %"
     )
-    less = "--paired detects smaller changes"
-    return f"two stored runs (unpaired), {level} that allow {noise}, {margin}, {family}; {less}"
+    if paired is None:
+        return (
+            "Two stored runs: times are compared as they are, and divided by the machine's yardstick (fixed"
+            f" kernels that took turns with them), which may miss by 2 %. {rule}; --paired detects smaller"
+            " changes."
+        )
+    if paired.exact_only:
+        return "one sample per side: verdicts and exact figures only, nothing was timed"
+    drift = "" if paired.drift is None else f"; base itself changed by {percent(paired.drift)} meanwhile"
+    return f"Base and head were measured in pairs on this machine. {rule}{drift}."
