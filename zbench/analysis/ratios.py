@@ -27,7 +27,7 @@ TAIL = 0.025  # of a 95 % interval
 EXACT = 1e-9
 """Exact figures, such as bytes, have no noise; logarithms of them that are closer than this are equal."""
 
-MOST_DENSE = 100_000
+MOST_DENSE = 10_000
 """Elements of a matrix up to which it is dense; a small one is faster so than a sparse one."""
 
 _DISPERSION, _DISPERSION_DEGREES = 1.6, 4.0
