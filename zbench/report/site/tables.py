@@ -15,9 +15,12 @@ from zbench.report.text import commit_text, plural, sparkline, started_text
 from zbench.spec.metrics import METRICS
 
 Row = TypeVar("Row")
+Visit = tuple[KeptRun, KeptTrial]
+"""A run of one configuration, and what it gave."""
+
 _BARS = 20  # of a history
 _HASH = re.compile("[0-9a-f]{7,64}")
-_CHANGES = ANSWERS | {"change": "bad"}
+_CHANGES = ANSWERS | {"change": "fine"}
 
 
 def runs_table(runs: Sequence[KeptRun], commits: str) -> DataTable[KeptRun]:
@@ -57,6 +60,8 @@ _FOLLOWED = ("mean_step_s", "peak_device_bytes")
 
 
 def _newest(name: str) -> Column[Trend]:
+    """Return the column of the newest value of a metric."""
+
     def value(trend: Trend) -> float | None:
         return trend.series[name].values[-1] if name in trend.series else None
 
@@ -83,13 +88,12 @@ def _changed_trend() -> Column[Event]:
     return _text("configuration", lambda event: event.trend.title, link=lambda event: event.trend.page)
 
 
-def visits_table(trend: Trend, most: int, commits: str) -> DataTable[tuple[KeptRun, KeptTrial]]:
+def visits_table(trend: Trend, most: int, commits: str) -> DataTable[Visit]:
     """Return the newest runs of one configuration, with the metrics that change."""
     visits = trend.results[: -most - 1 : -1]
-    run: Callable[[tuple[KeptRun, KeptTrial]], KeptRun] = lambda visit: visit[0]  # noqa: E731
     columns = [
-        _run("../").of(run),
-        _started().of(run),
+        _run("../").of(_run_of),
+        _started().of(_run_of),
         _commit("commit", lambda visit: visit[0].source.commit, commits),
         *map(_figure, trend.varying),
         Column("verdict", lambda visit: visit[1].result, roles=RESULTS),
@@ -97,7 +101,11 @@ def visits_table(trend: Trend, most: int, commits: str) -> DataTable[tuple[KeptR
     return DataTable(columns, visits, f"{plural(len(visits), 'run')}, the newest first")
 
 
-def _figure(name: str) -> Column[tuple[KeptRun, KeptTrial]]:
+def _run_of(visit: Visit) -> KeptRun:
+    return visit[0]
+
+
+def _figure(name: str) -> Column[Visit]:
     return Column(name, lambda visit: visit[1].number(name), METRICS[name].format, METRICS[name].title)
 
 
