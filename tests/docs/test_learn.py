@@ -49,10 +49,11 @@ def test_buckets_and_offload_have_the_engines_bits(bucket_size: int, ranks: Rank
 @pytest.mark.parametrize("name", ["zero_in_100_lines", "zero_with_buckets"])
 def test_an_example_runs_as_a_script(name: str) -> None:
     script = [sys.executable, str(EXAMPLES / f"{name}.py")]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     losses = [line.partition("loss ")[2] for line in done.stdout.splitlines()]
-    assert len(losses) == 3
-    assert len(set(losses)) == 1, "every stage and every bucket size trains alike"
+    assert len(losses) == 3, done.stdout
+    assert len(set(losses)) == 1, f"{losses}: every stage and every bucket size trains alike"
 
 
 @dataclass
