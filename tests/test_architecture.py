@@ -255,7 +255,7 @@ BUDGETS = {  # ceilings of code lines; small packages have one together
     "app": 1030,
     "cli": 1990,
     "report": 2870,
-    "analysis": 2270,
+    "analysis": 2264,
     "job": 320,
     "worker": 1470,
     "tune": 1161,

@@ -103,7 +103,7 @@ def test_a_part_that_disagrees_is_named() -> None:
     assert (row.answer, row.step_time.faster) == ("suspected", False)
     assert "regression by compute and memory and plain time, pass by meeting" in row.step_time.reason
     assert comparison.no_yardstick == ""
-    assert "divided by the machine's yardstick" in texts.method(comparison)
+    assert "divided by each part of the machine's yardstick" in texts.method(comparison)
 
 
 def test_every_part_must_say_so_beyond_the_residual() -> None:

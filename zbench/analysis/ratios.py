@@ -133,12 +133,8 @@ class Fit:
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        at, values = self.places(weights), np.array([*weights.values()])
-        shared = values @ self.shared[at]
-        variance = np.square(values) @ self.noise[at] + shared @ self.blocks @ shared
-        degrees = self.degrees[at].min() * (np.ptp(self.component[at]) == 0)
-        error = math.sqrt(max(variance, 0.0))
-        return Contrast(float(values @ self.estimates[at]), error, float(degrees))
+        at, values = self.places(weights), [*weights.values()]
+        return self.contrasts(csr_array((values, (at * 0, at)), shape=(1, len(self.rows))))[0]
 
     def against(self, name: str, others: Sequence[str]) -> list[Contrast]:
         """Return the contrast of one row with each of others."""

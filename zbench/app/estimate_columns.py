@@ -93,12 +93,12 @@ def _step_seconds(row: EstimateRow) -> tuple[float, float] | str | None:
 
 
 def _training(tokens: int) -> Column[EstimateRow]:
-    return _column(
-        "training_seconds",
-        lambda row: row.training[1] if row.training and row.training[0] == tokens else None,
-        _span,
-        f"{tokens:.3g} tokens",
-    )
+    def value(row: EstimateRow) -> tuple[float, float] | str | None:
+        if row.estimate is None or row.training is None or row.training[0] != tokens:
+            return None
+        return row.training[1]
+
+    return _column("training_seconds", value, _span, f"{tokens:.3g} tokens")
 
 
 def _span(seconds: tuple[float, float] | str) -> str:

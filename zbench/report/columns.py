@@ -110,12 +110,15 @@ _NOTES = {
 }
 
 
-def metric(name: str) -> Column[ConfigSummary]:
-    """Return the column of a metric of `zbench.spec.metrics`."""
+def metric_column(name: str, value: Callable[[Row], Any]) -> Column[Row]:
+    """Return the column of a metric of `zbench.spec.metrics`; value: reads it from a row."""
     measure = METRICS[name]
-    return Column(
-        name, lambda summary: summary.metric(name), measure.format, measure.title, note=_NOTES.get(name, "")
-    )
+    return Column(name, value, measure.format, measure.title, note=_NOTES.get(name, ""))
+
+
+def metric(name: str) -> Column[ConfigSummary]:
+    """Return the column of a metric of configurations."""
+    return metric_column(name, lambda summary: summary.metric(name))
 
 
 def spread(rate: str) -> Column[ConfigSummary]:

@@ -110,7 +110,8 @@ def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(b
 def test_a_paired_measurement_is_described_by_its_drift() -> None:
     paired = PairedData({}, -0.034, exact_only=False)
     text = texts.method(replace(comparison(), paired=paired))
-    assert text.startswith("Base and head were measured in pairs on this machine. The threshold is")
+    assert text.startswith("Base and head were measured in pairs on this machine. ")
+    assert "The threshold is a slowdown of 5 %" in text
     assert "the chance that one is called is at most 1 %. Intervals are at 98 %" in text
     assert text.endswith("base itself changed by -3.4 % meanwhile.")
     assert "base itself" not in texts.method(replace(comparison(), paired=replace(paired, drift=None)))
@@ -123,4 +124,5 @@ def test_a_comparison_without_timing_says_so() -> None:
 
 def test_stored_runs_are_described_by_their_yardstick() -> None:
     text = texts.method(comparison())
-    assert "divided by the machine's yardstick (fixed kernels that took turns with them)" in text
+    assert "divided by each part of the machine's yardstick (fixed kernels that took turns with them)" in text
+    assert "The threshold is a slowdown of 5 %" in text

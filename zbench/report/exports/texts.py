@@ -212,9 +212,9 @@ def method(comparison: Comparison) -> str:
     )
     if paired is None:
         return (
-            "Two stored runs: times are compared as they are, and divided by the machine's yardstick (fixed"
-            f" kernels that took turns with them), which may miss by 2 %. {rule}; --paired detects smaller"
-            " changes."
+            "Two stored runs: times are compared as they are, and divided by each part of the machine's"
+            f" yardstick (fixed kernels that took turns with them), which may miss by 2 %. {rule}; --paired"
+            " detects smaller changes."
         )
     if paired.exact_only:
         return "one sample per side: verdicts and exact figures only, nothing was timed"

@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from zbench.analysis.history import KeptTrial
-from zbench.report.columns import Column, DataTable
+from zbench.report.columns import Column, DataTable, metric_column
 from zbench.report.html.page import machine_text
 from zbench.report.roles import ANSWERS, RESULTS
 from zbench.report.site.store import KeptRun
 from zbench.report.site.trends import Event, Trend
 from zbench.report.text import commit_text, plural, sparkline, started_text
-from zbench.spec.metrics import METRICS
 
 Row = TypeVar("Row")
 Visit = tuple[KeptRun, KeptTrial]
@@ -44,7 +43,7 @@ def runs_table(runs: Sequence[KeptRun], commits: str) -> DataTable[KeptRun]:
 def trends_table(trends: Sequence[Trend]) -> DataTable[Trend]:
     """Return all configurations, with the history of each one's first metric, and its newest result."""
     columns = [
-        _text("configuration", lambda trend: trend.title, link=lambda trend: trend.page),
+        _configuration(),
         _text("sweep", lambda trend: trend.first.sweep),
         _text("branch", lambda trend: trend.first.branch),
         _text("machine", lambda trend: machine_text(trend.first.facts)),
@@ -65,7 +64,7 @@ def _newest(name: str) -> Column[Trend]:
     def value(trend: Trend) -> float | None:
         return trend.series[name].values[-1] if name in trend.series else None
 
-    return Column(name, value, METRICS[name].format, METRICS[name].title)
+    return metric_column(name, value)
 
 
 def changes_table(events: Sequence[Event], commits: str, *, up: str = "") -> DataTable[Event]:
@@ -74,7 +73,7 @@ def changes_table(events: Sequence[Event], commits: str, *, up: str = "") -> Dat
     """
     columns = [
         replace(_run(up), name="since run", title="since run").of(lambda event: event.run),
-        *([] if up else [_changed_trend()]),
+        *([] if up else [_configuration().of(_trend_of)]),
         _text("what", lambda event: event.subject),
         _text("from, to", lambda event: event.text),
         _commit("after commit", lambda event: event.after, commits),
@@ -84,8 +83,8 @@ def changes_table(events: Sequence[Event], commits: str, *, up: str = "") -> Dat
     return DataTable(columns, events, "The newest first")
 
 
-def _changed_trend() -> Column[Event]:
-    return _text("configuration", lambda event: event.trend.title, link=lambda event: event.trend.page)
+def _trend_of(event: Event) -> Trend:
+    return event.trend
 
 
 def visits_table(trend: Trend, most: int, commits: str) -> DataTable[Visit]:
@@ -106,7 +105,7 @@ def _run_of(visit: Visit) -> KeptRun:
 
 
 def _figure(name: str) -> Column[Visit]:
-    return Column(name, lambda visit: visit[1].number(name), METRICS[name].format, METRICS[name].title)
+    return metric_column(name, lambda visit: visit[1].number(name))
 
 
 def _text(
@@ -114,6 +113,10 @@ def _text(
 ) -> Column[Row]:
     """Return a column of words; nothing where a row has none."""
     return Column(name, lambda row: value(row) or "", left=True, link=link)
+
+
+def _configuration() -> Column[Trend]:
+    return _text("configuration", lambda trend: trend.title, link=lambda trend: trend.page)
 
 
 def _run(up: str) -> Column[KeptRun]:

@@ -78,6 +78,7 @@ class Event:
 
 
 def trends_of(runs: Sequence[KeptRun]) -> Iterable[Trend]:
+    """Return the trend of each configuration of these runs, which are the oldest first."""
     results: dict[tuple[str, ...], list[tuple[KeptRun, KeptTrial]]] = {}
     for run in runs:
         for trial in run.trials:
