@@ -80,8 +80,8 @@ class Driver:
         return devices[0]
 
 
-def install(monkeypatch: pytest.MonkeyPatch, *devices: Device) -> None:
-    """Let this machine have these GPUs, all of them visible."""
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(*devices))
-    monkeypatch.setattr(gpus, "_nvml", gpus._nvml.__wrapped__)
+def install(monkeypatch: pytest.MonkeyPatch, *devices: Device, driver: bool = True) -> None:
+    """Let this machine have these GPUs, all of them visible. driver: whether NVML is there."""
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(*devices) if driver else None)
+    monkeypatch.setattr(gpus, "load_nvml", gpus.load_nvml.__wrapped__)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -12,7 +12,7 @@ GIB = 1 << 30
 
 
 def test_a_container_without_the_drivers_files_has_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_LISTED", Path("/nowhere"))
+    monkeypatch.setattr(gpus, "LISTED", Path("/nowhere"))
     install(monkeypatch, Device("GPU-a"), Device("GPU-b", address="00000000:0F:00.0"))
     assert [(gpu.uuid, gpu.address) for gpu in all_gpus()] == [
         ("GPU-a", "00000000:07:00.0"),
@@ -26,8 +26,8 @@ def test_without_nvml_the_drivers_files_name_them(monkeypatch: pytest.MonkeyPatc
         (tmp_path / place).mkdir()
         text = f"Model: \t\t {model}\nIRQ: \t\t 7\nGPU UUID: \t GPU-{place}\nBus Location: \t {place}\n"
         (tmp_path / place / "information").write_text(text)
-    monkeypatch.setattr(gpus, "_LISTED", tmp_path)
-    monkeypatch.setattr(gpus, "_nvml", lambda: None)
+    monkeypatch.setattr(gpus, "LISTED", tmp_path)
+    install(monkeypatch, driver=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpu.model for gpu in all_gpus()] == ["A100", "Example : H100"]
     assert [gpu.address for gpu in visible_gpus()] == ["0000:0f:00.0"]

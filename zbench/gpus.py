@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_LISTED = Path("/proc/driver/nvidia/gpus")
+LISTED = Path("/proc/driver/nvidia/gpus")
 MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
 """NCCL's own variable: `1` lets ranks share a GPU. Here it also has such ranks use NCCL instead of gloo."""
 
@@ -32,7 +32,7 @@ class Gpu:
 
 def all_gpus() -> list[Gpu]:
     """Return the GPUs in the order of their PCI addresses; instead of one that is sliced, its slices."""
-    nvml = _nvml()
+    nvml = load_nvml()
     return list(_listed() if nvml is None else _by_nvml(nvml))
 
 
@@ -62,7 +62,7 @@ def ranks_share_by_nccl() -> bool:
 
 def free_bytes() -> int:
     """Return the free memory of the visible GPU that has the least; 0 where it is not known."""
-    nvml, free = _nvml(), list[int]()
+    nvml, free = load_nvml(), list[int]()
     for gpu in visible_gpus() if nvml is not None else ():
         with suppress(nvml.NVMLError):
             free.append(int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).free))
@@ -71,7 +71,7 @@ def free_bytes() -> int:
 
 def bytes_by_process() -> dict[int, int] | None:
     """Return process id -> the most bytes that it holds on a visible GPU; None where NVML is missing."""
-    if (nvml := _nvml()) is None:
+    if (nvml := load_nvml()) is None:
         return None
     held: dict[int, int] = {}
     for gpu in visible_gpus():
@@ -84,7 +84,7 @@ def bytes_by_process() -> dict[int, int] | None:
 
 def power_limits() -> list[str]:
     """Return the power limit of each GPU, such as `700.00 W`, where it is known."""
-    nvml, limits = _nvml(), list[str]()
+    nvml, limits = load_nvml(), list[str]()
     for handle in () if nvml is None else _handles(nvml):
         with suppress(nvml.NVMLError):
             limits.append(f"{nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000:.2f} W")
@@ -92,7 +92,7 @@ def power_limits() -> list[str]:
 
 
 @cache
-def _nvml() -> Any:
+def load_nvml() -> Any:
     """Return the module pynvml, initialized; None where it, or the driver's library, is missing."""
     try:
         nvml: Any = importlib.import_module("pynvml")
@@ -131,7 +131,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _listed() -> Iterator[Gpu]:
-    for file in sorted(_LISTED.glob("*/information")):
+    for file in sorted(LISTED.glob("*/information")):
         lines = (line.partition(":") for line in file.read_text().splitlines())
         facts = {key.strip(): value.strip() for key, _, value in lines}
         if "Model" in facts:

@@ -12,7 +12,7 @@ from zbench.spec.load import sweep_from_mapping
 
 
 def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "_trials", lambda: iter([]))
+    monkeypatch.setattr(doctor, "trial_checks", lambda: iter([]))
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     document = zbench("doctor", "--json").document
     assert document["exit_code"] == 6
@@ -21,7 +21,7 @@ def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
 
 
 def test_report_is_one_line_a_check(zbench, monkeypatch):
-    monkeypatch.setattr(doctor, "_trials", lambda: iter([doctor.Check("two ranks", "ok", "met")]))
+    monkeypatch.setattr(doctor, "trial_checks", lambda: iter([doctor.Check("two ranks", "ok", "met")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     output = zbench("doctor")
     assert output.code == 0

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from tests.cli.calling import only_run
 from zbench.launch import sweep as sweeps
-from zbench.record import environment
 from zbench.record.documents import sealed
 from zbench.record.store import find_runs, load_environment, load_records
 
@@ -135,12 +135,19 @@ def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep
         assert (run / "trials.jsonl").read_bytes() == before
 
 
-def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
-    for commit in ("c0ffee", "beef"):
-        monkeypatch.setattr(environment, "_git", lambda c=commit: {"commit": c, "dirty": False})
-        run = zbench("sweep", *([sweep_file] if not Path("results").exists() else ["--resume", "last"]))
+def test_resume_at_another_commit_says_so(zbench, sweep_file):
+    git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@localhost"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    commits, warnings = [], []
+    for arguments in ([sweep_file], ["--resume", "last"]):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "a commit"], check=True)
+        commits.append(subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip())
+        run = zbench("sweep", *arguments)
         assert run.code == 0
-        assert ("may have run other code: git: commit was c0ffee, is beef" in run.err) == (commit == "beef")
+        warnings.append(run.err)
+    first, second = commits
+    words = f"may have run other code: git: commit was {first}, is {second}"
+    assert [words in text for text in warnings] == [False, True]
 
 
 def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file):

@@ -39,7 +39,7 @@ def test_the_regressions_race_the_versions_that_are_installed(
         (tmp_path / f"deepspeed-{version}" / "bin" / "python").touch()
     has = dict.fromkeys(("torch", "deepspeed", *environments.WORKER_NEEDS), "9")
     environment = environments.Environment(tmp_path, (3, 11, 0), "cpython-311", has, frozenset())
-    monkeypatch.setattr(environments, "_asked", lambda *_: environment)
+    monkeypatch.setattr(environments, "describe", lambda *_: environment)
     expansion = expand(
         load_sweep(SWEEPS / "deepspeed_regressions.yaml", environ={"ZBENCH_ENVIRONMENTS": str(tmp_path)})
     )

@@ -27,7 +27,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     routes = {"10.0.0.6": "10.0.0.5", "fd00::6": "fd00::5", "127.0.1.1": "127.0.0.1"}
     monkeypatch.setattr(node.socket, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(node, "_route_to", routes.get)
+    monkeypatch.setattr(node, "route_to", routes.get)
     return addresses
 
 
@@ -78,7 +78,7 @@ def test_a_node_of_a_slurm_job_asks_for_the_way_to_the_others(
     address = own_address(Namespace(hostnames=["one", "two"], global_rank=0))
     worker = NodeWorker(str(tmp_path), DEFAULT_TARGETS, address)
     assert [os.environ[name] for name in variables] == ["ib0", "ib0"]
-    monkeypatch.setattr(worker, "_address", "127.0.0.1")
+    worker = NodeWorker(str(tmp_path), DEFAULT_TARGETS, "127.0.0.1")
     assert worker.meeting_point().startswith("tcp://127.0.0.1:")
 
 

@@ -19,7 +19,7 @@ import pytest
 from tests.running import run
 from zbench.errors import UsageError
 from zbench.launch.cluster import ray_cluster, ray_place
-from zbench.launch.cluster.places import Node, PlacesExecutor
+from zbench.launch.cluster.places import PlacesExecutor
 from zbench.launch.cluster.ray_cluster import RayCluster
 from zbench.launch.executor import Batch, Executor, RepeatTask
 from zbench.launch.sweep import SweepPlan, run_sweep
@@ -132,14 +132,8 @@ def test_unlike_nodes_are_named_and_left_alone(
     nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    cluster, seen = RayCluster(nodes.address, told.append), RayCluster._look
-
-    def look(self: RayCluster, seconds: float) -> list[Node]:
-        there = seen(self, seconds)
-        self._looks[there[0]] = ("other", "a faster machine", "")
-        return there
-
-    monkeypatch.setattr(RayCluster, "_look", look)
+    cluster = RayCluster(nodes.address, told.append)
+    monkeypatch.setattr(ray_cluster, "look", ray_nodes.look_unlike)
     cluster.require([make_trial(world_size=1)], tmp_path)
     assert len(cluster.nodes()) == 1
     (text,) = told
@@ -203,15 +197,16 @@ def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
     assert re.match(r"waiting for 127\.0\.0\.1 \(.*, which something else holds", text)
 
 
-def test_another_version_of_ray_or_python_is_told_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_ray_or_python_is_told_with_both(
+    nodes: RayNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.9")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_cluster, "_require_answer", lambda address: None)
     with pytest.raises(UsageError, match=r"started with: Ray: 2\.9 Python: 3\.9; install the same here"):
-        ray_cluster.connect("127.0.0.1:6379")
+        ray_cluster.connect(nodes.address)
 
 
 def test_a_heat_takes_its_turns_on_one_node_while_the_other_node_has_its_own(

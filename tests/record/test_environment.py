@@ -53,12 +53,13 @@ def test_torch_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):
-    text = ["processor : 0", "model name\t: Example : 9000", "flags\t\t: fpu avx2 sse"]
-    monkeypatch.setattr(environment, "_cpuinfo", lambda: text)
+def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch, tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nmodel name\t: Example : 9000\nflags\t\t: fpu avx2 sse\n")
+    monkeypatch.setattr(environment, "Path", lambda place: cpuinfo)
     assert environment.cpu_model() == "Example : 9000"
     assert environment.machine_facts()["isa"] == ["avx2"]
-    monkeypatch.setattr(environment, "_cpuinfo", list)
+    cpuinfo.unlink()
     assert environment.cpu_model()
     assert environment.machine_facts()["isa"] == []
 

@@ -20,7 +20,7 @@ AXIS = "engine: {engine: ddp}\naxes:\n  engine_python: [old, new]\n"
 def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every path but `gone` be an environment that has torch."""
 
-    def asked(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
+    def describe(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
         if "gone" in str(python):
             return "no such interpreter"
         version = (sys.version_info[0], sys.version_info[1], 0)
@@ -28,7 +28,7 @@ def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         packages = dict.fromkeys(("torch", *environments.WORKER_NEEDS), "2")
         return environments.Environment(python, version, tag, packages, frozenset())
 
-    monkeypatch.setattr(environments, "_asked", asked)
+    monkeypatch.setattr(environments, "describe", describe)
 
 
 def make_environments(place: Path, *names: str) -> None:

@@ -56,8 +56,8 @@ def test_ddp_reduces_at_the_boundary_only_where_it_counts(engine: dict[str, Any]
 def test_only_newer_deepspeed_leaves_the_last_backward_open(
     version: str, extra: dict[str, Any], keys: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "missing_package", lambda _: None)
-    monkeypatch.setattr(peers, "_installed", lambda _: version)
+    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(peers.metadata, "version", lambda _: version)
     assert refused(engine="deepspeed", accumulation_mode="unmanaged", **extra) == keys
     assert refused(engine="deepspeed", accumulation_mode="multi_backward", **extra) == set()
 

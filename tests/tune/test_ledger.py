@@ -153,11 +153,11 @@ def test_a_sign_of_life_that_fails_ends_no_trial(shared: str, monkeypatch: pytes
     book = ledger(shared, outages=outages)
     lease = begun(book, 0)
 
-    def fail(trial_id: int) -> None:
+    def fail(storage: optuna.storages.RDBStorage, trial_id: int) -> None:
         beats.append(trial_id)
         raise optuna.exceptions.StorageInternalError
 
-    monkeypatch.setattr(book._storage, "record_heartbeat", fail)
+    monkeypatch.setattr(optuna.storages.RDBStorage, "record_heartbeat", fail)
     with book.held(lease):
         until(lambda: len(beats) > 1, "another sign of life")
     assert outages.was_within(600)

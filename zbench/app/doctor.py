@@ -53,7 +53,7 @@ def calibrate(world_size: int) -> MachineSpec:
     """
     here = Path.cwd()
     tiny = _calibration_trial(_TINY, world_size)
-    rates = run_once("zbench.worker.facts:measure", tiny, here, patience=180.0)
+    rates = run_once("zbench.worker.calibration:measure", tiny, here, patience=180.0)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
     probe = _calibration_trial(_PROBE, world_size)
     with scratch_directory() as scratch:

@@ -60,7 +60,7 @@ def examine(output_dir: Path, environments: Sequence[str] = ()) -> Iterator[Chec
     yield from _surroundings(output_dir)
     for written in environments:
         yield from _environment(written)
-    yield from _trials()
+    yield from trial_checks()
 
 
 def _machine() -> Iterator[Check]:
@@ -158,7 +158,8 @@ def _usable(name: str, problem: str | None) -> Check:
     return Check(name, "info" if problem else "ok", problem or "usable")
 
 
-def _trials() -> Iterator[Check]:
+def trial_checks() -> Iterator[Check]:
+    """Yield what a trial server and two ranks, started here, tell."""
     executor = LocalExecutor(None, Path.cwd())
     with TrialRunner(executor, executor.run_dir) as runner:
         launcher = executor.launchers[None]

@@ -100,7 +100,7 @@ def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
 
 def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
     """Return the environment of a commit; build it if it is missing."""
-    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_INSIDE.read_text()}"
+    depends = f"{sys.executable} {sys.version} {package_directories()} {repository} {_INSIDE.read_text()}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = private_cache(ENVIRONMENTS) / f"{commit[:12]}-{key}"
     if not (place / "complete").is_file():
@@ -124,7 +124,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     if any((source / name).is_file() for name in _PROJECT_FILES):
         _checked([*installer(python), str(source)], log, f"{revision} does not build")
     shutil.rmtree(source, ignore_errors=True)
-    share_packages(site, _shared_paths(), repository)
+    share_packages(site, package_directories(), repository)
     inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
     check = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
@@ -161,7 +161,7 @@ def clean_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in hidden}
 
 
-def _shared_paths() -> list[str]:
+def package_directories() -> list[str]:
     """Return the running interpreter's package directories."""
     return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 

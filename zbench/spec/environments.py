@@ -68,7 +68,7 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
     packages: what the engine needs besides torch.
     """
     needed = ("torch", *packages, *WORKER_NEEDS)
-    answer = _asked(executable(written, place), needed)
+    answer = describe(executable(written, place), needed)
     if isinstance(answer, str):
         return f"{written}: {answer}"
     if answer.python < OLDEST:
@@ -103,7 +103,8 @@ def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment 
 
 
 @cache
-def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
+def describe(python: Path, names: tuple[str, ...]) -> Environment | str:
+    """Return what an interpreter says of itself and of packages with these names, or why it says nothing."""
     if not python.exists():
         return "no such interpreter; name a Python executable or the directory of a virtual environment"
     command = [str(python), "-E", _inside.__file__, "describe", ",".join(names), "zbench.engines"]

@@ -121,7 +121,11 @@ def test_where_others_may_write_nothing_is_kept(own_cache: Path) -> None:
 
 
 def test_without_nvrtc_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "_places", lambda: iter(["/nowhere/libnvrtc.so.13"]))
+
+    def refuse(place: str) -> None:
+        raise OSError(f"{place}: cannot open shared object file")
+
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", refuse)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     nvrtc.nvrtc.cache_clear()
     try:

@@ -1,10 +1,11 @@
-"""Random sequences of what users do, on an engine and on plain PyTorch at once; runs inside the pool's ranks.
+"""Sequences of what users do, on an engine and on plain PyTorch at once; runs inside the pool's ranks.
 
-A run is a seeded list of rules. After every rule each parameter and each first moment of the engine has the
-bits of the plain run, or the rule was refused and changed nothing. The plain run plays every rank.
+After every rule each parameter and each first moment of the engine has the bits of the plain run, or the rule
+was refused and changed nothing. The plain run plays every rank.
 """
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from functools import partial
@@ -383,16 +384,14 @@ RULES: dict[str, int] = {
 }
 
 
-def run(group: dist.ProcessGroup, row: dict[str, Any], seed: int, length: int) -> list[str]:
-    """Follow a seeded sequence of rules; return their names. AssertionError names the first that differs."""
-    both, done = Both(group, row, seed), []
-    for _ in range(length):
-        rule = both.draw.choices(list(RULES), weights=list(RULES.values()))[0]
-        done.append(rule)
+def run(group: dist.ProcessGroup, row: dict[str, Any], seed: int, rules: Sequence[tuple[str, int]]) -> None:
+    """Follow rules, each with a seed of what it chooses. AssertionError names the first that differs."""
+    both = Both(group, row, seed)
+    for rule, of_choices in rules:
+        both.draw = random.Random(of_choices)
         try:
             getattr(both, rule)()
             both.compare(rule)
         except BaseException as error:
-            raise AssertionError(f"seed {seed}, {row}: {', '.join(done)}") from error
+            raise AssertionError(f"{rule}, {row}") from error
     both.engine.close()
-    return done

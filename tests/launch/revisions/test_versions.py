@@ -55,7 +55,7 @@ def test_another_projects_revisions_run_with_this_zbench(
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("zbench.launch.revisions._shared_paths", lambda: [str(repository)])
+    monkeypatch.setattr("zbench.launch.revisions.package_directories", lambda: [str(repository)])
     git(repository, "checkout", "-q", "v1", "--", "zbench")
     python = version_of("HEAD", lambda _: None).python
     code = "import model, zbench; print(model.WIDTH, zbench.__file__)"

@@ -70,7 +70,7 @@ def address_of_node(name: str, others: Sequence[str]) -> str:
     It is the one that packets to them leave from. A name may resolve to 127.0.1.1 on its own node (Debian),
     or not at all: then it is the first address of an interface that is up. Without a network: 127.0.0.1.
     """
-    reached = (_route_to(address) for other in others for address in _addresses(other))
+    reached = (route_to(address) for other in others for address in _addresses(other))
     for candidate in (*filter(None, reached), *_addresses(name), *_interfaces()):
         if not ipaddress.ip_address(candidate).is_loopback:
             return candidate
@@ -86,7 +86,7 @@ def _addresses(name: str) -> list[str]:
     return [str(place[0]) for family, *_, place in sorted(infos, key=lambda one: one[0] != socket.AF_INET)]
 
 
-def _route_to(address: str) -> str | None:
+def route_to(address: str) -> str | None:
     """Return this machine's address on the way to another; nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
