@@ -180,7 +180,8 @@ def test_torch_and_optuna_stay_in_their_packages() -> None:
 
 def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None:
     """Those that every environment needs, and torch with numpy: a rank reads no YAML."""
-    pending, packages = {"zbench.worker.rank", "zbench.worker.script"}, set[str]()
+    pending = {"zbench.worker.rank", "zbench.worker.script"}
+    packages = set[str]()
     seen = {"zbench._native"}
     while pending := pending - seen:
         seen.add(name := pending.pop())

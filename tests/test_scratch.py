@@ -49,7 +49,8 @@ def abandoned(shared: Path) -> Path:
 def test_a_folder_of_another_machine_or_container_stays(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, older = abandoned(shared), shared / "zbench-0123abcd"
+    folder = abandoned(shared)
+    older = shared / "zbench-0123abcd"
     older.mkdir()  # an older zbench's has no owner
     with monkeypatch.context() as patch:
         patch.setattr(scratch.socket, "gethostname", lambda: "elsewhere")

@@ -36,7 +36,8 @@ class OptionsScript:
     def __call__(self, task: Task, on_line: OnLine) -> Attempt:
         self.tasks.append(task)
         self._before_each(task)
-        options, log = task.trial.workload.options, f"logs/{task.name}/rank0.log"
+        options = task.trial.workload.options
+        log = f"logs/{task.name}/rank0.log"
         if isinstance(task, MachineTask):
             return self.machine
         if isinstance(task, ReferenceTask):
@@ -118,8 +119,10 @@ class World(Executor):
         self.takes_turns, self.is_closed, self.now = takes_turns, False, 0.0
         self.batches: list[Batch] = []
         self.most_at_once = 0
-        self._at_once, self._vacancy = at_once, vacancy or Vacancy(at_once)
-        self._handles, self._lot = itertools.count(), random.Random(seed)
+        self._at_once = at_once
+        self._vacancy = vacancy or Vacancy(at_once)
+        self._handles = itertools.count()
+        self._lot = random.Random(seed)
         self._queue: dict[int, tuple[Batch, OnLine]] = {}
         self._begun: list[_Begun] = []
         self._ending: deque[tuple[int, Task, OnLine]] = deque()

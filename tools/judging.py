@@ -93,7 +93,8 @@ class Recorder:
 
     def __init__(self, tracer: Tracer, names: Path) -> None:
         self.tests: dict[str, Test] = {}
-        self._tracer, self._names = tracer, names.open()
+        self._tracer = tracer
+        self._names = names.open()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

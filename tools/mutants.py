@@ -49,7 +49,8 @@ class _Changer(ast.NodeTransformer):
     """Visits every place that can be changed; changes the one with index `target`."""
 
     def __init__(self, target: int | None = None) -> None:
-        self.target, self.places = target, list[tuple[int, str]]()
+        self.target = target
+        self.places = list[tuple[int, str]]()
 
     def _here(self, node: ast.expr | ast.stmt, change: str) -> bool:
         self.places.append((node.lineno, change))
@@ -120,7 +121,9 @@ class _Changer(ast.NodeTransformer):
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield every fault that a file can have, in order of its places."""
     source = path.read_text()
-    changer, lines, equal = _Changer(), source.splitlines(), Counter[tuple[str, str]]()
+    changer = _Changer()
+    lines = source.splitlines()
+    equal = Counter[tuple[str, str]]()
     changer.visit(ast.parse(source))
     for index, (number, change) in enumerate(changer.places):
         name = str(path.relative_to(ROOT))
@@ -147,7 +150,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         parts = Path(path).with_suffix("").parts
         self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         self._is_package = parts[-1] == "__init__"
-        self._path, self._tree = ROOT / path, mutated(path, index)
+        self._path = ROOT / path
+        self._tree = mutated(path, index)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
         if fullname != self.name:

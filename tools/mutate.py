@@ -175,7 +175,8 @@ def test_files(tests: Sequence[str]) -> list[str]:
 
 def sources(package: str) -> list[Path]:
     """Return the files of a package, or the one named file, but for the one that judges import first."""
-    place, shim = ROOT / "zbench" / package, ROOT / f"{SHIM.replace('.', '/')}.py"
+    place = ROOT / "zbench" / package
+    shim = ROOT / f"{SHIM.replace('.', '/')}.py"
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     return [file for file in files if file != shim]
 
@@ -201,7 +202,8 @@ class Measurement:
 
         A fault's turn to be drawn follows from its own text and the seed: other code may change.
         """
-        known, everything = equivalent(), [m for path in sources(package) for m in mutants_of(path)]
+        known = equivalent()
+        everything = [m for path in sources(package) for m in mutants_of(path)]
         candidates = [m for m in everything if m.key not in known]
         sample = sorted(candidates, key=lambda m: hashlib.sha256(f"{seed}/{m.place}".encode()).digest())[
             :count
@@ -268,11 +270,13 @@ def main() -> int:
         measured = Measurement.begin(package, given.mutants, given.seed, given.json)
         is_whole = measured.run(tests, given.again, given.longest, end)
         hung = len(measured.found(TIMEOUT))
-        seen, missed = len(measured.found(NOTICED)) + hung, len(measured.found(SURVIVED))
+        seen = len(measured.found(NOTICED)) + hung
+        missed = len(measured.found(SURVIVED))
         print(f"{package}: {seen} of {seen + missed} noticed, {hung} of them by hanging")
         if not is_whole:
             return 3
-        total, caught = total + seen + missed, caught + seen
+        total = total + seen + missed
+        caught = caught + seen
     return 0 if caught >= given.at_least * total else 1
 
 

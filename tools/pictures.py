@@ -48,7 +48,8 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        place, zbench = Path(scratch), [sys.executable, "-m", "zbench.cli.main"]
+        place = Path(scratch)
+        zbench = [sys.executable, "-m", "zbench.cli.main"]
         pages = {"report": place / "report.html", "site": place / "site" / "index.html"}
         words = ["report", "last", "-o", str(given.results), "--html", str(pages["report"])]
         subprocess.run([*zbench, *words], check=True)

@@ -20,7 +20,8 @@ class Tracer:
         self._names = os.open(folder / "names", os.O_APPEND | os.O_WRONLY | os.O_CREAT)
         test = os.open(folder / "test", os.O_RDWR)
         self.test = mmap.mmap(test, 1)
-        self._number, self._seen = -1, set[CodeType]()
+        self._number = -1
+        self._seen = set[CodeType]()
 
     def start(self) -> None:
         """Trace this thread, all that it starts, and forks."""
@@ -41,6 +42,7 @@ class Tracer:
             return
         self._seen.add(code)
         if code.co_filename.startswith(PACKAGE):
-            path, name = Path(code.co_filename).relative_to(ROOT), code.co_qualname.split(".<locals>")[0]
+            path = Path(code.co_filename).relative_to(ROOT)
+            name = code.co_qualname.split(".<locals>")[0]
             with contextlib.suppress(OSError):  # a test may forbid this process to write
                 os.write(self._names, f"{path}:{name}\n".encode())

@@ -152,7 +152,8 @@ class NudgeWeights:
         return spec  # type: ignore[no-any-return]
 
     def _change(self, optimizer: Any) -> None:
-        original, seen = optimizer.__init__, set()
+        original = optimizer.__init__
+        seen = set()
 
         def nudging(instance: Any, params: Any, defaults: Any) -> None:
             original(instance, params, defaults)

@@ -40,7 +40,8 @@ def visible_gpus() -> list[Gpu]:
     """Return the GPUs that this process may use (`CUDA_VISIBLE_DEVICES`: numbers, or UUIDs, which may be cut
     short). What follows an entry that names none is not visible, as for CUDA.
     """
-    gpus, visible = all_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = all_gpus()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return gpus
     chosen = []
@@ -62,7 +63,8 @@ def ranks_share_by_nccl() -> bool:
 
 def free_bytes() -> int:
     """Return the free memory of the visible GPU that has the least; 0 where it is not known."""
-    nvml, free = load_nvml(), list[int]()
+    nvml = load_nvml()
+    free = list[int]()
     for gpu in visible_gpus() if nvml is not None else ():
         with suppress(nvml.NVMLError):
             free.append(int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).free))
@@ -84,7 +86,8 @@ def bytes_by_process() -> dict[int, int] | None:
 
 def power_limits() -> list[str]:
     """Return the power limit of each GPU, such as `700.00 W`, where it is known."""
-    nvml, limits = load_nvml(), list[str]()
+    nvml = load_nvml()
+    limits = list[str]()
     for handle in () if nvml is None else _handles(nvml):
         with suppress(nvml.NVMLError):
             limits.append(f"{nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000:.2f} W")
@@ -113,7 +116,8 @@ def _by_nvml(nvml: Any) -> Iterator[Gpu]:
         address = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
         slices = list(_slices(nvml, handle))
         for one in slices or [handle]:
-            name, uuid = nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetUUID(one)
+            name = nvml.nvmlDeviceGetName(one)
+            uuid = nvml.nvmlDeviceGetUUID(one)
             yield Gpu(_text(name), _text(uuid), address, is_slice=bool(slices))
 
 

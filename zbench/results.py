@@ -64,7 +64,8 @@ class Results:
     @classmethod
     def at(cls, path: Path) -> "Results":
         """Return the results in a run directory."""
-        records, objective = load_records(path), recorded_objective(path / SPEC)
+        records = load_records(path)
+        objective = recorded_objective(path / SPEC)
         trials = in_order(summarize(records), objective)
         return cls(path, records, trials, rank_run(path, trials, objective))
 

@@ -60,7 +60,9 @@ def test_no_false_alarm_in_a_hundred_families(kind: str) -> None:
 
 def sequential_answers(count: int, effect: float, spread: float, plan: Plan, seed: int) -> list[Decision]:
     """Return the decisions of whole measurements that look after each block and keep all data."""
-    rng, levels, answers = np.random.default_rng(seed), plan.levels(0.01), []
+    rng = np.random.default_rng(seed)
+    levels = plan.levels(0.01)
+    answers = []
     for _ in range(count):
         cells = blocks_of(rng.normal(0, spread, (plan.most, 4)), head=effect)
         decisions: dict[str, Decision] = {}
@@ -95,7 +97,8 @@ def test_looking_after_every_block_keeps_the_error_rate(effect: float, wrong: tu
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.0, 0, 0), (0.1, 285, 300)])
 def test_unpaired_power_and_level(effect: float, least: int, most: int) -> None:
     """Six processes a side, quiet machine: 10 % is found, no difference is never called."""
-    rng, alarms = np.random.default_rng(9), 0
+    rng = np.random.default_rng(9)
+    alarms = 0
     for _ in range(300):
         base, head = (tuple(rng.normal(centre, 0.01, 6).tolist()) for centre in (0.0, effect))
         family = {"x": (of_runs(base, head, 0.01), MARGIN)}

@@ -98,7 +98,8 @@ def test_needed_number_settles_the_question_four_times_in_five() -> None:
     assert 8 < decision.needed < 40
     assert f"about {decision.needed} blocks would decide" in decision.reason
     rng = np.random.default_rng(2)
-    centre, spread = decision.log_ratio, float(np.std(values, ddof=1))
+    centre = decision.log_ratio
+    spread = float(np.std(values, ddof=1))
     fresh = [paired(rng.normal(centre, spread, decision.needed)) for _ in range(300)]
     assert 0.75 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.87
 
@@ -172,7 +173,8 @@ def quantiles(degrees: int, alpha: float = ALPHA) -> float:
 def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_narrow(
     effect: float, noise: float
 ) -> None:
-    spread, values = 0.03, spread_out(5, 0.03)
+    spread = 0.03
+    values = spread_out(5, 0.03)
     evidence = of_runs(values, [x + effect for x in values], noise)
 
     def narrow(n: int) -> bool:

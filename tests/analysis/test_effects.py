@@ -23,7 +23,8 @@ STAGES, OFFLOADS, BUCKETS = (1, 2, 3), ("none", "cpu"), (100, 500)
 
 def sweep(costs: Mapping[tuple[Any, Any, Any], float], repeats: int = 3) -> list[Record]:
     """Return the records of stages x offloads x buckets at 1 % noise; costs: logarithms, 0 where missing."""
-    rng, records = np.random.default_rng(7), []
+    rng = np.random.default_rng(7)
+    records = []
     for repeat, point in itertools.product(range(repeats), itertools.product(STAGES, OFFLOADS, BUCKETS)):
         axes = dict(zip(("zero_stage", "offload_optimizer", "bucket"), point, strict=True))
         step_s = 0.1 * math.exp(costs.get(point, 0.0) + 0.1 * repeat + rng.normal(0, 0.01))

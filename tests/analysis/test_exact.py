@@ -76,7 +76,8 @@ def test_a_category_that_one_side_lacks_has_no_bytes_there() -> None:
 
 
 def test_memory_that_one_side_did_not_divide_up_is_unchecked() -> None:
-    plain, having = replace(record(), memory=None), divided(parameters=100)
+    plain = replace(record(), memory=None)
+    having = divided(parameters=100)
     assert exact_details(side(divided()), side(having), {}) == (
         ExactChange("memory.parameters", None, 100, "unchecked"),
     )

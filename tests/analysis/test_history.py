@@ -22,7 +22,9 @@ def series(levels: list[float], each: int, noise: float = 0.01, seed: int = 0) -
 
 def test_a_step_is_found_beside_outliers_and_outliers_alone_are_none() -> None:
     """Runs beside other work, one in eight: 5 % at 2 % of noise is found in most series of 60."""
-    rng, hits, false = np.random.default_rng(1), 0, 0
+    rng = np.random.default_rng(1)
+    hits = 0
+    false = 0
     step = 0.05 * (np.arange(60) >= 30)
     for _ in range(12):
         noise = rng.normal(0, 0.02, 60) + (rng.random(60) < 0.12) * rng.exponential(0.3, 60)

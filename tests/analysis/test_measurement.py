@@ -227,7 +227,8 @@ def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer:
 def test_the_interval_is_that_of_the_pairs(in_turns: bool) -> None:
     samples: SampleTaker = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
     comparison = measured(samples, Plan(8, 8))
-    row, orders = comparison.rows[0], block_orders(8, 0)
+    row = comparison.rows[0]
+    orders = block_orders(8, 0)
     seconds = {
         record.repeat: record.timing.median_step_s
         for side in (row.base, row.head)
@@ -258,7 +259,10 @@ def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
 
 def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(tmp_path: Path) -> None:
     """A kill in mid-write leaves half a line; what was taken is not taken again, and how long is known."""
-    path, whole, parts, messages = tmp_path / "kept.jsonl", Machine(factor=1.05), Machine(factor=1.05), []
+    path = tmp_path / "kept.jsonl"
+    whole = Machine(factor=1.05)
+    parts = Machine(factor=1.05)
+    messages = []
     once = measured(whole)
 
     def dies(side: Side) -> list[Record]:
@@ -298,7 +302,8 @@ def test_a_measurement_that_is_out_of_time_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """What a look decided stays. What no look decided is inconclusive, however clear it may seem."""
-    path, messages = tmp_path / "kept.jsonl", []
+    path = tmp_path / "kept.jsonl"
+    messages = []
     take = Hours(Machine(factor=1.03))
     monkeypatch.setattr("zbench.launch.samples.time.monotonic", lambda: take.now)
     comparison = measured(take, None, messages, path=path, max_seconds=3600 * hours)

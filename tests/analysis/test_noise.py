@@ -21,7 +21,8 @@ from .synthetic import blocks_of
 
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
     settings = Settings(thresholds=PAIRED_THRESHOLDS)
-    source, plan = Source("here"), Plan(blocks, blocks)
+    source = Source("here")
+    plan = Plan(blocks, blocks)
     samples = KeptSamples(OneByOne(machine), None, {})
     return PairedMeasurement(source, source, plan, settings, samples, lambda _: None).run()
 

@@ -82,7 +82,8 @@ def test_pairing_by_round_takes_the_machines_drift_away() -> None:
 @pytest.mark.parametrize("noise", [0.0001, 0.003])
 def test_a_drift_over_a_sweep_of_two_equals_names_no_best(rounds: int, noise: float) -> None:
     """Seen: in 23 % of sweeps of 2 or 3 repeats, where one came first in every round. 10 %, linear."""
-    rng, named = np.random.default_rng(3), 0
+    rng = np.random.default_rng(3)
+    named = 0
     for seed in range(200):
         order = [shuffled(range(2), seed=seed, round_number=number) for number in range(rounds)]
         drift = [
@@ -174,7 +175,8 @@ LEAST_MEMORY = ObjectiveSpec(minimize=["peak_device_bytes"])
 
 def test_a_figure_of_zero_is_the_least() -> None:
     records = sweep([[0.1] * 5] * 3, peaks=[0, 1000, 2000])
-    ranking, summaries = ranked(records, LEAST_MEMORY), summarize(records)
+    ranking = ranked(records, LEAST_MEMORY)
+    summaries = summarize(records)
     assert (ranking.best, ranking.worse_by) == ("tn0", {})  # by how much is not said
     assert ranked(records[:10], LEAST_MEMORY).equal_within is None
     peaks = cells_of(summaries, Goal("peak_device_bytes", "minimize"))
@@ -200,7 +202,8 @@ def test_one_repeat_of_each_tells_nothing_apart() -> None:
 
 
 def test_two_noisy_configurations_in_a_quiet_field_are_held_to_their_own_noise() -> None:
-    rng, named = np.random.default_rng(0), 0
+    rng = np.random.default_rng(0)
+    named = 0
     for _ in range(300):
         logs = rng.normal(math.log(0.1), [0.1, 0.1, 0.003, 0.003, 0.003, 0.003], (4, 6)).T
         ranking = ranked(sweep(np.exp(logs).tolist()))

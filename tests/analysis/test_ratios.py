@@ -115,7 +115,9 @@ def test_what_differs_between_processes_is_a_factor_of_the_noise_of_turns(
 @pytest.mark.parametrize("heats", [2, 3])
 def test_bounds_hold_together_and_equals_have_no_best(heats: int, process: float, turn: float) -> None:
     """300 sweeps of six, three of them 5 % slower: bounds fail in 5 % at most, here with a band of 2 %."""
-    rng, held, named = np.random.default_rng(heats), 0, 0
+    rng = np.random.default_rng(heats)
+    held = 0
+    named = 0
     true = np.array([0, 0, 0, 0.05, 0.05, 0.05])
     for _ in range(300):
         bounds = bounds_of(fitted(in_turns(rng, true, heats, process=process, turn=turn)), ROWS, 0.05)

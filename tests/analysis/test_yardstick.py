@@ -117,7 +117,8 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
         return decide_over(family, 0.01)["x"].answer
 
     missed = math.log1p(0.02)  # where repeats hardly vary; else it adds up with their error, as variances do
-    beyond, within = 0.0505 + missed, 0.0495 - missed
+    beyond = 0.0505 + missed
+    within = 0.0495 - missed
     assert answer(beyond, beyond) == "regression"
     assert answer(beyond, beyond - 0.001) == "suspected"
     assert answer(within, within) == "pass"

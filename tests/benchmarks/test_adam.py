@@ -42,7 +42,8 @@ def test_sizes_are_cut_to_what_fits_into_free_memory(free: int, sizes: list[int]
 
 
 def test_a_tiny_run_measures_all_tables_and_keeps_each() -> None:
-    threads, counts = torch.get_num_threads(), []
+    threads = torch.get_num_threads()
+    counts = []
     document = adam.measure(
         [1000, 4096], [1], rounds=3, tensors=10, keep=lambda d: counts.append(len(d["tables"]))
     )

@@ -15,7 +15,8 @@ from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source
 
-STEPS, SLOWER = [0.1, 0.101, 0.099, 0.1, 0.1005], ("1.1", "1.25", "2")
+STEPS = [0.1, 0.101, 0.099, 0.1, 0.1005]
+SLOWER = ("1.1", "1.25", "2")
 
 
 def compared(factor: float) -> Comparison:

@@ -95,7 +95,9 @@ def test_a_measurement_that_is_killed_many_times_loses_no_sample(zbench, tmp_pat
 
 def check_kills(zbench, tmp_path, sweep, *, kills, blocks):
     """Kill the command at random moments after a sample; every kept line stays, and nothing runs on."""
-    lot, mark, samples = random.Random(kills), f"paired-{os.getpid()}", b""
+    lot = random.Random(kills)
+    mark = f"paired-{os.getpid()}"
+    samples = b""
     versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", factor=1.2)
     words = (
         "compare",

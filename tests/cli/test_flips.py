@@ -72,7 +72,8 @@ def files(zbench: Callable[..., Any]) -> list[Path]:
 
 def figures() -> list[object]:
     """Return all that is read from the files; UsageError where one is refused."""
-    results, site = Path("results"), Site(Path("site"))
+    results = Path("results")
+    site = Site(Path("site"))
     try:
         published = list(site.kept())
     finally:
@@ -103,7 +104,9 @@ Change = Callable[[random.Random, bytes], tuple[bytes, str]]
 
 def silent_changes(files: list[Path], times: int, change: Change) -> list[str]:
     """Return the changes of the files, in turn, that are silent."""
-    whole, rng, silent = figures(), random.Random(0), list[str]()
+    whole = figures()
+    rng = random.Random(0)
+    silent = list[str]()
     for number in range(times):
         file = files[number % len(files)]
         data, kind = change(rng, file.read_bytes())

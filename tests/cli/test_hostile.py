@@ -35,7 +35,8 @@ def hostile() -> list[Record]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    machine, out = {"cpu": HOSTILE, "cores": 2}, tmp_path / "results"
+    machine = {"cpu": HOSTILE, "cores": 2}
+    out = tmp_path / "results"
     for name in (BASE_ID, HEAD_ID):
         path = write_run(out / "example" / name, hostile(), machine=machine, started=HOSTILE)
     (path / "search.json").write_bytes(sealed({"schema_version": 1, "importance": {HOSTILE: 1.0}}))

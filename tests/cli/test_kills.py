@@ -58,7 +58,9 @@ class Place:
     """A directory with what all commands need, and the processes that were started in it."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.temporary, self._mark = home, home / "tmp", f"kills-{home}"
+        self.home = home
+        self.temporary = home / "tmp"
+        self._mark = f"kills-{home}"
         self.temporary.mkdir(parents=True)
         sweep = {
             "name": "tried",
@@ -129,7 +131,8 @@ class Place:
         places = [self.home / name for name in ("kept", "results", "site")]
         files = [file for place in places if place.is_dir() for file in checked(place)]
         assert [file.problem for file in files if file.problem] == []
-        new, whole = self.home / "new", self.home.parent / "whole" / "new"
+        new = self.home / "new"
+        whole = self.home.parent / "whole" / "new"
         assert not new.exists() or new.read_bytes() == whole.read_bytes()
 
     def lines(self) -> list[bytes]:
@@ -153,17 +156,22 @@ def place_of(home: Path, name: str) -> Place:
 
 def play(home: Path, name: str, kills: int) -> None:
     """Kill a command so often in time, and finish it after each batch of kills."""
-    rng, struck, batch, words = random.Random(name), 0, 0, (CONTINUED | AGAIN)[name]
+    rng = random.Random(name)
+    struck = 0
+    batch = 0
+    words = (CONTINUED | AGAIN)[name]
     longest = place_of(home / "whole", name).finish(words)
     while struck < kills:
         batch += 1
-        place, more = place_of(home / str(batch), name), tuple[str, ...]()
+        place = place_of(home / str(batch), name)
+        more = tuple[str, ...]()
         prefix = place.lines()
         for _ in range(BATCH):
             struck += place.kill((*words, *more), rng.uniform(0, longest), rng)
             lines = place.lines()
             assert lines[: len(prefix)] == prefix, "nothing is lost or changed"
-            prefix, more = lines, ("--resume", "last") if lines and name in CONTINUED else ()
+            prefix = lines
+            more = ("--resume", "last") if lines and name in CONTINUED else ()
         place.finish((*words, *more))
         whole = place.lines()
         assert whole[: len(prefix)] == prefix

@@ -54,7 +54,8 @@ class Promises:
     """What must be on every disk: documents whole, runs and names of before, and every finished record."""
 
     def __init__(self, home: Path) -> None:
-        self._place, self._known = home / "cut", set[object]()
+        self._place = home / "cut"
+        self._known = set[object]()
         self.records: set[tuple[str, bytes]] = set()
         self.tags: dict[str, str] = {}
         self.published: set[str] = set()

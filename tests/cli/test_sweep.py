@@ -34,7 +34,8 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
 
 def test_json_is_one_document_with_every_record(zbench, sweep_file):
     output = zbench("sweep", sweep_file, "--json", "-q")
-    document, run = output.document, only_run()
+    document = output.document
+    run = only_run()
     assert (document["run_dir"], document["run_id"]) == (str(run), run.name)
     assert len(document["trials"]) == 4
     assert document["recommended"] in {record["trial_id"] for record in document["trials"]}
@@ -124,7 +125,8 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
 def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1")
     run = only_run()
-    before, recorded = (run / "trials.jsonl").read_bytes(), load_environment(run)
+    before = (run / "trials.jsonl").read_bytes()
+    recorded = load_environment(run)
     for section, key, value in (("machine", "cores", 4096), ("software", "torch", "1.0")):
         document = deepcopy(recorded)
         document[section][key] = value
@@ -185,7 +187,8 @@ def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
 
 
 def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbench, sweep_file, monkeypatch):
-    now, keep = [0.0], sweeps.Rounds.keep
+    now = [0.0]
+    keep = sweeps.Rounds.keep
     monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def keep_and_wait(rounds, trial, record):

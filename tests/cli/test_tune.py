@@ -38,7 +38,8 @@ def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file) -
 
 
 def test_json_is_one_document_with_records_and_findings(zbench, space_file) -> None:
-    document, run = zbench("tune", space_file, "--budget", "7trials", "--json", "-q").document, only_run()
+    document = zbench("tune", space_file, "--budget", "7trials", "--json", "-q").document
+    run = only_run()
     assert (document["run_id"], document["exit_code"]) == (run.name, 0)
     assert document["recommended"] in {trial["trial_id"] for trial in document["trials"]}
     assert document["search"].items() <= json.loads((run / "search.json").read_text()).items()

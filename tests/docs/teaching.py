@@ -48,7 +48,9 @@ def differing(net: nn.Module, engine: Engine) -> list[str]:
 
 def hundred_lines(group: dist.ProcessGroup, stage: int) -> list[str]:
     """Train with the first example and the engine; return the parameters that differ after any step."""
-    net, start, differences = model(), model().state_dict(), list[str]()
+    net = model()
+    start = model().state_dict()
+    differences = list[str]()
     if dist.get_rank() == 1:
         nn.init.zeros_(net[2].weight)  # rank 0's values count
     zero = example("zero_in_100_lines").Zero(net, stage)
@@ -72,7 +74,9 @@ def hundred_lines(group: dist.ProcessGroup, stage: int) -> list[str]:
 
 def with_buckets(group: dist.ProcessGroup, bucket_size: int) -> list[str]:
     """Train with the second example and the engine; return the parameters that differ after any step."""
-    net, start, differences = model(), model().state_dict(), list[str]()
+    net = model()
+    start = model().state_dict()
+    differences = list[str]()
     zero = example("zero_with_buckets").Zero2(net, bucket_size)
     keys = {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2, "reduce_bucket_size": 512}
     engine = engine_of(group, model(), zero_stage=2, **keys)

@@ -82,7 +82,8 @@ class Scattered(nn.Module):
     def __init__(self, rank: int) -> None:
         super().__init__()
         base = torch.arange(24.0).view(4, 6) + 100 * rank
-        self.sliced, self.beside = nn.Parameter(base[:, :3]), base[:, 5]
+        self.sliced = nn.Parameter(base[:, :3])
+        self.beside = base[:, 5]
         self.frozen = nn.Parameter(base[:, 3:5], requires_grad=False)
         self.gain = nn.Parameter(torch.ones(3))
         self.register_buffer("repeated", torch.full((1, 1), 1.0 + rank).expand(500, 3))

@@ -55,7 +55,8 @@ def _change_header(file: Path, content: bytes, data: st.DataObject) -> None:
 
 def _change_tensors(file: Path, way: str, data: st.DataObject) -> None:
     """Write a sound file whose tensors or facts are not what they should be."""
-    tensors, facts = load_file(file), _facts(file)
+    tensors = load_file(file)
+    facts = _facts(file)
     names = sorted(tensors)
     one, other = data.draw(st.sampled_from(names)), data.draw(st.sampled_from(names))
     if way == "facts" and facts:

@@ -33,7 +33,8 @@ def footprint(group: dist.ProcessGroup, spec: dict) -> tuple[dict, dict]:  # typ
 def between_backwards(group: dist.ProcessGroup, spec: dict) -> list[dict]:  # type: ignore[type-arg]
     """Return bytes by category after each backward but the last of two steps."""
     model = nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:]))
-    engine, held = build_engine(model, EngineSpec.model_validate(spec), group), []
+    engine = build_engine(model, EngineSpec.model_validate(spec), group)
+    held = []
     for _ in range(2):
         for micro in range(3):
             last = {"last": micro == 2} if spec["accumulation_mode"] == "multi_backward" else {}

@@ -96,7 +96,8 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
     """
     gc.collect()
     gc.freeze()  # so that to collect again is quick
-    net, copies = Layers(), Copies()
+    net = Layers()
+    copies = Copies()
     start = live()
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     x = torch.ones(4, WIDTH)
@@ -119,7 +120,8 @@ def room_for_sums(group: dist.ProcessGroup) -> list[int]:
     """Return the bytes held for sums after a forward, before each layer's backward, after it all, and after
     the step.
     """
-    net, spec = Layers(), {"zero_stage": 3, "param_persistence_threshold": 0, "overlap_comm": False}
+    net = Layers()
+    spec = {"zero_stage": 3, "param_persistence_threshold": 0, "overlap_comm": False}
     spec |= {"reduce_bucket_size": WIDTH * WIDTH, "prefetch_bucket_size": 1}
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     seen: list[int] = []
@@ -146,9 +148,11 @@ def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
     """
     gc.collect()
     gc.freeze()
-    net, rank = models.make("odd-together"), dist.get_rank(group)
+    net = models.make("odd-together")
+    rank = dist.get_rank(group)
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
-    held, everything = [], ",".join(disturbances.DISTURBANCES)
+    held = []
+    everything = ",".join(disturbances.DISTURBANCES)
     for _ in range(4):
         for micro in range(2):
             data = models.batch("odd-together", 1, micro, rank)

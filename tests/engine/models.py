@@ -107,7 +107,9 @@ class Recomputing(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 24), nn.Linear(24, 16)
+        self.norm = nn.LayerNorm(16)
+        self.up = nn.Linear(16, 24)
+        self.down = nn.Linear(24, 16)
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(self._again, x, use_reentrant=False)  # type: ignore[no-any-return]
@@ -126,7 +128,8 @@ class Mixed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.narrow = nn.Linear(13, 40), nn.Linear(40, 24, dtype=torch.bfloat16)
-        gain, crossed = torch.rand(24, dtype=torch.float16), torch.randn(24, 600).t()
+        gain = torch.rand(24, dtype=torch.float16)
+        crossed = torch.randn(24, 600).t()
         self.more = nn.ParameterDict({"gain": gain, "crossed": crossed})
         self.last = nn.Linear(24, 7)
 
@@ -167,7 +170,9 @@ class Part(nn.Module):
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 40), nn.Linear(40, width)
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 40)
+        self.down = nn.Linear(40, width)
         self.several = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
         self.sometimes = nn.Linear(width, width)
 

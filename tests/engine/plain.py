@@ -93,7 +93,8 @@ class PlainTrainer:
         self.model, self.world_size, self.kept = model, world_size, DTYPES[plan.grad_accum_dtype]
         self.sent = DTYPES[plan.communication_dtype] if plan.communication_dtype else None
         self.scales = plan.dtype == "float16"
-        self.loss_scale, self._good = (plan.initial_loss_scale if self.scales else 1.0), 0
+        self.loss_scale = plan.initial_loss_scale if self.scales else 1.0
+        self._good = 0
         self.names = [n for n, p in model.named_parameters()]
         self.masters = {n: nn.Parameter(padded(p)) for n, p in model.named_parameters() if p.numel()}
         self.trained = [n for n in self.masters if model.get_parameter(n).requires_grad]
@@ -152,7 +153,8 @@ class PlainTrainer:
         if self.skipped[-1]:
             self.loss_scale = max(self.loss_scale / 2, 1.0) if self.scales else 1.0
         elif self.scales and self._good == self.plan.loss_scale_window:
-            self.loss_scale, self._good = self.loss_scale * 2, 0
+            self.loss_scale = self.loss_scale * 2
+            self._good = 0
 
     def _sum(self, name: str, grads: list[list[dict[str, Tensor]]]) -> Tensor:
         shape = self.model.get_parameter(name).shape

@@ -35,7 +35,8 @@ def interrupted(
     group: dist.ProcessGroup, name: str, spec: dict[str, Any], later: list[dict[str, Any]], folder: str
 ) -> None:
     """Save after 2 of 4 steps; resuming with every specification of `later` is as going on."""
-    rank, path = dist.get_rank(group), Path(folder) / "saved"
+    rank = dist.get_rank(group)
+    path = Path(folder) / "saved"
     engine = build(group, name, spec)
     take_steps(engine, name, range(2), rank)
     save(engine, path)

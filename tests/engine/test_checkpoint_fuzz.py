@@ -44,7 +44,9 @@ def checkpoint(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def refuses_or_loads(engine: Engine, checkpoint: Path, data: st.DataObject) -> None:
     """Damage one file of a copy and load it."""
-    before, generator, numbers = engine.state_dict(), torch.get_rng_state(), random.getstate()
+    before = engine.state_dict()
+    generator = torch.get_rng_state()
+    numbers = random.getstate()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(shutil.copytree(checkpoint, Path(scratch) / "damaged"))
         file = data.draw(st.sampled_from(sorted(folder.iterdir())))

@@ -8,7 +8,9 @@ import torch
 from zbench.engine.checkpoint.state import check_others
 from zbench.errors import UsageError
 
-COUNT, RATE, VALUES = torch.tensor(3), torch.tensor(0.5), torch.zeros(2, 3)
+COUNT = torch.tensor(3)
+RATE = torch.tensor(0.5)
+VALUES = torch.zeros(2, 3)
 
 
 def check(**saved: torch.Tensor) -> None:

@@ -92,7 +92,8 @@ def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observ
             assert len(seen.of("adam")) == ceil(share, size)
         if stage in (1, 2):
             kinds = [kind for kind, _ in seen.events if kind in ("adam", "gather")]
-            last_update, first_gather = len(kinds) - 1 - kinds[::-1].index("adam"), kinds.index("gather")
+            last_update = len(kinds) - 1 - kinds[::-1].index("adam")
+            first_gather = kinds.index("gather")
             assert (first_gather < last_update) == (size < EVERYTHING), "gathers run under later updates"
 
 
@@ -119,7 +120,8 @@ def test_one_call_updates_all_where_the_kernels_of_a_gpu_do(
 ) -> None:
     """Torch's take memory of the size."""
     monkeypatch.setattr(optimizer, "cuda_unavailable_reason", lambda: missing)
-    shard, near = billion(device), DeviceMemory(torch.device(device))
+    shard = billion(device)
+    near = DeviceMemory(torch.device(device))
     size = optimizer._sub_group_size(MemoryLayout.of([(near, [Extent(0, 1)])]), shard, device)
     assert size == (shard.length if device == "cuda" and not missing else 10_000_000)
 
@@ -127,7 +129,9 @@ def test_one_call_updates_all_where_the_kernels_of_a_gpu_do(
 @pytest.mark.parametrize("ahead", [0, 1, 2, LAYERS])
 def test_prefetch_bucket_size_sets_how_many_elements_are_gathered_ahead(observe: Any, ahead: int) -> None:
     seen = observe(3, prefetch_bucket_size=max(ahead * UNIT, 1))
-    gathers, gathered, share = 0, [0], LENGTH // RANKS
+    gathers = 0
+    gathered = [0]
+    share = LENGTH // RANKS
     for k in range(LAYERS):
         there = max(gathered[-1], k + 1)
         low = there - (k + 1) <= ahead / 4  # gathers come in bursts
@@ -137,7 +141,8 @@ def test_prefetch_bucket_size_sets_how_many_elements_are_gathered_ahead(observe:
         if kind == "forward":
             assert gathers == gathered[k + 1]
     for k, held in enumerate(seen.held):
-        coming, rest = gathered[k + 1] - k, k - max(LAYERS - ahead, 1)
+        coming = gathered[k + 1] - k
+        rest = k - max(LAYERS - ahead, 1)
         assert held == 4 * (share + UNIT * (coming + max(rest, 0))), "what backward needs at once is kept"
 
 

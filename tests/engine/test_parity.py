@@ -36,7 +36,9 @@ PAIRS = covering(
 def test_every_pair_of_choices_is_bit_identical_to_plain_pytorch(ranks: RankPool, k: int, place: str) -> None:
     """`make soak` runs every three of them."""
     point = dict(PAIRS[k])
-    row, world_size, model = ALL[point.pop("row")], point.pop("world_size"), point.pop("model")
+    row = ALL[point.pop("row")]
+    world_size = point.pop("world_size")
+    model = point.pop("model")
     for choice in point.values():
         row = row | choice
     check(ranks, model + place, world_size, row)
@@ -47,7 +49,9 @@ HYBRID = {"row": range(len(SHARDED)), "groups": [(4, 2), (4, 1), (2, 1)], "model
 
 
 def check_hybrid(ranks: RankPool, point: dict[str, Any]) -> None:
-    row, (world_size, group), model = SHARDED[point.pop("row")], point.pop("groups"), point.pop("model")
+    row = SHARDED[point.pop("row")]
+    (world_size, group) = point.pop("groups")
+    model = point.pop("model")
     row = row | {"shard_group_size": group}
     for choice in point.values():
         row = row | choice

@@ -36,7 +36,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(cases())
 def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> None:
-    layout, alignment = case.layout, case.layout.shards * CHUNK
+    layout = case.layout
+    alignment = case.layout.shards * CHUNK
     assert all(span.start % CHUNK == 0 and span.stop <= layout.length for span in layout.spans)
     stops = [0]
     for block in layout.blocks:
@@ -63,7 +64,8 @@ def test_a_gradient_is_one_run_of_each_of_its_buckets_whatever_the_world(case: C
     layout, copies = case.layout, 0
     filled = {bucket.index: [0] * bucket.length for bucket in layout.buckets}
     for index, size in enumerate(case.sizes):
-        at, portions = 0, list(layout.portions(index))
+        at = 0
+        portions = list(layout.portions(index))
         for p in portions:
             assert p.source == at
             filled[p.bucket][p.target : p.target + p.length] = [1] * p.length

@@ -21,7 +21,8 @@ def test_the_scale_never_falls_below_one_and_doubles_after_a_window_of_good_step
 
 
 def test_the_scale_grows_as_far_as_torchs() -> None:
-    ours, torchs = DynamicScaling(2.0**126, window=1), torch.tensor(2.0**126)
+    ours = DynamicScaling(2.0**126, window=1)
+    torchs = torch.tensor(2.0**126)
     growth = torch.zeros(1, dtype=torch.int32)
     for _ in range(4):
         assert ours.judge(1.0)

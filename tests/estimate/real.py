@@ -131,9 +131,12 @@ class Sampler(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         after, most = self.meter.live(), self.meter.peak()
         if _is_in_collective():
-            name, held = COLLECTIVES, self._outside or before
+            name = COLLECTIVES
+            held = self._outside or before
         else:
-            name, held, self._outside = str(func), max(before, after), after
+            name = str(func)
+            held = max(before, after)
+            self._outside = after
             self.peak = max(self.peak, held)
         self.scratch[name] = max(self.scratch[name], most - held)
         return out
@@ -166,7 +169,8 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
         clock=PhaseClock(),
         group=group,
     )
-    is_builtin, figures = spec.engine.engine == "builtin", {}
+    is_builtin = spec.engine.engine == "builtin"
+    figures = {}
     looks = [Sampler(meter) for _ in range(1 if is_builtin else LOOKS)]
     with nullcontext() if is_builtin else PromptOperators():
         for step in range(2 + len(looks)):

@@ -144,7 +144,8 @@ def test_at_the_limit_free_pages_are_released_and_mapped_again() -> None:
 @pytest.mark.parametrize("expandable", [False, True])
 @pytest.mark.parametrize("limit", [None, 300 * MIB])
 def test_blocks_never_overlap_and_all_memory_comes_back(limit: int | None, expandable: bool) -> None:
-    draw, used = random.Random(0), list[MemoryBlock]()
+    draw = random.Random(0)
+    used = list[MemoryBlock]()
     allocator = CachingAllocator(limit, expandable=expandable)
     refused = 0
     for _ in range(3000):
@@ -169,7 +170,8 @@ def test_blocks_never_overlap_and_all_memory_comes_back(limit: int | None, expan
 
 
 def test_a_step_reserves_without_what_building_released() -> None:
-    sizes, changes = (100, 30, 32, 34), list[tuple[int, int, int, int]]()
+    sizes = (100, 30, 32, 34)
+    changes = list[tuple[int, int, int, int]]()
     for key, size in enumerate(sizes):
         changes += [(3 * key + 1, key, size * MIB, 0), (3 * key + 2, key, 0, 0)]
     reservation = reserved(changes, 3, 3, 34 * MIB, expandable=False)

@@ -70,7 +70,8 @@ def noted(step: Callable[[StepCounter], None]) -> StepLaunches:
 def test_a_gather_is_exposed_if_nothing_was_computed_before_it_was_waited_for() -> None:
     def step(counter: StepCounter) -> None:
         watched = WatchedCollectives(Gathers(), TrafficMeter(PhaseClock()), counter)  # type: ignore[arg-type]
-        x, weights = torch.ones(8), Tag(WEIGHTS + "a")
+        x = torch.ones(8)
+        weights = Tag(WEIGHTS + "a")
         first = watched.all_gather(x, weights)
         x[:4].copy_(x[4:])
         first.wait()

@@ -55,7 +55,8 @@ def launches(shape: str, world_size: int, blocks: int = FEW, **engine: Any) -> S
 def check(shape: str, world_size: int, engine: dict[str, Any], blocks: int = FEW) -> None:
     """Hold a step to the budgets."""
     counts = launches(shape, world_size, blocks, **engine)
-    parameters, groups = OF_BLOCK * blocks + 2, blocks + 2
+    parameters = OF_BLOCK * blocks + 2
+    groups = blocks + 2
     reductions = counts.collectives["reduce_scatter"]["calls"]
     gathers = counts.collectives["all_gather"]["calls"]
     assert counts.gradient_copies <= parameters + reductions
@@ -101,7 +102,8 @@ def test_a_bucket_is_summed_by_one_operator_whoever_adds(world_size: int) -> Non
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_of_a_gradient_a_share_leaves_a_node_that_is_a_shard_group(stage: int) -> None:
-    far, sent = 128, 2 * elements("7B", 2)
+    far = 128
+    sent = 2 * elements("7B", 2)
     apart = launches("7B", far, 2, zero_stage=stage, shard_group_size=PER_NODE)
     assert 0 < apart.inter_node_bytes <= 0.3 * sent * PER_NODE
     together = launches("7B", far, 2, zero_stage=1).inter_node_bytes

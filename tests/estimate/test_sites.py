@@ -83,7 +83,8 @@ def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]
 
 
 def test_memory_counts_from_its_allocation_to_its_end_by_what_it_is_for() -> None:
-    ledger, before = AllocationLedger(), torch.ones(4)
+    ledger = AllocationLedger()
+    before = torch.ones(4)
     with ledger.watching():
         first = torch.ones(8)
         at_first = ledger.moment

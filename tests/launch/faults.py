@@ -104,7 +104,9 @@ CATALOGUE: dict[str, Callable[[random.Random], Fault]] = {
 
 def play(home: Path, name: str, rng: random.Random) -> Played:
     """Play one round of a sweep with a fault of the catalogue."""
-    fault, sweep, results = CATALOGUE[name](rng), Round(home, POINTS, REPEATS), home / "results"
+    fault = CATALOGUE[name](rng)
+    sweep = Round(home, POINTS, REPEATS)
+    results = home / "results"
     struck = True
 
     def start(variables: dict[str, str], file_size: int | None) -> Command:

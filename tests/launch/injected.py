@@ -72,7 +72,8 @@ def install(text: str) -> None:
 
 
 def _jump(seconds: int, number: int) -> None:
-    real, calls = time.time, itertools.count(1)
+    real = time.time
+    calls = itertools.count(1)
 
     def jumping() -> float:
         if next(calls) < number:

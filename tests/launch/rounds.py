@@ -51,9 +51,13 @@ class Round:
         options: dict[str, Any] | None = None,
     ) -> None:
         """seconds: how long a repeat takes. options: what else the fake workers do."""
-        self.home, self.scratch, self.mark = home, home / "tmp", uuid.uuid4().hex
+        self.home = home
+        self.scratch = home / "tmp"
+        self.mark = uuid.uuid4().hex
         self.scratch.mkdir(parents=True)
-        self.file, self.points, self.repeats = home / "sweep.json", points, repeats
+        self.file = home / "sweep.json"
+        self.points = points
+        self.repeats = repeats
         sweep = {
             "name": "faults",
             "workload": {"model": "fake:model", "options": {"sleep": seconds, **(options or {})}},

@@ -98,7 +98,8 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
     """Play one round of a study with a fault of the catalogue; all wait in their first trial for it."""
     gate = home / "open"
     options = {"gate": str(gate)}
-    study, struck = Round(home, POINTS, repeats=2, seconds=0.3, timeout="40s", options=options), True
+    study = Round(home, POINTS, repeats=2, seconds=0.3, timeout="40s", options=options)
+    struck = True
     try:
         with postgres.running() as server:
             study.environment |= {"ZBENCH_STORAGE": server.url, PACE: "1"}

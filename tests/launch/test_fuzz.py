@@ -30,7 +30,8 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FEW, MANY = 100, int(os.environ.get("ZBENCH_FUZZ", "5000"))
+FEW = 100
+MANY = int(os.environ.get("ZBENCH_FUZZ", "5000"))
 MIB = 1 << 20
 SWEEP = {
     "name": "fuzz",

@@ -130,7 +130,8 @@ def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
 
 
 def test_only_what_fits_beside_one_another_shares_a_heat() -> None:
-    group, rooms = trials(4), Room()
+    group = trials(4)
+    rooms = Room()
     for trial, held in zip(group, (3000, 3000, 2000, 100), strict=True):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
@@ -149,7 +150,8 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     free = (81_000, 30_000, 81_000, 81_000)
     install(monkeypatch, *(Device(f"GPU-{number}", mebibytes << 20) for number, mebibytes in enumerate(free)))
     on_gpus = trials(3, device="cuda", world_size=10, yardstick=["machine"])
-    rooms, free = Room(), 1e12
+    rooms = Room()
+    free = 1e12
     assert rooms.share(on_gpus, lambda _: 1.0, free) == []
     for trial, reserved in zip(on_gpus, (3000, 2953, 2952), strict=True):
         record = make_record(trial_id=trial.trial_id, config=trial.config())
@@ -164,7 +166,8 @@ def test_a_context_takes_what_was_measured_of_it(
 ) -> None:
     """80 % of the GPU are 8,000 MiB, for two of 3,400 and their contexts: 1 GiB each where none is known."""
     install(monkeypatch, Device("GPU-a", free=10_000 << 20))
-    pair, room = trials(2, device="cuda", world_size=1), Room()
+    pair = trials(2, device="cuda", world_size=1)
+    room = Room()
     for trial in pair:
         record = make_record(trial_id=trial.trial_id, config=trial.config())
         memory = replace(record.memory, peak_reserved_bytes=3400 << 20, context_bytes=context)
@@ -178,7 +181,8 @@ def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(
     """It holds the whole state, as stage 0 does; an engine of one's own may hold less whatever its stage."""
     gpu = Device("GPU-a", free=30_120 << 20)  # 80 % of it are four of 6,024 MiB
     install(monkeypatch, gpu)
-    run, rooms = {"device": "cuda", "world_size": 1, "steps": 8}, Room()
+    run = {"device": "cuda", "world_size": 1, "steps": 8}
+    rooms = Room()
     whole, sharded, alike = (mlp({"zero_stage": stage}, run=run) for stage in (0, 3, 2))
     custom = mlp({"engine": "my.module:build"}, run=run)
     for trial in (whole, sharded, alike, custom):
@@ -209,7 +213,8 @@ def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
 @pytest.mark.parametrize(("count", "joins"), [(1, [2, 5]), (2, [1, 2, 4, 5]), (3, [0, 1, 2, 3, 4, 5])])
 def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int, joins: list[int]) -> None:
     """As often as it takes a quarter of all repeats at most."""
-    sharing, paid = [mlp({"zero_stage": stage}) for stage in range(count)], Counter[str]()
+    sharing = [mlp({"zero_stage": stage}) for stage in range(count)]
+    paid = Counter[str]()
     heats = [Yardsticks(sharing, repeat, paid) for repeat in range(6)]
     having = [n for n, heat in enumerate(heats) if any(isinstance(task, RepeatTask) for task in heat.tasks)]
     assert having == [n for n, heat in enumerate(heats) if not heat.too_few] == joins
@@ -225,7 +230,8 @@ def test_one_configuration_takes_turns_with_the_machines_yardstick(
 
 
 def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) -> None:
-    script, told = OptionsScript(), list[str]()
+    script = OptionsScript()
+    told = list[str]()
     script.machine = failed("crashed", "the CUDA kernels were not built")
     world = World(script, takes_turns=True)
     with TrialRunner(world, tmp_path, on_event=told_by(told.append)) as runner:
@@ -236,7 +242,9 @@ def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) ->
 
 
 def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Path) -> None:
-    options, told, kills = OptionsScript(), list[str](), iter([True])
+    options = OptionsScript()
+    told = list[str]()
+    kills = iter([True])
 
     def script(task: Task, on_line: OnLine) -> Attempt:
         if isinstance(task, RepeatTask) and next(kills, False):

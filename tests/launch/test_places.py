@@ -32,7 +32,9 @@ class Cluster:
     """
 
     def __init__(self, count: int) -> None:
-        self.now, self.lot, self.made = 0.0, random.Random(1), 0
+        self.now = 0.0
+        self.lot = random.Random(1)
+        self.made = 0
         self.there = [self.node() for _ in range(count)]
         self.busy: list[int] = []
         self.places: list[FakePlace] = []
@@ -58,14 +60,16 @@ class FakePlace(Place):
     world: Cluster
 
     def __init__(self, nodes: list[Node]) -> None:
-        self.nodes, self.batch = tuple(nodes), cast(Batch | None, None)
+        self.nodes = tuple(nodes)
+        self.batch = cast(Batch | None, None)
         assert not {node for other in self.world.places for node in other.nodes} & set(nodes), "taken"
         self.world.places.append(self)
 
     def begin(self, batch: Batch, on_line: OnLine) -> None:
         assert self.batch is None, "a place runs one batch at a time"
         self.since = self.world.now
-        self.batch, self.until = batch, self.world.now + self.world.lot.uniform(1, 3)
+        self.batch = batch
+        self.until = self.world.now + self.world.lot.uniform(1, 3)
 
     def ended(self) -> list[Attempt] | None:
         assert self.batch is not None
@@ -120,11 +124,13 @@ def test_each_node_has_a_heat_of_its_own_and_a_heat_that_loses_its_node_runs_onc
     world: Cluster, tmp_path: Path, losses: int, sizes: dict[int, int]
 ) -> None:
     """Once more as a heat; after that each of its repeats alone."""
-    base, cluster = make_trial(world_size=1), cast(Any, world)
+    base = make_trial(world_size=1)
+    cluster = cast(Any, world)
     heats_of_3 = base.run.model_copy(update={"steps": 8, "heat": 3, "yardstick": "none"})
     workloads = [base.workload.model_copy(update={"options": {"n": n}}) for n in range(24)]
     trials = [base.model_copy(update={"run": heats_of_3, "workload": one}) for one in workloads]
-    world.there, heats = world.there[:4], list[str]()
+    world.there = world.there[:4]
+    heats = list[str]()
 
     def loses(name: str) -> bool:
         heats.append(name)
@@ -147,7 +153,8 @@ def test_each_node_has_a_heat_of_its_own_and_a_heat_that_loses_its_node_runs_onc
 
 def test_a_command_whose_nodes_stay_away_for_five_minutes_ends(world: Cluster, tmp_path: Path) -> None:
     cluster: Any = world
-    executor, trial = PlacesExecutor(tmp_path, tmp_path, cluster), make_trial()
+    executor = PlacesExecutor(tmp_path, tmp_path, cluster)
+    trial = make_trial()
     world.there.clear()
     with pytest.raises(TrialsFailedError, match=r"-r0 needs 1 nodes, .* had 0 .*; add nodes and go on with"):
         run(executor, RepeatTask(trial))

@@ -33,7 +33,8 @@ from .executor_suite import ExecutorSuite
 from .ray_nodes import RayNodes
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +183,8 @@ def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(ray_place, "_HELD_SECONDS", 0.5)
-    cluster, task = RayCluster(nodes.address, told.append), RepeatTask(make_trial(world_size=1))
+    cluster = RayCluster(nodes.address, told.append)
+    task = RepeatTask(make_trial(world_size=1))
     cluster.require([task.trial], tmp_path)
     held = ray.util.placement_group([{"CPU": 1}] * 2)
     assert held.wait(30)

@@ -23,7 +23,8 @@ from .ray_nodes import RayNodes
 
 pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 FAKE = """
 name: fake
 workload: {{model: "fake:model", options: {{sleep: {sleep}}}}}

@@ -21,7 +21,8 @@ from .slurm_cluster import Cluster
 
 pytest.importorskip("submitit")
 pytestmark = pytest.mark.soak
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 FAKE = """
 name: fake
 workload: {{model: "fake:model", options: {{gate: {gate}, sleep: 0.5, do: describe}}}}
@@ -51,7 +52,9 @@ class Command:
     """A zbench command under way on the cluster, with fake workers that wait for `gate` unless `real`."""
 
     def __init__(self, cluster: Cluster, home: Path) -> None:
-        self.cluster, self.home, self.gate = cluster, home, home / "gate"
+        self.cluster = cluster
+        self.home = home
+        self.gate = home / "gate"
         self._running: subprocess.Popen[str] | None = None
         (home / "fake.py").write_text("def model(): ...\n")
 

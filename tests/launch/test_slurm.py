@@ -126,7 +126,8 @@ def test_states_are_those_of_squeue_and_a_job_that_it_forgot_has_gone(
     for name, does in (("sbatch", ""), ("srun", ""), ("squeue", f"cat {tmp_path}/states")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
-    cluster, jobs = Cluster(SlurmOptions(), "mine", tmp_path / "absent"), [Namespace(job_id=i) for i in "78"]
+    cluster = Cluster(SlurmOptions(), "mine", tmp_path / "absent")
+    jobs = [Namespace(job_id=i) for i in "78"]
     for states, seen in (
         ("7|RUNNING\n8|PENDING\nslurm: a warning\n", ["RUNNING", "PENDING"]),
         ("7|COMPLETED\n", ["COMPLETED", GONE]),

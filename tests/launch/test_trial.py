@@ -166,7 +166,8 @@ def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner
 
 
 def test_stopped_keeper_ends_its_server_and_the_repeat_is_watched_anew(runner, trial, notices, deadline):
-    server, stopped = server_pid(runner), []
+    server = server_pid(runner)
+    stopped = []
 
     def watch(line):
         if not stopped:

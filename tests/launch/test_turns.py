@@ -49,7 +49,9 @@ class Sweep(Participant):
     """A participant that runs trials in a thread; each is a function of this sweep."""
 
     def __init__(self, name: str, machine: Machine, place: Path, trials: list[Trial]) -> None:
-        self.name, self.machine, self.gate = name, machine, TurnGate(place / name)
+        self.name = name
+        self.machine = machine
+        self.gate = TurnGate(place / name)
         self._thread = threading.Thread(target=self._run, args=(trials,), daemon=True)
 
     def advance(self) -> None:
@@ -214,7 +216,8 @@ def test_the_first_step_of_a_turn_is_not_timed_and_waiting_is_in_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, samples = run_of_steps(monkeypatch, 8, are_taken=True)
-    step, wait = ["fence.ready", "trainer.step", "fence.slowest"], "fence.turns.wait"
+    step = ["fence.ready", "trainer.step", "fence.slowest"]
+    wait = "fence.turns.wait"
     turn = [wait, *step, *step, *step, *step]
     assert calls == [*step, *turn, *turn, "fence.turns.over"]
     assert samples.step_seconds == [2.0, 3.0, 4.0, 6.0, 7.0, 8.0]

@@ -84,7 +84,8 @@ def meter(peak: int, live: Callable[[], int] = lambda: 0) -> PeakMeter:
 
 
 def test_on_cuda_host_memory_is_not_part_of_the_devices_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, reserved = StepMemory(meter(1000), torch.device("cuda")), iter([4096, 2048])
+    steps = StepMemory(meter(1000), torch.device("cuda"))
+    reserved = iter([4096, 2048])
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: next(reserved))
     for _ in range(2):
         steps.begin()

@@ -46,7 +46,9 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
 def test_calls_and_results_pass_through_unchanged() -> None:
     inner = collectives(2)
     counting = TrafficMeter(PhaseClock()).count(inner)
-    send, out, values = torch.zeros(4), torch.zeros(2), torch.ones(3)
+    send = torch.zeros(4)
+    out = torch.zeros(2)
+    values = torch.ones(3)
     work = counting.reduce_scatter(send, out, TAG)
     assert [id(argument) for argument in inner.reduce_scatter.call_args.args] == [id(send), id(out), id(TAG)]
     inner.reduce_scatter.return_value.wait.assert_not_called()

@@ -30,7 +30,8 @@ def test_each_figure_is_the_largest_of_any_sample(
     device: bool, driver: dict[int, int] | None, peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     samples = [process(1, 100, 700, process(2, 300, 400)), process(1, 200, 500, process(2, 250, 500))]
-    rest, taken = iter(samples), threading.Event()
+    rest = iter(samples)
+    taken = threading.Event()
 
     def sample(pid: int) -> Any:
         root = next(rest, None)

@@ -121,7 +121,8 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace())
-    module, model = StandIn(norm=2.5), nn.Linear(2, 1)
+    module = StandIn(norm=2.5)
+    model = nn.Linear(2, 1)
     module.optimizer = torch.optim.AdamW(model.parameters())  # type: ignore[attr-defined]
     engine = adapter.DeepSpeedEngine(module, model, spec_of(zero_stage=0))
     assert engine.first_moments() == {}
@@ -192,7 +193,8 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
         return StandIn(), None
 
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(initialize=initialize))
-    model, spec = nn.Linear(2, 1), spec_of(param_groups={"bias": {"frozen": True}})
+    model = nn.Linear(2, 1)
+    spec = spec_of(param_groups={"bias": {"frozen": True}})
     engine = adapter.build_engine(model, spec)
     assert isinstance(engine.module, StandIn)
     assert kwargs["config"] == adapter.configuration(spec)

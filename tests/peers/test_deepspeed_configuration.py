@@ -67,7 +67,8 @@ def test_a_users_own_configuration_keeps_its_adams_hyperparameters() -> None:
 
 
 def test_a_users_own_configuration_leaves_the_boundary_to_the_mode() -> None:
-    key, config = "managed_gradient_accumulation", {"zero_optimization": {"stage": 3}}
+    key = "managed_gradient_accumulation"
+    config = {"zero_optimization": {"stage": 3}}
     assert built(ds_config=config, accumulation_mode="unmanaged")[key] is False
     assert key not in built(ds_config=config, accumulation_mode="multi_backward")
 

@@ -40,7 +40,8 @@ def test_peers_train_what_plain_pytorch_trains_in_every_mode(
     if mode == "counted":
         engine["gradient_accumulation_steps"] = backwards
     else:
-        engine["accumulation_mode"], workload = mode, {**GPT, "backwards_per_step": backwards}
+        engine["accumulation_mode"] = mode
+        workload = {**GPT, "backwards_per_step": backwards}
     record = run_trial(trial(engine, workload=workload, run={"steps": 1}))
     assert record.error is None
     assert record.correctness.verdict in ("identical", "equivalent")

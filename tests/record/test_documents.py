@@ -39,7 +39,8 @@ def test_a_sealed_document_is_ordinary_json_and_comes_back(tmp_path: Path, inden
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_every_bit_that_flips_is_noticed(tmp_path: Path, indent: int | None) -> None:
-    file, whole = tmp_path / "document.json", sealed(VALUES, indent=indent)
+    file = tmp_path / "document.json"
+    whole = sealed(VALUES, indent=indent)
     for bit in random.Random(1).sample(range(8 * len(whole)), 400):
         changed = bytearray(whole)
         changed[bit // 8] ^= 1 << bit % 8
@@ -97,7 +98,8 @@ def created(path: Path, data: bytes) -> bool:
 
 
 def test_of_writers_at_the_same_time_one_makes_the_new_file(tmp_path: Path) -> None:
-    file, texts = tmp_path / "new", [b"%d" % number * 1000 for number in range(16)]
+    file = tmp_path / "new"
+    texts = [b"%d" % number * 1000 for number in range(16)]
     with ThreadPoolExecutor(16) as pool:
         made = [*pool.map(lambda text: created(file, text), texts)]
     assert made.count(True) == 1

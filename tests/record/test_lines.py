@@ -105,7 +105,8 @@ def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_re
 
 def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
     records = [make_record(repeat=number) for number in range(3)]
-    file, whole = tmp_path / "trials.jsonl", lines.encode_all(records)
+    file = tmp_path / "trials.jsonl"
+    whole = lines.encode_all(records)
     flips = random.Random(0).sample(range(8 * len(whole)), 300)
     for bit in flips:
         damaged = bytearray(whole)
@@ -120,7 +121,8 @@ def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
 )
 def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_path, make_record, order):
     records = [make_record(repeat=number) for number in range(4)]
-    file, whole = tmp_path / "trials.jsonl", lines.encode_all(records).splitlines(keepends=True)
+    file = tmp_path / "trials.jsonl"
+    whole = lines.encode_all(records).splitlines(keepends=True)
     file.write_bytes(b"".join(whole[number] for number in order))
     with pytest.raises(DamagedError, match=r"trials\.jsonl:\d: the line before it is missing, or lines were"):
         lines.read(file)
@@ -130,7 +132,8 @@ def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_pat
 
 
 def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, make_record):
-    file, whole = tmp_path / "trials.jsonl", lines.encode_all([make_record(), make_record(repeat=1)])
+    file = tmp_path / "trials.jsonl"
+    whole = lines.encode_all([make_record(), make_record(repeat=1)])
     file.write_bytes(whole[:-1] + b"\x0b")
     with pytest.raises(DamagedError, match="damaged line"):
         lines.read(file)

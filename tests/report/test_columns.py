@@ -33,7 +33,8 @@ def test_a_missing_value_is_a_dash_for_people_and_none_in_documents() -> None:
 
 
 def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
-    pair, rate = (SUMMARIES[0], SUMMARIES[1]), metric("tokens_per_s")
+    pair = (SUMMARIES[0], SUMMARIES[1])
+    rate = metric("tokens_per_s")
     other = rate.of(lambda sides: sides[1], "against_")
     both = rate.of_both(lambda sides: sides, lambda mine, other: f"{mine} / {other}")
     assert (other.name, other.title, other.text(pair)) == ("against_tokens_per_s", "tokens/s", "90")
@@ -43,9 +44,11 @@ def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
 @pytest.mark.parametrize("figure", ["a|b", "<b>", "=1+1", "x\ny", "\x1b[31m", "pass, faster"])
 def test_every_format_shows_every_text(figure: str) -> None:
     columns = [Column("answer", str, title="answer & co", roles=ANSWERS), Column("length", len)]
-    table, out = DataTable(columns, [figure, "plain"], marks=["*", ""]), io.StringIO()
+    table = DataTable(columns, [figure, "plain"], marks=["*", ""])
+    out = io.StringIO()
     print_table(Screen(file=out, width=100), table)
-    page, lines = table_html(table), "\n".join(table_lines(table))
+    page = table_html(table)
+    lines = "\n".join(table_lines(table))
     for text in (*table.titles, *(cell for row in table.texts() for cell in row)):
         assert text.isprintable()
         assert text in out.getvalue()

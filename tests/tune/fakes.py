@@ -69,7 +69,8 @@ def step_seconds(point: Point) -> float:
 
 def peak_bytes(point: Point) -> int:
     """Return the peak device memory of one rank of the synthetic machine."""
-    stage, moments = point["zero_stage"], 0 if point["offload_optimizer"] == "cpu" else 8
+    stage = point["zero_stage"]
+    moments = 0 if point["offload_optimizer"] == "cpu" else 8
     state = PARAMETERS * (4 + 4 / (1 + (stage >= 2)) + moments / (1 + (stage >= 1)))
     return int(state) + 8 * point["reduce_bucket_size"] + 8_000_000 * point["micro_batch_size"]
 
@@ -115,7 +116,8 @@ class FakeMachine:
     ) -> None:
         self.began: list[tuple[str, int]] = []
         self._figures, self._seconds, self._log, self._outcomes = figures, seconds, log, outcomes
-        self._before_each, self._references = before_each, iter(references)
+        self._before_each = before_each
+        self._references = iter(references)
 
     def __call__(self, task: Task, on_line: OnLine) -> Attempt:
         if isinstance(task, ReferenceTask):
@@ -197,7 +199,8 @@ def searched(
     machine: what trials leave. kind: its fingerprint. is_new: begin another one. task: what else a
     SearchTask has.
     """
-    sweep, facts = small_sweep(**changes), {"fingerprint": kind, "schema_version": 1}
+    sweep = small_sweep(**changes)
+    facts = {"fingerprint": kind, "schema_version": 1}
     if not is_new and (runs := find_runs(home)):
         directory = RunDirectory.open(runs[0])
     else:

@@ -23,7 +23,9 @@ class Server:
     def __init__(self, home: Path) -> None:
         """Make its files and start it."""
         assert BINARIES is not None
-        self._home, self._data, self._binaries = home, home / "data", BINARIES
+        self._home = home
+        self._data = home / "data"
+        self._binaries = BINARIES
         quoted = PASSWORD.replace("/", "%2F").replace("@", "%40")
         self.url = f"postgresql://zbench:{quoted}@/postgres?host={home}"
         self._as_user: list[str] = []

@@ -38,7 +38,9 @@ class Bench:
         true_rates: dict[int, list[float]],
         changes: dict[int, dict[str, Any]] | None = None,
     ) -> None:
-        self.records, self._rates, self._changes = seen, true_rates, changes or {}
+        self.records = seen
+        self._rates = true_rates
+        self._changes = changes or {}
         self.measured: list[tuple[int, list[int]]] = []
 
     def measure(self, trials: Sequence[TrialSpec], repeat: int) -> None:
@@ -160,7 +162,8 @@ def test_without_a_feasible_configuration_there_is_no_best_and_nothing_is_run() 
 
 @pytest.mark.parametrize("unmeasured", [0, 1])
 def test_without_the_figure_of_a_fresh_repeat_there_is_no_lead(unmeasured: int) -> None:
-    seen, changes = [of_stage(0, 100), of_stage(1, 95)], {unmeasured: {"memory": None}}
+    seen = [of_stage(0, 100), of_stage(1, 95)]
+    changes = {unmeasured: {"memory": None}}
     final = Bench(seen, {0: [100.0], 1: [95.0]}, changes).settle(
         ObjectiveSpec(minimize=["peak_device_bytes"])
     )

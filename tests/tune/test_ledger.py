@@ -149,7 +149,8 @@ def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_lif
 
 
 def test_a_sign_of_life_that_fails_ends_no_trial(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    outages, beats = Outages(print), list[int]()
+    outages = Outages(print)
+    beats = list[int]()
     book = ledger(shared, outages=outages)
     lease = begun(book, 0)
 
@@ -214,7 +215,8 @@ def test_a_study_that_something_else_made_is_refused(shared: str, attributes: An
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[RunDirectory]:
-    document, facts = sweep_document(SWEEP), {"fingerprint": "kind"}
+    document = sweep_document(SWEEP)
+    facts = {"fingerprint": "kind"}
     with RunDirectory.create(tmp_path, SWEEP.name, spec=document, environment=facts) as directory:
         yield directory
 

@@ -23,7 +23,8 @@ MANY = {
 
 
 def proposer(sweep: SweepSpec, method: str, seed: int = 0) -> tuple[Space, Propose]:
-    space, search = Space(sweep), SearchSpec(method=method, seed=seed, trials=40)  # type: ignore[arg-type]
+    space = Space(sweep)
+    search = SearchSpec(method=method, seed=seed, trials=40)  # type: ignore[arg-type]
     return space, make_proposer(space, search, directions_of(sweep.objective))
 
 
@@ -148,7 +149,8 @@ class Stubborn(optuna.samplers.RandomSampler):
 
     def __init__(self) -> None:
         super().__init__(seed=0)
-        self.asked, self.shown = 0, list[FrozenTrial]()
+        self.asked = 0
+        self.shown = list[FrozenTrial]()
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         self.shown = self.shown or study.trials[:-1]
@@ -163,7 +165,8 @@ class Stubborn(optuna.samplers.RandomSampler):
 def test_a_model_sees_what_failed_and_what_runs_and_one_that_keeps_to_what_is_taken_is_not_heard(
     sweep: SweepSpec,
 ) -> None:
-    space, sampler = Space(sweep), Stubborn()
+    space = Space(sweep)
+    sampler = Stubborn()
     points = [space.random_point(seed, ()) or {} for seed in range(3)]
     history = [seen(space, points[0], 3.0), seen(space, points[1], failed=True), seen(space, points[2])]
     propose = Model(space, ("maximize",), 0, lambda seed: sampler).propose

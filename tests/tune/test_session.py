@@ -57,7 +57,9 @@ def test_every_point_runs_once_where_the_budget_allows(tmp_path: Path, method: s
 def test_every_finished_trial_is_in_the_run_directory_and_was_told(tmp_path: Path) -> None:
     search = searched(tmp_path, search=budget(8))
     assert search.outcome.stopped == "the budget of 8 trials is spent"
-    records, ended, runs = search.records, search.told(TrialFinished), search.began
+    records = search.records
+    ended = search.told(TrialFinished)
+    runs = search.began
     assert {(r.trial_id, r.repeat) for r in records} == set(runs)
     assert len(search.firsts) == 8
     assert all(record.run_id == search.path.name for record in records)
@@ -144,7 +146,8 @@ def test_a_search_cut_off_anywhere_resumes_to_the_same_end(
 @pytest.mark.parametrize("damage", [None, b"", b"garbage\n", b'{"op_code": 4'])
 def test_the_journal_is_made_from_the_records(tmp_path: Path, damage: bytes | None) -> None:
     search = searched(tmp_path, search=budget(6))
-    before, journal = search.records, search.path / JOURNAL
+    before = search.records
+    journal = search.path / JOURNAL
     journal.unlink() if damage is None else journal.write_bytes(damage)
     resumed = searched(tmp_path, search=budget(6))
     assert (resumed.began, resumed.records) == ([], before)
@@ -231,7 +234,8 @@ def test_clearly_slow_trials_are_pruned_and_teach(tmp_path: Path) -> None:
 def test_a_search_ends_what_is_twice_as_slow_but_a_grid_only_when_it_is_asked_to(
     tmp_path: Path, search: dict[str, Any], outcome: str
 ) -> None:
-    axes, include = {"zero_stage": [1]}, [{"zero_stage": 0}]
+    axes = {"zero_stage": [1]}
+    include = [{"zero_stage": 0}]
     records = searched(
         tmp_path, FakeMachine(paced({0: 1.0, 1: 2.5})), axes=axes, include=include, search=search
     ).firsts

@@ -66,7 +66,8 @@ class Database:
 def test_a_worker_waits_two_seconds_at_most_for_others_that_make_the_tables(
     monkeypatch: pytest.MonkeyPatch, collisions: int
 ) -> None:
-    database, pauses = Database(collisions), list[float]()
+    database = Database(collisions)
+    pauses = list[float]()
     monkeypatch.setattr("zbench.tune.storage.RDBStorage", database)
     monkeypatch.setattr(time, "sleep", pauses.append)
     assert relational_storage("sqlite:///x") is database  # type: ignore[comparison-overlap]
@@ -200,7 +201,8 @@ class Clock:
 
 
 def test_an_outage_is_remembered_for_as_long_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, outages = Clock(monkeypatch), Outages(print)
+    clock = Clock(monkeypatch)
+    outages = Outages(print)
     assert not outages.was_within(1e9)
     outages.note()
     clock.now += 10
@@ -211,7 +213,8 @@ def test_an_outage_is_remembered_for_as_long_as_is_asked(monkeypatch: pytest.Mon
 def test_an_outage_that_is_too_long_ends_with_the_databases_own_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, told = Clock(monkeypatch), list[str]()
+    clock = Clock(monkeypatch)
+    told = list[str]()
     with pytest.raises(optuna.exceptions.StorageInternalError):
         Outages(told.append).outlast(away)
     assert told == ["the study's database is away; trying again for 120 s"]
@@ -219,7 +222,8 @@ def test_an_outage_that_is_too_long_ends_with_the_databases_own_error(
 
 
 def test_an_operation_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, told = Clock(monkeypatch), list[str]()
+    clock = Clock(monkeypatch)
+    told = list[str]()
     outages = Outages(told.append, 60.0)
     for later in (2000.0, 3000.0):
         attempts = iter([away, away, lambda: "done"])

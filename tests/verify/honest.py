@@ -37,7 +37,8 @@ KERNELS: dict[str, dict[str, bool]] = {
 @contextmanager
 def capturable_on_a_cpu() -> Iterator[None]:
     """Let torch take the arithmetic of CUDA graphs on a CPU, which its own check refuses."""
-    name, module = "_get_capturable_supported_devices", importlib.import_module("torch.optim.adam")
+    name = "_get_capturable_supported_devices"
+    module = importlib.import_module("torch.optim.adam")
     before = getattr(module, name)
     setattr(module, name, lambda *_, **__: ["cpu"])
     try:
@@ -159,7 +160,10 @@ class Run:
 
     def observe(self) -> tuple[Trajectory, Witness]:
         """Train, and return what an observer notes."""
-        losses, norms, digests, residuals = [], [], [], list[Residual]()
+        losses = []
+        norms = []
+        digests = []
+        residuals = list[Residual]()
         first = {name: digest(value) for name, value in self.masters.items()}
         gradients: dict[str, Tensor] = {}
         seen = [self.sketches()]
@@ -212,10 +216,12 @@ def drawn_task(lot: random.Random) -> PlainRun:
             "heads": 2,
             "vocabulary": 64,
         }
-        model, steps = "gpt", lot.choice([1, 3, 8, 20])
+        model = "gpt"
+        steps = lot.choice([1, 3, 8, 20])
     else:
         options = {"hidden": lot.choice([16, 64]), "vocabulary": 64}
-        model, steps = "mlp", lot.choice([1, 3, 8, 20])
+        model = "mlp"
+        steps = lot.choice([1, 3, 8, 20])
     workload: dict[str, object] = {
         "model": model,
         "options": options,

@@ -31,7 +31,8 @@ GPT = {
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", pytest.param("float32", marks=pytest.mark.soak)])
 def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, seed: int) -> None:
     print(f"seed {seed}")
-    lot, steps = random.Random(seed), 8 if draws == 1 else 20
+    lot = random.Random(seed)
+    steps = 8 if draws == 1 else 20
     of = task(GPT, steps=steps, dtype=dtype, gradient_clipping=0.5, initial_loss_scale=1024.0)
     plain = reference(of)
     assert Run(of, "foreach").judged(plain).correctness.verdict == "equivalent"
@@ -70,7 +71,8 @@ HIDDEN = {  # by the rounding of one step
 )
 def test_every_wrong_implementation_is_named(dtype: str, when: str) -> None:
     of = task(GPT, steps=10, dtype=dtype, gradient_accumulation_steps=2, initial_loss_scale=1024.0)
-    plain, (first, last) = reference(of), WHEN[when]
+    plain = reference(of)
+    (first, last) = WHEN[when]
     passed = set()
     for name, wrong in WRONG.items():
         result = WrongRun(of, "fused", 7, wrong=wrong, first=first, last=last).judged(plain).correctness

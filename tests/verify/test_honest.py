@@ -16,7 +16,8 @@ ROWS = 2000
 
 def verdicts(seed: int, trainings: int, kernels: list[str]) -> Counter[str]:
     """Return how often each verdict was given, with what accused ones say."""
-    lot, counts = random.Random(seed), Counter[str]()
+    lot = random.Random(seed)
+    counts = Counter[str]()
     print(f"seed {seed}")
     for _ in range(trainings):
         of = drawn_task(lot)

@@ -47,7 +47,8 @@ def test_gradients_rest_in_the_accumulation_dtype_between_micro_batches(
     several: bool, exact: bool, dtype: torch.dtype
 ) -> None:
     spec = EngineSpec(dtype="bfloat16", grad_accum_dtype="bfloat16")
-    sums, total = GradientSums(spec, ranks=1, several=several, exact=exact), Gradients()
+    sums = GradientSums(spec, ranks=1, several=several, exact=exact)
+    total = Gradients()
     for value in (1.0, 1e-4):
         sums.add_micro_batch(total, {"weight": torch.tensor([value], dtype=torch.float64)})
     assert total["weight"].dtype == dtype
@@ -55,7 +56,8 @@ def test_gradients_rest_in_the_accumulation_dtype_between_micro_batches(
 
 @pytest.mark.parametrize("add", ["add_micro_batch", "add_rank"])
 def test_a_missing_gradient_adds_nothing(add: str) -> None:
-    sums, total = GradientSums(EngineSpec(), ranks=2, several=True, exact=False), Gradients()
+    sums = GradientSums(EngineSpec(), ranks=2, several=True, exact=False)
+    total = Gradients()
     for gradient in (None, THIRD, None):
         getattr(sums, add)(total, {"weight": gradient})
     assert total["weight"] is not None
@@ -70,7 +72,8 @@ def test_square_sums_are_those_of_all_elements() -> None:
     assert square_sum({}) == canonical_square_sum({}) == 0.0
     for count in (1, 255, 256, 257, 1000):
         values = torch.randn(count, generator=torch.Generator().manual_seed(count))
-        twice, squares = Gradients(a=values, b=values), float(values.double().square().sum())
+        twice = Gradients(a=values, b=values)
+        squares = float(values.double().square().sum())
         totals = [square_sum(twice), canonical_square_sum(twice)]
         assert totals == pytest.approx([2 * squares] * 2, rel=1e-12)
 

@@ -173,7 +173,8 @@ class Changed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.scale = nn.Embedding(256, 4), nn.Parameter(torch.ones(3))
+        self.embed = nn.Embedding(256, 4)
+        self.scale = nn.Parameter(torch.ones(3))
         self.own = np.random.default_rng()
 
     def change(self, loss: Tensor) -> Tensor:
@@ -205,7 +206,8 @@ def test_what_torch_draws_is_the_same_in_every_run() -> None:
     of = training(Dropping, steps=2)
     one, other = (reference(of, truth=False).plain for _ in range(2))
     assert torch.equal(one.digests, other.digests)
-    model, batch = of.workload.make_model(), of.workload.batch(0, 0, 0)
+    model = of.workload.make_model()
+    batch = of.workload.batch(0, 0, 0)
     assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
 
 

@@ -60,14 +60,16 @@ class Training:
         adam = Adam(
             self.lr, 0.9, 0.999, 1e-8, self.asked, bias_correction=True, amsgrad=False, decoupled=True
         )
-        adams, generator = dict.fromkeys(named, adam), torch.Generator().manual_seed(1)
+        adams = dict.fromkeys(named, adam)
+        generator = torch.Generator().manual_seed(1)
 
         def state(weight: torch.nn.Parameter) -> State:
             entries = optimizer.state.get(weight, {})
             moments = {kind: entries[kind].clone() for kind in ("exp_avg", "exp_avg_sq") if entries}
             return moments | {"param": weight.detach().clone()}
 
-        residuals, before = list[Residual](), {f"{name}@": state(w) for name, w in named.items()}
+        residuals = list[Residual]()
+        before = {f"{name}@": state(w) for name, w in named.items()}
         for step in range(self.steps):
             for weight in self.weights:
                 weight.grad = self.size * torch.randn(weight.shape, generator=generator)
@@ -109,7 +111,9 @@ def replayed(lot: random.Random) -> tuple[list[Residual], dict[str, Adam]]:
     """
     generator = torch.Generator().manual_seed(lot.randrange(1 << 30))
     start, spread = lot.choice(SPREADS)
-    size, constant, one_sign = lot.choice([1, 64, 1024, 20_000]), lot.random() < 0.3, lot.random() < 0.3
+    size = lot.choice([1, 64, 1024, 20_000])
+    constant = lot.random() < 0.3
+    one_sign = lot.random() < 0.3
     adam = Adam(
         lr=10 ** lot.uniform(-6, -0.5),
         **lot.choice([{"beta1": 0.9, "beta2": 0.999}, {"beta1": 0.95, "beta2": 0.9999}]),
@@ -125,21 +129,25 @@ def replayed(lot: random.Random) -> tuple[list[Residual], dict[str, Adam]]:
 
     weights = [start + spread * drawn() for _ in range(lot.choice([1, 3, 10]))]
     state = {kind: [torch.zeros(size) for _ in weights] for kind in ("exp_avg", "exp_avg_sq")}
-    first, gradient_size = [drawn() for _ in weights], 10 ** lot.uniform(-4, 1)
-    adams, residuals = {f"{at}.weight": adam for at in range(len(weights))}, list[Residual]()
+    first = [drawn() for _ in weights]
+    gradient_size = 10 ** lot.uniform(-4, 1)
+    adams = {f"{at}.weight": adam for at in range(len(weights))}
+    residuals = list[Residual]()
 
     def parts() -> dict[str, State]:
         values = {"param": weights, **state}
         return {f"{n}@0": {k: v[at].clone() for k, v in values.items()} for at, n in enumerate(adams)}
 
-    step_kernel, settings = kernel(lot.choice([*KERNELS][:-1])), dataclasses.asdict(adam)
+    step_kernel = kernel(lot.choice([*KERNELS][:-1]))
+    settings = dataclasses.asdict(adam)
     for key in ("bias_correction", "group"):
         settings.pop(key)
     settings |= {"decoupled_weight_decay": settings.pop("decoupled"), "maximize": False}
     for step in range(lot.choice([2, 6])):
         gradients = [gradient_size * (one if constant else drawn()) for one in first]
         gradients = [one.abs() if one_sign else one for one in gradients]
-        before, count = parts(), [torch.tensor(float(step)) for _ in weights]
+        before = parts()
+        count = [torch.tensor(float(step)) for _ in weights]
         with capturable_on_a_cpu():
             step_kernel(weights, gradients, *state.values(), [], count, **settings)
         residuals += replay(before, parts(), adams, dict.fromkeys(adams, step + 1), rank=0, step=step)

@@ -140,7 +140,8 @@ def test_a_loss_that_is_not_finite_is_wrong() -> None:
 
 
 def test_in_a_step_in_which_the_reference_lost_a_loss_too_no_loss_decides() -> None:
-    observed, against = trajectory(final(1e-5, 1)), reference()
+    observed = trajectory(final(1e-5, 1))
+    against = reference()
     losses, others = (torch.ones(STEPS, 2, 2, dtype=torch.float64) for _ in range(2))
     losses[2, 0, 0] = others[2, 0, 1] = math.nan
     against = dataclasses.replace(against, plain=dataclasses.replace(against.plain, losses=losses))

@@ -31,11 +31,15 @@ class _LateGradients(Engine):
 class _StaleCopies(OtherOrder):
     """Some weights that the model computes with are not renewed, on some ranks, from a step on."""
 
-    names, ranks, first, taken = ("norm",), (0, 1), 1, 0
+    names = ("norm",)
+    ranks = (0, 1)
+    first = 1
+    taken = 0
 
     def step(self) -> StepInfo:
         old = {name: p.detach().clone() for name, p in self._model.named_parameters()}
-        info, self.taken = super().step(), self.taken + 1
+        info = super().step()
+        self.taken = self.taken + 1
         for name, parameter in self._model.named_parameters():
             stale = any(part in name for part in self.names) and self.taken >= self.first
             if stale and dist.get_rank() in self.ranks:
@@ -56,7 +60,8 @@ class StaleBias(_StaleCopies):
 class LastUpdateNeverArrives(_StaleCopies):
     """The model keeps the weights of the last update but one."""
 
-    names, first = ("",), 5
+    names = ("",)
+    first = 5
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

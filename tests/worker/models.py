@@ -87,7 +87,8 @@ class Counting(Stateful):
 
     def __init__(self) -> None:
         super().__init__()
-        self.again, self.lock = nn.Linear(16, 16), threading.Lock()
+        self.again = nn.Linear(16, 16)
+        self.lock = threading.Lock()
         self.again.weight = self.hidden.weight
 
     def changed(self, x: Tensor) -> Tensor:

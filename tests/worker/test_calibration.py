@@ -18,9 +18,11 @@ def _half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_half_a_second")
 def test_rates_are_those_of_the_work_that_is_timed() -> None:
-    rates, cpu = [], torch.device("cpu")
+    rates = []
+    cpu = torch.device("cpu")
     counts = count_operators(lambda: rates.append(calibration.rates(cpu)), cpu)
-    flops, stream = 2 * 256 * 768 * 3072, 3 * 4 * (1 << 24)
+    flops = 2 * 256 * 768 * 3072
+    stream = 3 * 4 * (1 << 24)
     assert counts["flops"] == 2 * flops
     (entry,) = rates
     assert entry.pop("flops") == {"float32": flops / 0.5, "bfloat16": flops / 0.5}

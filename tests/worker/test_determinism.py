@@ -56,7 +56,9 @@ def run(
     """Return what one rank reports, in this process, and the mode of each forward. Its device counts as
     `device`; where no deterministic algorithm is asked for, it rounds otherwise than the reference did.
     """
-    modes, loss, rounding = list[int](), nn.functional.cross_entropy, 0.0
+    modes = list[int]()
+    loss = nn.functional.cross_entropy
+    rounding = 0.0
 
     def noted(*args: Tensor) -> Tensor:
         modes.append(torch.get_deterministic_debug_mode())
@@ -69,7 +71,8 @@ def run(
     values = trial(workload=workload, run={"world_size": 1, "steps": TIMED}).model_dump(mode="json")
     result, reference, where = (str(tmp_path / name) for name in ("result", "reference", "meeting"))
     run_reference(ReferenceJob(values, str(tmp_path), str(tmp_path), result, reference))
-    rounding, judge = 2.0**-22, reference if verified else None
+    rounding = 2.0**-22
+    judge = reference if verified else None
     run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, judge))
     return json.loads(Path(result).read_text()), modes
 
@@ -79,7 +82,8 @@ def test_the_deterministic_steps_decide_and_later_ones_run_as_users_train(
 ) -> None:
     result, modes = run("Plain", "cuda", tmp_path, monkeypatch)
     steps = [RAISES] * STEPS + [USUAL] * ALL
-    again, truth = [USUAL], [USUAL] * len(steps)
+    again = [USUAL]
+    truth = [USUAL] * len(steps)
     assert modes[: 3 * len(steps) + 1] == [*steps, *again, *truth, *steps]
     assert torch.get_deterministic_debug_mode() == USUAL
     assert len(result["timing"]["step_seconds"]) == TIMED

@@ -13,7 +13,8 @@ DRAWS = pytest.mark.parametrize("draws", [1, pytest.param(100, marks=pytest.mark
 def unnoticed(run_trial: RunTrial, kind: str, draws: int, dtype: str) -> list[str]:
     """Return the faults that no verdict told."""
     names = [f"tests.worker.drawn_faults:{kind}_{number}" for number in range(draws)]
-    settings, fine = {"dtype": dtype, "param_groups": GROUPS}, ("identical", "equivalent")
+    settings = {"dtype": dtype, "param_groups": GROUPS}
+    fine = ("identical", "equivalent")
     return [name for name in names if correctness(run_trial, name, **settings).verdict in fine]
 
 

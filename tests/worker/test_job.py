@@ -199,7 +199,8 @@ def test_an_update_without_our_kernels_is_told_where_a_gpu_makes_it(
 
 
 def test_threads_have_started_when_they_are_set() -> None:
-    before, tasks = torch.get_num_threads(), Path("/proc/self/task")
+    before = torch.get_num_threads()
+    tasks = Path("/proc/self/task")
     torch.set_num_threads(before + 8)  # which starts none of OpenMP's
     started = len(list(tasks.iterdir()))
     set_threads(before + 8)

@@ -26,7 +26,8 @@ def test_every_part_is_measured_in_every_turn(tmp_path: Path, device: str) -> No
     trial = make_trial(device=device, world_size=2, steps=8, threads_per_rank=1)
 
     def run(rank: int) -> None:
-        place, result = f"file://{tmp_path}/rendezvous", str(tmp_path / "result.json")
+        place = f"file://{tmp_path}/rendezvous"
+        result = str(tmp_path / "result.json")
         values = trial.model_dump(mode="json")
         run_machine(RankJob(values, rank, 2, place, str(tmp_path), str(tmp_path), result))
 

@@ -21,7 +21,9 @@ from zbench.spec.engine import EngineSpec
 class Engine:
     """The built-in engine. factor: of all losses. hidden: methods that it lacks. reports_norm: always."""
 
-    factor, hidden, reports_norm = 1.0, frozenset[str](), False
+    factor = 1.0
+    hidden = frozenset[str]()
+    reports_norm = False
 
     def __init__(
         self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments

@@ -51,7 +51,8 @@ class Operators(TorchDispatchMode):
 def trained(mode: Any, classes: tuple[str, ...] = ()) -> tuple[list[Tensor], collections.Counter[str]]:
     """Return the gradients of one backward, and the operators of forward and backward."""
     torch.manual_seed(0)
-    model, x = checkpointed(Stacked(), mode, classes), torch.randn(4, 16)
+    model = checkpointed(Stacked(), mode, classes)
+    x = torch.randn(4, 16)
     with Operators() as operators:
         model(x).backward()
     assert "blocks.0.first.weight" in dict(model.named_parameters()), "names stay"

@@ -75,7 +75,8 @@ def test_checkpointed_activations_change_no_bit(keys: dict[str, object]) -> None
 def test_activations_are_recomputed_where_that_is_asked_for_and_nowhere_else(keys: dict[str, object]) -> None:
     for checkpointed, calls in (({}, 1), ({"activation_checkpointing": True}, 2)):
         small = workload({**keys, **checkpointed})
-        model, count = small.make_model(), []
+        model = small.make_model()
+        count = []
         inner = model.blocks[0].mlp_in if keys["model"] == "gpt" else model.layers[1]
         inner.register_forward_pre_hook(lambda *_, count=count: count.append(1))
         small.loss(model, small.batch(0, 0, 0)).backward()
@@ -86,7 +87,8 @@ def test_embeddings_start_small_and_residuals_are_added() -> None:
     model = workload(SMALL_GPT).make_model()
     for embedding in (model.tokens, model.positions):
         assert embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    block, x = model.blocks[0], torch.randn(2, 16, 32)
+    block = model.blocks[0]
+    x = torch.randn(2, 16, 32)
     with torch.no_grad():
         attended = block._attend(block.attention_norm(x))
         expected = x + attended

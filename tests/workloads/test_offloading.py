@@ -19,7 +19,8 @@ class Sizes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_open, self.elements = False, list[int]()
+        self.is_open = False
+        self.elements = list[int]()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         out = function(*args, **(kwargs or {}))
@@ -50,7 +51,8 @@ def test_gradients_keep_their_bits_and_no_weight_is_copied() -> None:
     torch.manual_seed(0)
     model = GPT(layers=2, width=32, heads=2, vocabulary=67, sequence_length=16)
     batch = (torch.randint(67, (5, 16)), torch.randint(67, (5, 16)))
-    plain, sizes = gradients(model, batch), Sizes()
+    plain = gradients(model, batch)
+    sizes = Sizes()
     offloaded = gradients(model, batch, sizes)
     assert all(torch.equal(one, other) for one, other in zip(plain, offloaded, strict=True))
     assert 5 * 16 * 3 * 32 in sizes.elements, "the three heads' inputs are one storage"
@@ -86,7 +88,8 @@ def test_gathered_weights_are_left_to_the_engine_at_stage_3() -> None:
 
 @pytest.mark.parametrize("width", [5, 8])
 def test_a_storage_is_copied_once_whatever_views_are_saved(width: int) -> None:
-    x, sizes = torch.randn(4, width, requires_grad=True), Sizes()
+    x = torch.randn(4, width, requires_grad=True)
+    sizes = Sizes()
     with sizes:
         with Offload(sizes.on_host).saving():
             y = x * 1.0

@@ -149,7 +149,8 @@ def load(base_dir: Path, model: str, dataset: str | None = None, **keys: object)
 )
 def test_every_way_to_a_loss(base_dir: Path, model: str, dataset: str, keys: dict[str, str]) -> None:
     made = load(base_dir, model, dataset, **keys)
-    net, batch = made.make_model(), made.batch(0, 0, 0)
+    net = made.make_model()
+    batch = made.batch(0, 0, 0)
     loss = made.loss(net, batch)
     assert torch.equal(loss, torch.nn.functional.mse_loss(net.line(batch[0]), batch[1]))
     loss.backward()
@@ -295,7 +296,8 @@ class TestTransformers:
 
     def test_a_bundled_shape_shrunk_by_options_trains(self, base_dir: Path) -> None:
         made = load(base_dir, "hf:gpt2", options=TINY, sequence_length=8)
-        model, batch = made.make_model(), made.batch(0, 0, 0)
+        model = made.make_model()
+        batch = made.batch(0, 0, 0)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
         assert not model.is_gradient_checkpointing
         assert int(batch[0].max()) < 64
@@ -304,7 +306,8 @@ class TestTransformers:
         logits = model(batch[0]).logits[:, :-1]  # the labels are the tokens, shifted
         expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[0][:, 1:].flatten())
         torch.testing.assert_close(loss, expected)
-        matrices, attention = 12 * 16**2 + 16 * 64, 2 * 16 * 8
+        matrices = 12 * 16**2 + 16 * 64
+        attention = 2 * 16 * 8
         assert made.flops_per_micro_batch == 6 * 4 * 8 * (matrices + attention)
         assert torch.equal(model.lm_head.weight, made.make_model().lm_head.weight), "the same at every call"
 

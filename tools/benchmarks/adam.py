@@ -46,7 +46,8 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Return seconds of each contender's calls: `rounds` turns, after two that are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    order, chance = list(contenders), random.Random(0)
+    order = list(contenders)
+    chance = random.Random(0)
     with torch.no_grad():
         for turn in range(rounds + 2):
             chance.shuffle(order)

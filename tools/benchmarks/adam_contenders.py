@@ -157,8 +157,11 @@ def _bound(task: AdamTask, place: AdamPlace, bytes_each: int) -> Callable[[], ob
         half = task.grad.numel() * bytes_each // 2  # a copy reads and writes
         source, target = (torch.zeros(half, dtype=torch.uint8, device=place.device) for _ in range(2))
         return lambda: target.copy_(source)
-    plan, threads = build_plan([task]), place.threads
-    address, numel, code = task.grad.data_ptr(), task.grad.numel(), DTYPE_CODES[task.grad.dtype]
+    plan = build_plan([task])
+    threads = place.threads
+    address = task.grad.data_ptr()
+    numel = task.grad.numel()
+    code = DTYPE_CODES[task.grad.dtype]
 
     def stream(keep: AdamTask = task) -> None:
         if keep.param_out is not None:

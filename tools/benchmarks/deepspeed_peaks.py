@@ -89,7 +89,8 @@ def main() -> None:
     for builder in ("ShareMemCommBuilder", "CPUAdamBuilder"):
         get_accelerator().create_op_builder(builder).load()
 
-    configs, answers = json.load(sys.stdin), os.dup(1)
+    configs = json.load(sys.stdin)
+    answers = os.dup(1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
         for number, config in enumerate(configs):

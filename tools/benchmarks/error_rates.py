@@ -37,7 +37,8 @@ NOISES = (0.003, 0.02, 0.05)
 BETWEEN_PAIRS = 0.05
 """How far one pair of samples lies from the next, where they are taken in turns."""
 
-REPEATS, PARTS = (3, 5, 7), {"compute": 0.01, "memory": 0.005, "meeting": 0.02}
+REPEATS = (3, 5, 7)
+PARTS = {"compute": 0.01, "memory": 0.005, "meeting": 0.02}
 """Repeats of runs beside a yardstick; the noise of each of its parts where a neighbour is beside one run."""
 OWN_SHARE = math.sqrt(1 / 17)
 """Share of a quotient's noise that is the yardstick's: a quarter of the step time's."""

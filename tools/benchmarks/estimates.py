@@ -149,7 +149,9 @@ def memory(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
 
 def memory_text(findings: Sequence[Finding]) -> tuple[str, bool]:
     """Return the table, each estimator's errors in words, and whether ours are so many times smaller."""
-    names, lines, medians = ("zbench", "deepspeed", "accelerate"), [], {}
+    names = ("zbench", "deepspeed", "accelerate")
+    lines = []
+    medians = {}
     rows = [[_name(one["axes"]), format_bytes(one["measured"])] for one in findings]
     for name in names:
         errors = []
@@ -170,7 +172,8 @@ def memory_text(findings: Sequence[Finding]) -> tuple[str, bool]:
 
 def counted(python: Path, trials: Sequence[TrialSpec]) -> Iterator[int]:
     """Yield the peak of each trial, as two ranks of `python` count it with DeepSpeed (`deepspeed_peaks`)."""
-    inside, root = Path(zbench.__path__[0], "_inside.py"), str(Path(__file__).parents[2])
+    inside = Path(zbench.__path__[0], "_inside.py")
+    root = str(Path(__file__).parents[2])
     words = [str(python), str(inside), "run", os.pathsep.join(zbench.__path__)]
     configs = json.dumps([trial.model_dump(mode="json") for trial in trials])
     with subprocess.Popen(
@@ -193,7 +196,8 @@ def counted(python: Path, trials: Sequence[TrialSpec]) -> Iterator[int]:
 
 def drawn() -> Iterator[TrialSpec]:
     """Yield configurations of DeepSpeed that it has, in the order of their draw."""
-    pick, names = random.Random(0), set()
+    pick = random.Random(0)
+    names = set()
     while True:
         choice = {axis: pick.choice(values) for axis, values in _CHOICES.items()}
         workload = {
@@ -218,7 +222,8 @@ def drawn() -> Iterator[TrialSpec]:
 
 def rules(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
     """Return DeepSpeed's peaks by rules as a table and as data, and whether each is within the bar."""
-    findings, trials = [], list(itertools.islice(drawn(), DRAWN))
+    findings = []
+    trials = list(itertools.islice(drawn(), DRAWN))
     for trial, peak in zip(trials, counted(given.deepspeed, trials), strict=True):
         ruled = simulated(trial, Path.cwd()).peak_device_bytes
         findings.append({"axes": trial.axes, "measured": peak, "zbench": ruled, "error": ruled / peak - 1})

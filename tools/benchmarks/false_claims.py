@@ -44,7 +44,8 @@ COLUMNS = (
 
 def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
     """Return what a comparison of two runs of one version says, and what it would if head were slower."""
-    runs, trial = [], steadier_trial()
+    runs = []
+    trial = steadier_trial()
     for side in ("base", "head"):
         with neighbour(kind == f"{side} only"):
             runs.append(
@@ -92,7 +93,8 @@ def comparison_finding(kind: str, comparison: Comparison, slower: Mapping[str, s
     """Return what one comparison claims, what its estimate alone would have said, and what was answered of a
     slower head. A slower head that is called faster is a false claim, too.
     """
-    time, said = comparison.rows[0].step_time, answer(comparison)
+    time = comparison.rows[0].step_time
+    said = answer(comparison)
     return {
         "kind": kind,
         "claimed": said in ("regression", "faster") or "faster" in slower.values(),

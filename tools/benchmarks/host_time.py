@@ -60,7 +60,8 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -73,7 +74,8 @@ class Model(nn.Module):
 
 def fsdp2(tokens: Tensor, stage: int) -> Step:
     """Return a step of FSDP2; at stage 2 gathered weights stay until backward has used them."""
-    mesh, model = init_device_mesh("cpu", (RANKS,)), Model().bfloat16()
+    mesh = init_device_mesh("cpu", (RANKS,))
+    model = Model().bfloat16()
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh, reshard_after_forward=stage == 3)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -96,7 +98,8 @@ def zbench(tokens: Tensor, stage: int) -> Step:
         assert group is not None
         return ProcessGroupCollectives(group, torch.device("cpu"), in_rank_order=False)
 
-    instruments, model = Instruments(transport=transport, device_type="cuda"), Model()
+    instruments = Instruments(transport=transport, device_type="cuda")
+    model = Model()
     engine = build_engine(model, spec, dist.group.WORLD, instruments=instruments)
 
     def step() -> None:

@@ -122,7 +122,8 @@ def main() -> None:
         warm_runner() as runner,
     ):
         for trial in trials(Path(folder)):
-            estimate, record = simulator.of(trial), runner.run(trial)
+            estimate = simulator.of(trial)
+            record = runner.run(trial)
             if not isinstance(estimate, Estimate) or record.memory is None:
                 results.say(f"{trial.axes}: {estimate if record.memory else record.error}")
                 continue

@@ -85,7 +85,9 @@ def race(chance: np.random.Generator, heats: Sequence[Mapping[str, Any]]) -> tup
     """Return whom a sweep with `run.separate` names, after how many repeats, and how many trials it took."""
     looks = tuple(range(FIRST_LOOK, MOST + 1))
     levels = dict(zip(looks, nominal_levels(looks, ALPHA / 2), strict=True))
-    left, cells, trials = list(ROWS), list[Cell](), 0
+    left = list(ROWS)
+    cells = list[Cell]()
+    trials = 0
     whole = drawn(chance, heats, MOST, LEAD)
     for repeat in range(MOST):
         cells += [cell for cell in whole if cell.round == str(repeat) and cell.row in (*left, "alone: ")]
@@ -99,7 +101,9 @@ def race(chance: np.random.Generator, heats: Sequence[Mapping[str, Any]]) -> tup
 
 def tables(findings: Sequence[Mapping[str, Any]]) -> str:
     """Return what was found, as Markdown."""
-    rows, races, chance = [], [], np.random.default_rng(0)
+    rows = []
+    races = []
+    chance = np.random.default_rng(0)
     for loaded in (False, True):
         heats = [one for one in findings if one["loaded"] == loaded]
         load = "a busy loop on each core" if loaded else "none"

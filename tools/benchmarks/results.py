@@ -38,7 +38,8 @@ def write(
     """
     if out is None:
         return
-    machine, versions = machine_facts(), {**software_facts(), **(software or {})}
+    machine = machine_facts()
+    versions = {**software_facts(), **(software or {})}
     out.parent.mkdir(parents=True, exist_ok=True)
     whole = {"machine": machine, "software": versions, **document}
     draft = out.with_suffix(".new")

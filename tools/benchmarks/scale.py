@@ -89,7 +89,8 @@ def write_run(
     from zbench.spec.load import load_sweep
     from zbench.spec.sweep import sweep_document
 
-    sweep, draw = load_sweep(sweep_file), random.Random(run_id)
+    sweep = load_sweep(sweep_file)
+    draw = random.Random(run_id)
     invocation = {"sweep_file": str(sweep_file), "base_dir": str(sweep_file.parent)}
     about = {"invocation": invocation, **environment}
     with RunDirectory.create(
@@ -154,10 +155,8 @@ def cost_of(name: str, words: Sequence[str], most_s: float) -> Cost:
 
 def cost_of_publishing(home: Path, runs: int) -> Iterator[Cost]:
     """Yield what a site of so many runs of 50 configurations costs, the first time and once more."""
-    sweep, words = (
-        write_sweep(home / "fifty.json", 50),
-        ["publish", str(home / "fifty"), "--to", str(home / "site")],
-    )
+    sweep = write_sweep(home / "fifty.json", 50)
+    words = ["publish", str(home / "fifty"), "--to", str(home / "site")]
     for number in range(runs):
         write_run(
             sweep, home / "fifty", f"run-{number:05}", machine={"cpu": "any"}, git={"commit": f"{number:040}"}

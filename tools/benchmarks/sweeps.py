@@ -22,7 +22,9 @@ from pathlib import Path
 from tools.benchmarks.results import say
 
 ROOT = Path(__file__).resolve().parents[2]
-SWEEPS, RUNS, RESULTS = ROOT / "sweeps" / "benchmarks", Path("build/benchmarks"), Path("results/benchmarks")
+SWEEPS = ROOT / "sweeps" / "benchmarks"
+RUNS = Path("build/benchmarks")
+RESULTS = Path("results/benchmarks")
 PAGES = (ROOT / "README.md", ROOT / RESULTS / "sweeps.md")
 GOES_ON = (0, 3, 4, 6)
 """Exit codes of a sweep that ran to its end, whatever its rows say."""
@@ -42,7 +44,8 @@ def zbench(*words: str, cwd: Path, capture: bool = False) -> "subprocess.Complet
 
 def run(file: Path, settings: list[str], root: Path = ROOT) -> int:
     """Run a sweep, or what is missing of its newest run, and store its records; return the exit code."""
-    name, runs = file.stem, str(RUNS)
+    name = file.stem
+    runs = str(RUNS)
     begun = sorted((root / RUNS / name).glob("*/trials.jsonl"))
     resume = ["--resume", str(begun[-1].parent.relative_to(root))] if begun else []
     sets = [word for setting in settings for word in ("--set", setting)]

@@ -52,7 +52,8 @@ class LikeGoodOrBad:
         return {name: self._answer(name, blocks[name], p_values[name], level) for name in seen} | settled
 
     def _answer(self, name: str, cells: Sequence[Cell], p_good: float, level: float) -> Decision:
-        evidence, middle = of_blocks(cells), statistics.fmean(self.bad[name]) / 2
+        evidence = of_blocks(cells)
+        middle = statistics.fmean(self.bad[name]) / 2
         contrast = evidence.contrast
         behind = of_runs(block_differences(cells), self.bad[name], _SIDE_BY_SIDE)
         answer: Answer = "inconclusive"
@@ -97,7 +98,9 @@ def bisect(
     interrupted search goes on where it stopped. An undecided probe is repeated up to `attempts` times, and
     then skipped. A skipped revision's neighbour is asked instead.
     """
-    low, high, probes = 0, len(revisions) - 1, 0
+    low = 0
+    high = len(revisions) - 1
+    probes = 0
     while True:
         open_ones = [i for i in range(low + 1, high) if findings.get(revisions[i]) != "skip"]
         if not open_ones:

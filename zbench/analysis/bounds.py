@@ -43,11 +43,15 @@ class Bounds:
 
 def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
     """Return the bounds of these rows of a fit, compared with one another."""
-    at, count = fit.places(rows), len(rows)
-    estimates, leads, most = fit.estimates[at], np.empty(count, bool), np.empty(count)
+    at = fit.places(rows)
+    count = len(rows)
+    estimates = fit.estimates[at]
+    leads = np.empty(count, bool)
+    most = np.empty(count)
     bound = partial(dunnett, count - 1, alpha=alpha / 2)
     for some in np.array_split(np.arange(count), -(-count // _AT_ONCE)):
-        gaps, critical = estimates[some][:, None] - estimates, _critical(fit, at[some], at, bound)
+        gaps = estimates[some][:, None] - estimates
+        critical = _critical(fit, at[some], at, bound)
         leads[some] = (gaps <= critical).all(axis=1)
         most[some] = (gaps + critical).max(axis=1)
     order = np.argsort(np.round(estimates / EXACT), kind="stable")
@@ -59,7 +63,8 @@ def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
             estimates - estimates[first]
             <= _critical(fit, at, at[first], partial(naming_value, count - 1))[:, 0]
         )
-    leaders, rest = order[leads[order]], np.flatnonzero(~leads)
+    leaders = order[leads[order]]
+    rest = np.flatnonzero(~leads)
     least = np.zeros(count)
     for some in np.array_split(rest, -(-len(rest) // _AT_ONCE) or 1):
         gaps = estimates[some][:, None] - estimates[leaders]
@@ -121,7 +126,8 @@ def _nodes(degrees: int) -> tuple[Floats, Floats, Floats, Floats]:
     z = _WIDEST * points
     z_weights = _WIDEST * weights * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     reach = _WIDEST / math.sqrt(2 * degrees)  # of S about 1; with many degrees all of its mass lies there
-    lowest, highest = max(0.0, 1 - reach), 1 + reach
+    lowest = max(0.0, 1 - reach)
+    highest = 1 + reach
     half_range = (highest - lowest) / 2
     s = lowest + half_range * (points + 1)
     half = degrees / 2

@@ -54,7 +54,9 @@ def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
             value = metric.read(record)
             if not (isinstance(value, int | float) and value >= 0):
                 continue
-            heat, row, of = record.heat, summary.trial_id, f"round {record.run_id} {record.repeat}"
+            heat = record.heat
+            row = summary.trial_id
+            of = f"round {record.run_id} {record.repeat}"
             cost = sign * math.log(value or _NOTHING)
             has_turns = is_time and goal.metric not in STEP_TIMES[1:]
             turns = _turns(record, cost) if has_turns else (np.array([cost]),)
@@ -81,7 +83,8 @@ def _turns(record: Record, cost: float) -> Turns:
     if timing is None or heat is None or not heat.turn_seconds or not timing.mean_step_s:
         return (np.array([cost]),)
     moved = cost - math.log(timing.mean_step_s)  # from seconds to the goal's metric
-    count, steps = len(heat.turn_seconds), timing.step_seconds
+    count = len(heat.turn_seconds)
+    steps = timing.step_seconds
     if len(steps) < count or min(steps) <= 0:
         return tuple(np.log([seconds]) + moved for seconds in heat.turn_seconds)
     ends = [len(steps) * turn // count for turn in range(1, count)]

@@ -177,7 +177,8 @@ def _stored_decisions(pairs: Mapping[str, Pair], settings: Settings) -> dict[str
     logs = {name: [trials.turn_logs(trial) for trial in pair] for name, pair in pairs.items()}
     if not logs:
         return {}
-    margin, parts = settings.margin("step_time"), dict[str, Family]()
+    margin = settings.margin("step_time")
+    parts = dict[str, Family]()
     for part in next(iter(logs.values()))[0]:
         parts[part] = {name: (_beside(part, *sides), margin) for name, sides in logs.items()}
     return decision.decide_over(parts, settings.alpha)

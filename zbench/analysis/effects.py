@@ -116,7 +116,8 @@ def _effects(
         effect = Effect(key, value, against, math.expm1(mean.value), low, high, len(its_pairs))
         if (exception := _exception(its_splits)) is not None:
             where, there, _ = exception
-            change, is_none = math.expm1(there.value), _holds_zero(there.interval())
+            change = math.expm1(there.value)
+            is_none = _holds_zero(there.interval())
             effect = replace(effect, exception=where, change_there=change, is_none_there=is_none)
         yield effect
 

@@ -61,7 +61,8 @@ def of_runs(base: Sequence[float], head: Sequence[float], shift: float = RESIDUA
         for side, logs in (("base", base), ("head", head))
         for number, log in enumerate(logs)
     ]
-    seen, floor = fitted(cells).contrast({"head": 1.0, "base": -1.0}), math.sqrt(2) * shift
+    seen = fitted(cells).contrast({"head": 1.0, "base": -1.0})
+    floor = math.sqrt(2) * shift
     error = math.hypot(seen.error, floor)
     degrees = min(seen.degrees * (error / seen.error) ** 4, _SURE) if floor else seen.degrees
     return Evidence(replace(seen, error=error, degrees=degrees), len(base), len(head), False, floor)
@@ -86,7 +87,8 @@ def share_followed(step_logs: Sides, part: Sides) -> float:
     )
     if abs(np.mean(part[1]) - np.mean(part[0])) >= np.ptp(paces):
         return 1.0
-    squares, degrees = float(paces @ paces), len(paces) - 3
+    squares = float(paces @ paces)
+    degrees = len(paces) - 3
     slope = float(times @ paces) / squares
     error = math.sqrt(float(np.square(times - slope * paces).sum()) / degrees / squares)
     return min(1.0, max(0.0, slope - error * float(stdtrit(degrees, 0.05))))

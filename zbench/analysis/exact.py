@@ -95,7 +95,8 @@ def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
 
 def _value(record: Record, metric: str) -> int | None:
     """Return one figure; 0 for a category or a collective that is not among those of the repeat."""
-    memory, total = record.memory, metric in TRAFFIC
+    memory = record.memory
+    total = metric in TRAFFIC
     if metric == WORK:
         timing = record.timing
         rates = () if timing is None else (timing.tokens_per_s, timing.samples_per_s)

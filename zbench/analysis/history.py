@@ -158,7 +158,8 @@ def _memory(segment: Floats, split: int) -> float:
     times itself) / n; its standard error is 1 / sqrt(n) at most.
     """
     deviations = np.concatenate([part - part.mean() for part in (segment[:split], segment[split:])])
-    squares, n = float(deviations @ deviations), len(segment)
+    squares = float(deviations @ deviations)
+    n = len(segment)
     correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
     return min(max(0.0, correlation + (2 + 4 * max(correlation, 0.0)) / n + 2 / math.sqrt(n)), 0.6)
 
@@ -275,7 +276,8 @@ def _series(key: str, metric: str, figures: Sequence[tuple[KeptTrial, Source]], 
     ]
     trial, source = figures[-1]
     unit = metric_named(metric).unit
-    values, is_timed = [visit.value for visit in visits], unit in TIMED
+    values = [visit.value for visit in visits]
+    is_timed = unit in TIMED
     if is_timed and metric not in STEP_TIMES[1:] and metric_named(metric).compute is None:
         values = _over_machine([trial for trial, _ in figures], unit) or values
     scaled = [math.log(value) for value in values] if min(values) > 0 else values

@@ -124,7 +124,8 @@ class PairedMeasurement:
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
         self._blocks: dict[str, tuple[Cell, ...]] = {}
-        self._repeat, self._stopped = count(), ""
+        self._repeat = count()
+        self._stopped = ""
 
     def run(self) -> Comparison:
         """Measure and compare. IncomparableError where the sides have no configuration in common,
@@ -148,7 +149,8 @@ class PairedMeasurement:
 
     def _measure(self, orders: Sequence[Order]) -> dict[str, Decision]:
         """Take block after block until every comparison is decided."""
-        least, levels = self._plan.least, self._plan.levels(self._settings.alpha)
+        least = self._plan.least
+        levels = self._plan.levels(self._settings.alpha)
         decisions: dict[str, Decision] = {}
         planned = f"{least} to {len(orders)}" if least < len(orders) else f"{least}"
         for number, order in enumerate(orders, start=1):

@@ -222,7 +222,8 @@ def rank_run(
     directory: Path, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, *, explains: bool = True
 ) -> Ranking:
     """Return the ranking of a run directory; nothing leads while some of its sweep's points have not run."""
-    spec, pending = directory / SPEC, 0
+    spec = directory / SPEC
+    pending = 0
     if spec.is_file() and not (directory / SEARCH).exists():
         with suppress(UsageError):  # a file of another version of zbench
             ids = recorded_trials(spec)

@@ -133,19 +133,23 @@ class Fit:
 
     def contrast(self, weights: Mapping[str, float]) -> Contrast:
         """Return the weighted sum of rows; the weights add up to 0."""
-        at, values = self.places(weights), [*weights.values()]
+        at = self.places(weights)
+        values = [*weights.values()]
         return self.contrasts(csr_array((values, (at * 0, at)), shape=(1, len(self.rows))))[0]
 
     def against(self, name: str, others: Sequence[str]) -> list[Contrast]:
         """Return the contrast of one row with each of others."""
-        row, at = self._place[name], self.places(others)
-        values, errors = self.estimates[row] - self.estimates[at], self.errors(np.array([row]), at)[0]
+        row = self._place[name]
+        at = self.places(others)
+        values = self.estimates[row] - self.estimates[at]
+        errors = self.errors(np.array([row]), at)[0]
         is_linked = self.component[row] == self.component[at]
         return _contrasts(values, errors, np.minimum(self.degrees[row], self.degrees[at]) * is_linked)
 
     def mean_differences(self, ends: Indices, number: Indices) -> csr_array:
         """Return the weights [numbers, rows] of the mean difference of all ends [pairs, 2] of each number."""
-        shares, places = 1 / np.bincount(number)[number], (np.repeat(number, 2), ends.ravel())
+        shares = 1 / np.bincount(number)[number]
+        places = (np.repeat(number, 2), ends.ravel())
         shape = (int(number.max()) + 1, len(self.rows))
         return csr_array((np.outer(shares, (1, -1)).ravel(), places), shape=shape)
 
@@ -285,7 +289,8 @@ def _fit(layout: _Layout, summary: str) -> Fit:
         of_row, degrees = _turn_noise(layout, SUMMARIES[summary])
         weights = of_row.mean() / of_row
     else:
-        of_row, weights = None, np.ones(len(layout.rows))
+        of_row = None
+        weights = np.ones(len(layout.rows))
     estimates, inverse = layout.solve(values, weights)
     squares = np.square(layout.residuals(values, estimates, weights[layout.row]))
     dispersion = None
@@ -298,7 +303,8 @@ def _fit(layout: _Layout, summary: str) -> Fit:
     else:
         dispersion, about = _dispersion(float(squares @ (1 / of_row)[layout.row]), layout.degrees)
         uneven = float(np.ptp(of_row) > 0)  # where all rows have one variance, the factor alone is uncertain
-        noise, degrees = dispersion * of_row, 1 / (1 / about + uneven / degrees)
+        noise = dispersion * of_row
+        degrees = 1 / (1 / about + uneven / degrees)
     if layout.degrees < 1:
         degrees = np.zeros(len(layout.rows))
     return Fit(

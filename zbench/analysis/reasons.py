@@ -39,7 +39,9 @@ def needed_n(evidence: Evidence, margin: float, level: float, comparisons: int) 
 
     None where more than 1,000 would be needed. Where nothing is known of the spread, the least.
     """
-    contrast, floor, n = evidence.contrast, evidence.floor, min(evidence.n_base, evidence.n_head)
+    contrast = evidence.contrast
+    floor = evidence.floor
+    n = min(evidence.n_base, evidence.n_head)
     if contrast.degrees <= 0 or n < 2:
         return LEAST
     level = level / comparisons if contrast.value > margin else level

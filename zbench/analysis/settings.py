@@ -68,7 +68,8 @@ def parse_thresholds(texts: Sequence[str], *, paired: bool = False) -> dict[str,
         if not sign:
             raise UsageError(f"--threshold: expected METRIC=PERCENT, such as step_time=3%, got {text!r}")
         if metric not in thresholds:
-            choices, hint = ", ".join(thresholds), nearest(metric, thresholds)
+            choices = ", ".join(thresholds)
+            hint = nearest(metric, thresholds)
             raise UsageError(f"--threshold: unknown metric {metric!r}{hint}; expected one of {choices}")
         thresholds[metric] = parse_percent(value, f"--threshold {metric}")
     return thresholds

@@ -138,7 +138,8 @@ def _from_run(name: str, path: Path) -> RunResults:
 
 def source_of(path: Path, name: str) -> Source:
     """Return where the records of a run directory come from, without reading them."""
-    origin, whole = _machine_and_code(store.load_environment(path)), path.resolve()
+    origin = _machine_and_code(store.load_environment(path))
+    whole = path.resolve()
     return Source(name, str(path), (whole.name,), sweep=whole.parent.name, **origin)
 
 

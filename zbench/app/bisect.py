@@ -114,7 +114,8 @@ class Probes:
         return judged(compared.rows, fault)
 
     def _compare(self, name: str, blocks: tuple[int, int], question: Question | None) -> Comparison:
-        sides, overrides = (self.good, name), self.overrides
+        sides = (self.good, name)
+        overrides = self.overrides
         return measure(
             sides,
             self.sweep,

@@ -36,7 +36,9 @@ def compare_stored(
     save_baseline: str | None = None,
 ) -> Comparison | None:
     """Compare two stored results, and save the baseline; None if there is only one of them."""
-    base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
+    base = _branch(base) or base
+    head = _branch(head)
+    save_baseline = _branch(save_baseline)
     if head is None and save_baseline is None:
         raise UsageError("expected BASE and HEAD, or BASE and --save-baseline NAME to save it; add one")
     loaded = [stored.load_results(name, output_dir) for name in (base, head) if name is not None]

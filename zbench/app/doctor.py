@@ -42,7 +42,8 @@ def noise(sweep: Path | None, blocks: tuple[int, int], seed: int | None, voice: 
         file = sweep or Path(scratch) / "noise.json"
         if sweep is None:
             file.write_text(json.dumps(_NOISE_SWEEP))
-        sides, settings = (sys.executable, sys.executable), Settings(thresholds=PAIRED_THRESHOLDS)
+        sides = (sys.executable, sys.executable)
+        settings = Settings(thresholds=PAIRED_THRESHOLDS)
         return noise_report(measure(sides, file, blocks, settings, voice, seed=seed))
 
 

@@ -119,7 +119,8 @@ class Forecast:
         if not reserved:
             return None
         segments = "expandable segments" if reserved[0].expandable_segments else "torch's default segments"
-        least, most = reserved[0].beside[0] / (1 << 30), max(each.beside[1] for each in reserved) / (1 << 30)
+        least = reserved[0].beside[0] / (1 << 30)
+        most = max(each.beside[1] for each in reserved) / (1 << 30)
         return (
             f"reserved is what torch's caching allocator takes, with {segments}"
             f" (PYTORCH_CUDA_ALLOC_CONF). CUDA, its libraries and communicators take {least:g} to {most:g}"
@@ -178,7 +179,8 @@ def forecast(
     expansion = expand(sweep, simulated=True)
     if tokens is not None and sweep.machine is None:
         raise UsageError("--tokens needs the rates of a machine; add --machine, such as --machine H100")
-    machine, trials = described(sweep.machine, sweep.place), expansion.trials
+    machine = described(sweep.machine, sweep.place)
+    trials = expansion.trials
     if card_name(machine) is not None:
         trials = [_on_card(trial) for trial in trials]
     rows = []

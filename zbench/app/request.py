@@ -71,7 +71,8 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     path = resolve_run(run, output_dir)
     invocation = load_environment(path).get("invocation", {})
     recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
-    named, flags = invocation.get("sweep_file"), tuple(invocation.get("settings", ()))
+    named = invocation.get("sweep_file")
+    flags = tuple(invocation.get("settings", ()))
     source = sweep_file(file) if file else Path(named) if named else None
     is_there = source is not None and source.exists()
     if file is not None and not is_there:

@@ -98,7 +98,8 @@ def search(request: Request, voice: Voice, study: Study, backend: Backend = None
     task = SearchTask(sweep, request.base_dir, about, study.storage, study.name, is_worker=study.is_worker)
 
     def work(directory: RunDirectory, tell: OnEvent) -> "SearchOutcome":
-        targets, place = targets_for([base]), directory.path
+        targets = targets_for([base])
+        place = directory.path
         with closing(
             make_executor(place, request.base_dir, backend, targets=targets, on_event=tell)
         ) as executor:

@@ -37,8 +37,10 @@ class Conclusion:
 
         search: the document of a search, if the run is one, under that name.
         """
-        summaries, objective = summarize(self.records), self.request.sweep.objective
-        ranking, screen = rank_run(self.path, summaries, objective), console.rich_console()
+        summaries = summarize(self.records)
+        objective = self.request.sweep.objective
+        ranking = rank_run(self.path, summaries, objective)
+        screen = console.rich_console()
         if console.state.json:
             console.document(self.document(**ranking.document(), **search), self.code)
         elif detailed:

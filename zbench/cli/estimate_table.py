@@ -24,7 +24,8 @@ def print_simulated(simulated: Mapping[str, str]) -> None:
 
 def print_rows(forecast: Forecast) -> None:
     """Print every configuration, and the invalid ones with the reason."""
-    rows, axes = forecast.rows, [key for row in forecast.rows for key in row.trial.axes]
+    rows = forecast.rows
+    axes = [key for row in forecast.rows for key in row.trial.axes]
     print_table(
         console.rich_console(),
         forecast.table,

@@ -73,7 +73,8 @@ def _print(every_series: Sequence[Series], metric: str, tags: Mapping[str, str])
         Column("first", lambda row: row[1].values[0], form, f"first {title}"),
         Column("last", lambda row: row[1].values[-1], form, f"last {title}"),
     ]
-    screen, rows = console.rich_console(), list(zip(names, every_series, strict=True))
+    screen = console.rich_console()
+    rows = list(zip(names, every_series, strict=True))
     print_table(screen, DataTable(columns, rows), dropped_first=("history",))
     for one, name in zip(every_series, names, strict=True):
         for change in one.changes:

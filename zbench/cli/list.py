@@ -77,7 +77,8 @@ def _row(path: Path, tags: list[str]) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        environment, summaries = load_environment(path), summarize(load_records(path))
+        environment = load_environment(path)
+        summaries = summarize(load_records(path))
         objective = recorded_objective(path / SPEC)
         ranking = rank_run(path, summaries, objective, explains=console.state.json)
     except ZbenchError as error:

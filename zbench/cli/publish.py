@@ -28,7 +28,8 @@ def command(
     writes only what is new, and keeps runs whose records were deleted. To
     remove a run from the site, remove SITE/runs/SWEEP/RUN.json.
     """
-    place, voice = directory or output_dir, console.voice()
+    place = directory or output_dir
+    voice = console.voice()
     runs, written = publish(place, to, voice, branch=branch, commits=commits)
     if console.state.json:
         console.document({"site": str(to), "runs": runs, "written": written})

@@ -52,7 +52,8 @@ def command(
     if output_format != "csv" and (to is None) == (output_format == "parquet"):
         raise UsageError("--to FILE needs --format csv or parquet, and parquet needs --to FILE; give both")
     path = resolve_run(run, output_dir)
-    records, objective = load_records(path), recorded_objective(path / SPEC)
+    records = load_records(path)
+    objective = recorded_objective(path / SPEC)
     summaries = summarize(records)
     ranking = rank_run(path, summaries, objective)
     if trial == "best":

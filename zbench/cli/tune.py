@@ -61,7 +61,8 @@ def command(
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
     settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
-    settings += [f"search.seed={seed}"] * (seed is not None)
+    if seed is not None:
+        settings.append(f"search.seed={seed}")
     asked = _search_settings(objective=objective, budget=budget, memory=memory)
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):

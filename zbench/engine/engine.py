@@ -71,7 +71,8 @@ class Engine:
         self, model: nn.Module, core: Core, policies: Policies, param_groups: list[ParamGroup]
     ) -> None:
         self.model, self._param_groups, self.collectives = model, param_groups, policies.collectives
-        self.policies, self._open_core = policies, [core]
+        self.policies = policies
+        self._open_core = [core]
         self._members = Members(core.state.param_infos, core.state.frozen.members)
         self._integrity = Integrity()
         weakref.finalize(self, _end, self._open_core).atexit = False

@@ -184,11 +184,13 @@ class DynamicScaling(LossScaling):
     def judge(self, square_sum: float | None) -> bool:
         assert square_sum is not None
         if not math.isfinite(square_sum):
-            self.scale, self.good_steps = max(self.scale / 2, 1.0), 0
+            self.scale = max(self.scale / 2, 1.0)
+            self.good_steps = 0
             return False
         self.good_steps += 1
         if self.good_steps == self.window:
-            self.scale, self.good_steps = min(self.scale * 2, LARGEST_SCALE), 0
+            self.scale = min(self.scale * 2, LARGEST_SCALE)
+            self.good_steps = 0
         return True
 
 

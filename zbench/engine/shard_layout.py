@@ -98,7 +98,8 @@ class ShardLayout(ABC):
     def _segments(self) -> Iterator[Segment]:
         starts, order = self.layout.in_order
         for block in self.layout.blocks:
-            part, local = self.kept(block), self.local(block)
+            part = self.kept(block)
+            local = self.local(block)
             for i in order[
                 max(bisect_right(starts, part.start) - 1, 0) : bisect_right(starts, part.stop - 1)
             ]:

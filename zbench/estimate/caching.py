@@ -199,7 +199,8 @@ class CachingAllocator:
             target, lacking = block, size
             if block.state is BlockState.FREE:
                 assert block.after is not None
-                target, lacking = block.after, size - block.size
+                target = block.after
+                lacking = size - block.size
             pages = min(_up(lacking, pool.page), target.size)
             if not self._reserve(pages):
                 return None
@@ -263,7 +264,8 @@ def reserved(
     parts = [changes[: ends[0]], changes[ends[0] : ends[1]], changes[ends[1] :]]
 
     def peak(limit: int | None) -> int:
-        allocator, held = CachingAllocator(expandable=expandable), dict[int, MemoryBlock]()
+        allocator = CachingAllocator(expandable=expandable)
+        held = dict[int, MemoryBlock]()
         for part, bound in zip(parts, (None, limit, limit), strict=True):
             allocator.limit, allocator.peak = bound, allocator.reserved
             for _, key, nbytes, stream in part:

@@ -170,7 +170,8 @@ def on_card(counter: StepCounter, ledger: AllocationLedger) -> Iterator[None]:
     """
 
     def submit(thread: WorkerThread, run: Callable[[], object]) -> QueuedWork:
-        task, waits = QueuedWork(run), counter.host_waits
+        task = QueuedWork(run)
+        waits = counter.host_waits
         task.do()
         counter.host_waits = waits  # the thread's own
         return task

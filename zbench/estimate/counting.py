@@ -93,7 +93,9 @@ class Repetition:
     """
 
     def __init__(self, counters: Iterable[object], again: int, besides: Collection[str] = ()) -> None:
-        self._counters, self._again, self._besides = list(counters), again, besides
+        self._counters = list(counters)
+        self._again = again
+        self._besides = besides
         self._before: list[dict[str, Any]] | None = None
         self.is_over = not again
 

@@ -179,7 +179,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def restart_peak(self) -> None:
         """Reset the peaks to the bytes that are live now."""
-        self.peak, self.peak_of_both = self.live.copy(), sum(self.live.values())
+        self.peak = self.live.copy()
+        self.peak_of_both = sum(self.live.values())
         self.peak_moment = dict.fromkeys(self.live, self.moment)
         self.peak_phase = dict.fromkeys(self.live, self.phase)
 
@@ -246,7 +247,9 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Count allocations in the body under `phase`."""
-        before, begin, self.phase = self.phase, len(self.allocations), phase
+        before = self.phase
+        begin = len(self.allocations)
+        self.phase = phase
         try:
             yield
         finally:

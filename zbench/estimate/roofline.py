@@ -106,7 +106,8 @@ def moved(traffic: dict[str, dict[str, int]], trial: TrialSpec) -> tuple[float, 
     engine = trial.engine
     shards = engine.shard_group_size or trial.run.world_size
     sent = received = 0.0
-    others, groups = shards - 1, trial.run.world_size // shards
+    others = shards - 1
+    groups = trial.run.world_size // shards
     wider = 1 if (engine.communication_dtype or engine.dtype) == "float32" else 2
     reduced = (others + 2 * wider * (groups - 1) / groups) / shards
     for kind, payload in traffic.items():

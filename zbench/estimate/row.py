@@ -120,7 +120,8 @@ class EstimateRow:
             can_shard = self.trial.engine.engine in SHARDED_BUILDERS and not builds_sharded(self.trial)
             return f"{text} while it is built{'; set build: sharded' if can_shard else ''}"
         spare = [f"{format_bytes(rest)}{names[place]}" for place, rest in self.spare.items()]
-        text, limit = f"fits with {' and '.join(spare)} to spare", self.room.device
+        text = f"fits with {' and '.join(spare)} to spare"
+        limit = self.room.device
         reserved = estimate.reserved
         if limit is not None and reserved and reserved.peak_bytes + reserved.beside[1] > limit:
             text += " if cached memory is released in every step; expandable segments may avoid it"

@@ -9,7 +9,8 @@ from zbench.estimate.result import Capacity, NotSimulated
 from zbench.spec.trial import TrialSpec, has_tokens, ranks_of_a_node
 
 LARGEST_WORLD, LARGEST_MICRO_BATCH = 4096, 4096
-TOKENS, LONGEST = 128, 1 << 20
+TOKENS = 128
+LONGEST = 1 << 20
 """Lengths of a sequence are searched in steps of TOKENS."""
 
 

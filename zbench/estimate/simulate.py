@@ -176,12 +176,15 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     traffic = TrafficMeter(clock := LedgerClock(ledger, is_card=is_card))
     counter = StepCounter(ledger, run.world_size // run.nodes, is_card=is_card)
     instruments = _instruments(ledger, traffic, counter, is_card=is_card)
-    cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
+    cpu = torch.device("cpu")
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
     with world(rank, run.world_size), _ways(run.device, ledger, counter), fake, ledger.watching():
         trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
         if isinstance(trainer.engine, TorchEngine):
             clock.gradients = trainer.engine.gradients
-        build_bytes, built, work = ledger.peak, ledger.moment, WorkCounter(ledger.is_offloaded)
+        build_bytes = ledger.peak
+        built = ledger.moment
+        work = WorkCounter(ledger.is_offloaded)
         ledger.phase = "batch"
         for step in range(WARMUP + 1):
             batches, waiting = _batches(trainer, workload, step, range(trainer.backwards, backwards))
@@ -227,7 +230,8 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     offload = nullcontext() if device == "cpu" else fsdp_offload(ledger)  # there all memory is one
     by_rules = partial(ruled_engine, ledger=ledger, is_apart=device != "cpu")
     deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
-    ddp, two = in_python(is_card=device == "cuda"), _of_many_alike()
+    ddp = in_python(is_card=device == "cuda")
+    two = _of_many_alike()
     with as_real_to_transformers(), ddp, two, _whole_shapes_apart(), deepspeed, way, operators, offload:
         yield
 

@@ -36,7 +36,8 @@ class Turns(AbstractContextManager["Turns"]):
 
         world_size: the number of processes that share the turns.
         """
-        self._prefix, self._launcher = world_size.to_bytes(2), None if path is None else _connected(path)
+        self._prefix = world_size.to_bytes(2)
+        self._launcher = None if path is None else _connected(path)
 
     @property
     def are_taken(self) -> bool:

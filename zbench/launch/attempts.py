@@ -84,7 +84,8 @@ def record_of(run_id: str, task: RepeatTask, attempt: Attempt, reference: Path |
 
 def _decoded(run_id: str, task: RepeatTask, attempt: Attempt) -> Record:
     """Return the Record of an attempt; `crashed` if rank 0's report is not a valid record."""
-    trial, ending = task.trial, {"outcome": attempt.outcome, "error": attempt.error}
+    trial = task.trial
+    ending = {"outcome": attempt.outcome, "error": attempt.error}
     identity = {"run_id": run_id, "trial_id": trial.trial_id, "repeat": task.repeat}
     setup: dict[str, Any] = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
     if attempt.environment:

@@ -27,7 +27,8 @@ class Pair(Proposer):
     """Proposes one sample, or two that take turns; `ended` has how each ended, by the task's name."""
 
     def __init__(self, *tasks: SampleTask) -> None:
-        self._left, self.ended = tasks, dict[str, Attempt]()
+        self._left = tasks
+        self.ended = dict[str, Attempt]()
 
     def propose(self, scheduler: Scheduler) -> Proposal | None:
         """Return all of them at once."""
@@ -50,8 +51,10 @@ class Sampler:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """tell: told whether the samples of a pair are taken in turns, and else why not."""
-        self._versions, self._settings = versions, (*settings, "run.repeats=1")
-        self._checkouts, self._executor = Checkouts(file), SweepsExecutor()
+        self._versions = versions
+        self._settings = (*settings, "run.repeats=1")
+        self._checkouts = Checkouts(file)
+        self._executor = SweepsExecutor()
         self._tell, self._last_notice = tell, ""
         self._last_samples: dict[Side, Sequence[Record]] = {}
         self._without_turns: set[str] = set()
@@ -81,9 +84,11 @@ class Sampler:
         None where they cannot: both sides must have been sampled before, in a part of the memory that leaves
         room for both; and both must know turns.
         """
-        samples, why_not = list[Sequence[Record]](), self._why_not(first, second)
+        samples = list[Sequence[Record]]()
+        why_not = self._why_not(first, second)
         if why_not is None:
-            sides, ended = (first, second), self._ended(first, second)
+            sides = (first, second)
+            ended = self._ended(first, second)
             samples = [_records(one, self._versions[side]) for side, one in zip(sides, ended, strict=True)]
             took_turns = [one.result is not None and one.result["took_turns"] for one in ended]
             self._without_turns = {

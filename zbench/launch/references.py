@@ -15,7 +15,8 @@ class References:
     """What is known of each reference: the file of its trajectory in `references/`, or why there is none."""
 
     def __init__(self, run_dir: Path, tell: Callable[[str], None]) -> None:
-        self._place, self._tell = run_dir / REFERENCES, tell
+        self._place = run_dir / REFERENCES
+        self._tell = tell
         self._known: dict[str, Path | Failure] = {}
         self._bytes: dict[str, int] = {}
         self._wanted: set[str] = set()
@@ -49,7 +50,8 @@ class References:
 
         StorageError if it could not be saved: the run stops, and verifies when it is resumed.
         """
-        key, error = reference_key(task.trial), attempt.error
+        key = reference_key(task.trial)
+        error = attempt.error
         if error is not None and error.kind == "storage":
             raise StorageError(f"no reference could be saved: {error.message}; use --resume")
         self._wanted.discard(key)
@@ -66,7 +68,8 @@ class References:
 
     def forgot_damaged(self, trial: TrialSpec, attempt: Attempt) -> bool:
         """Remove a damaged reference, so that it is computed again; False if that was done before."""
-        key, error = reference_key(trial), attempt.error
+        key = reference_key(trial)
+        error = attempt.error
         if error is None or error.kind != "reference" or key in self._recomputed:
             return False
         self._tell(f"{error.message}; computing it again")

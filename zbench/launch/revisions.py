@@ -63,7 +63,8 @@ def version_of(text: str, tell: Callable[[str], None]) -> Version:
                 f"{text} is a file, not an interpreter; expected a git revision, an environment or python"
             )
         return Version(text, path.absolute())
-    commit, repository = resolve_commit(text), top_level()
+    commit = resolve_commit(text)
+    repository = top_level()
     place = _environment(text, commit, repository, tell)
     return Version(text, place / "bin" / "python", commit, repository)
 
@@ -113,7 +114,8 @@ def _environment(revision: str, commit: str, repository: Path, tell: Callable[[s
 
 def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     """Build a commit's project into a new environment at `place`."""
-    source, log = place / "source", place.with_suffix(".log")
+    source = place / "source"
+    log = place.with_suffix(".log")
     try:
         venv.EnvBuilder(symlinks=True).create(place)
         extract(commit, source, repository)

@@ -43,7 +43,8 @@ def held_bytes(record: Record) -> Bytes | None:
     memory = record.memory
     if memory is None or memory.peak_rss_bytes is None:
         return None
-    ranks, gpu = record.config.get("run", {}).get("world_size", 1), 0
+    ranks = record.config.get("run", {}).get("world_size", 1)
+    gpu = 0
     if memory.peak_reserved_bytes is not None:
         context = CONTEXT_BYTES if memory.context_bytes is None else memory.context_bytes
         gpu = (memory.peak_reserved_bytes + context) * -(-ranks // max(1, len(gpus.visible_gpus())))
@@ -83,11 +84,13 @@ class Room:
         """
         each = [(trial, self.needed(trial, most_bytes)) for trial in trials]
         free = Bytes(free_bytes, gpus.free_bytes() if any(need.gpu for _, need in each) else 0)
-        needed, fitting = Bytes(0), list[TrialSpec]()
+        needed = Bytes(0)
+        fitting = list[TrialSpec]()
         for trial, need in each:
             both = Bytes(needed.host + need.host, needed.gpu + need.gpu)
             if both.fits_into(free):
-                needed, fitting = both, [*fitting, trial]
+                needed = both
+                fitting = [*fitting, trial]
         return fitting
 
     def has_room_for_alone(self, heat: Sequence[TrialSpec]) -> bool:

@@ -64,7 +64,8 @@ class KeptSamples:
 
         UsageError if the file is of another measurement or cannot be written.
         """
-        self._taker, self._end = taker, time.monotonic() + max_seconds
+        self._taker = taker
+        self._end = time.monotonic() + max_seconds
         self.taken, self._seconds = 0, 0.0
         self._file: BinaryIO | None = None
         self._kept: deque[dict[str, Any]] = deque()

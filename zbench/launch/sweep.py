@@ -97,13 +97,15 @@ class Rounds(Proposer):
         trials = [trial for trial, _ in self._todo]
         if not trials:
             return None
-        vacancy, self._take_turns = scheduler.vacancy(), scheduler.takes_turns
+        vacancy = scheduler.vacancy()
+        self._take_turns = scheduler.takes_turns
         if vacancy.batches > 1 and not scheduler.has_references(trials):
             return None
         candidates = self._candidates(trials)
         if not scheduler.has_references(candidates):
             return None
-        repeat, lot = self._todo[0][1], self._lot()
+        repeat = self._todo[0][1]
+        lot = self._lot()
         heat = self._fitting(candidates, scheduler.references, vacancy)
         chosen = heat or trials[:1]
         ids = {trial.trial_id for trial in chosen}
@@ -170,7 +172,8 @@ class Rounds(Proposer):
 
     def _wants(self, trial_id: str) -> int:
         """Return how many repeats a configuration needs, by the records so far; none after a failure."""
-        records, run = self._by_trial.get(trial_id, []), self._trials[trial_id].run
+        records = self._by_trial.get(trial_id, [])
+        run = self._trials[trial_id].run
         if any(record.outcome != "ok" for record in records):
             return len(records)
         if len(records) < run.repeats:
@@ -185,7 +188,8 @@ class Rounds(Proposer):
         able = [trial for trial in trials if self._take_turns and can_take_turns(trial)]
         if not able:
             return []
-        most, heat = min(trial.run.heat for trial in able), list[TrialSpec]()
+        most = min(trial.run.heat for trial in able)
+        heat = list[TrialSpec]()
         size = shares(len(able), most)
         for group in by_workload(able):
             share = group[: shares(len(group), most)]

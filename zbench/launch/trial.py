@@ -44,7 +44,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         rerun_disturbed: bool = True,
         on_event: OnEvent = lambda _: None,
     ) -> None:
-        self.executor, self.run_dir = executor, run_dir.absolute()
+        self.executor = executor
+        self.run_dir = run_dir.absolute()
         self.scheduler = Scheduler(executor, run_dir, on_event, rerun_disturbed=rerun_disturbed)
 
     def run(

@@ -20,7 +20,8 @@ class TreeMemory:
 
     def __init__(self, root: int, *, device: bool) -> None:
         """device: also ask the driver, where NVML can be loaded."""
-        self._root, self._asks_device = root, device and bytes_by_process() is not None
+        self._root = root
+        self._asks_device = device and bytes_by_process() is not None
         self._own = self._resident = self._tree = self._device = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

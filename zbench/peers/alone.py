@@ -12,5 +12,6 @@ def build_engine(
 ) -> TorchEngine:
     """Return the model in the configuration's dtype with an unsharded fused Adam, without communication."""
     model.to(getattr(torch, spec.dtype))
-    adam, named = TorchAdam.of(model, spec), dict(model.named_parameters())
+    adam = TorchAdam.of(model, spec)
+    named = dict(model.named_parameters())
     return TorchEngine(model, named, adam.make(), spec, set_reducing=lambda _: None)

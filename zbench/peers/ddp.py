@@ -43,5 +43,6 @@ def build_engine(
 ) -> TorchEngine:
     """Return DDP with an unsharded fused Adam. `instruments` is ignored: collectives are not counted."""
     adam = TorchAdam.of(model, spec)
-    module, named = wrap(model, spec, process_group), dict(model.named_parameters())
+    module = wrap(model, spec, process_group)
+    named = dict(model.named_parameters())
     return TorchEngine(module, named, adam.make(), spec, set_reducing=reduce_when(module))

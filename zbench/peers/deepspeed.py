@@ -47,7 +47,8 @@ class DeepSpeedEngine:
 
     def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
         self.module, self._model, self._stage = module, model, spec.zero_stage
-        self._counting, self._clipping = settings.accumulation(spec), spec.gradient_clipping
+        self._counting = settings.accumulation(spec)
+        self._clipping = spec.gradient_clipping
         self._amsgrad = has_amsgrad(spec)
         self._has_masters = spec.dtype != "float32"
         self._counted = spec.accumulation_mode == "micro_steps"

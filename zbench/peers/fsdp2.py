@@ -62,7 +62,8 @@ def build_engine(
         shard(unit)
     sharded: FSDPModule = shard(model)
     if parts:
-        memory, instruments = DeviceMemory(device), instruments or Instruments()
+        memory = DeviceMemory(device)
+        instruments = instruments or Instruments()
         collectives = instruments.transport(group, memory, memory, None, "auto")
         with instruments.on_host() if offloads else nullcontext():
             _fill(model, parts, collectives, torch.device("cpu") if offloads else device)
@@ -88,7 +89,8 @@ def _fill(
     model._apply(lambda t: on_device(t) if t.is_meta else t)  # type: ignore[no-untyped-call]
     for name, sharded in model.named_parameters():
         if name in parts and isinstance(sharded, DTensor):
-            shard, start = sharded.to_local().reshape(-1), shard_start(sharded)
+            shard = sharded.to_local().reshape(-1)
+            start = shard_start(sharded)
             for rows in values_in_turn(parts.pop(name), collectives):
                 rows.copy_common(shard, start)
     collectives.close()

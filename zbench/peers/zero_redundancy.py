@@ -18,7 +18,8 @@ class ShardedStates(TorchEngine):
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> exp_avg of every trained parameter, on every rank: an all-reduce of it and zeros."""
-        states, moments = self._optimizer_states(), {}
+        states = self._optimizer_states()
+        moments = {}
         for name, p in self._named.items():
             if p.requires_grad:
                 moment = states[p]["exp_avg"].clone() if states.get(p) else torch.zeros_like(p)
@@ -40,7 +41,8 @@ def build_engine(
 ) -> ShardedStates:
     """Return DDP with a sharded fused Adam. `instruments` is ignored: collectives are not counted."""
     adam = TorchAdam.of(model, spec)
-    module, named = wrap(model, spec, process_group), dict(model.named_parameters())
+    module = wrap(model, spec, process_group)
+    named = dict(model.named_parameters())
     optimizer = ZeroRedundancyOptimizer(
         adam.groups, adam.kind, process_group=process_group, parameters_as_bucket_view=True, fused=True
     )

@@ -135,7 +135,8 @@ def linked(text: str, after: str) -> bytes:
 
 def relinked(lines: Iterable[bytes]) -> tuple[bytes, str]:
     """Return intact lines as one chain, and the checksum of its last line."""
-    chained, last = list[bytes](), FIRST
+    chained = list[bytes]()
+    last = FIRST
     for line in lines:
         match = _LINE.fullmatch(line.removesuffix(b"\n"))
         assert match is not None

@@ -38,7 +38,8 @@ def inputs(named: Iterable[Path], base_dir: Path) -> dict[str, str]:
 
     A name is relative to `base_dir` if the file is inside.
     """
-    base, digests = base_dir.resolve(), {}
+    base = base_dir.resolve()
+    digests = {}
     for path in sorted({path.resolve() for path in [*named, *_own_modules()]}):
         name = str(path.relative_to(base) if path.is_relative_to(base) else path)
         try:

@@ -141,7 +141,8 @@ def read(path: Path) -> Lines:
 
 def _of_one_run(path: Path, pairs: list[tuple[str, Record]], last: str, damage: Sequence[str] = ()) -> Lines:
     """Return lines by their records, each with its place; UsageError for a record of another run."""
-    runs, name = [record.run_id for _, record in pairs], path.resolve().parent.name
+    runs = [record.run_id for _, record in pairs]
+    name = path.resolve().parent.name
     run = name if name in runs else next(iter(runs), name)
     for place, record in pairs:
         if record.run_id != run:
@@ -163,7 +164,8 @@ def mended(path: Path) -> Lines:
     """
     records, aside, damage = list[tuple[str, Record]](), list[bytes](), list[str]()
     lines: dict[bytes, None] = {}
-    last, written = FIRST, path.read_bytes()
+    last = FIRST
+    written = path.read_bytes()
     for link in chain(written.splitlines(keepends=True)):
         place = f"{path}:{link.number}"
         if link.checksum is None or link.line in lines:

@@ -73,7 +73,8 @@ class Timing:
         slow = [seconds for seconds in self.step_seconds if seconds > mean]
         if not slow or mean <= _STALLING * median:
             return []
-        share, each = round(len(self.step_seconds) / len(slow)), format_seconds(sum(slow) / len(slow))
+        share = round(len(self.step_seconds) / len(slow))
+        each = format_seconds(sum(slow) / len(slow))
         return [f"steps stall: 1 step in {share} takes {each}, the median step {format_seconds(median)}"]
 
 

@@ -108,7 +108,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         run_id: str | None = None,
     ) -> Self:
         """Create `<output_dir>/<sweep>/<run id>/`; UsageError, without any new file, if that fails."""
-        mode, version = _mode(), {"schema_version": SCHEMA_VERSION}
+        mode = _mode()
+        version = {"schema_version": SCHEMA_VERSION}
         path = output_dir / _file_name(sweep) / (run_id or new_run_id(output_dir))
         try:
             make_directory(path.parent)
@@ -169,7 +170,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """
         self._shared.require(record)
         self._require_unchanged()
-        path, self._is_writing = self.path / TRIALS, True
+        path = self.path / TRIALS
+        self._is_writing = True
         try:
             with path.open("ab", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -246,9 +248,11 @@ def read_lines(path: Path) -> list[Record]:
     """Return the records as `load_records` does; of a run directory no other file is checked."""
     file = path / TRIALS if path.is_dir() else path
     try:
-        content, end = lines.read(file), _end_of(path)
+        content = lines.read(file)
+        end = _end_of(path)
         if not _is_whole(content, end):  # between the two files another process may have continued the run
-            content, end = lines.read(file), _end_of(path)
+            content = lines.read(file)
+            end = _end_of(path)
         if end is not None and not _is_whole(content, end):
             raise UsageError(
                 f"{file}: expected {end.lines} lines, as when the run ended, found {content.count};"
@@ -315,7 +319,8 @@ def resolve_run(run: str, output_dir: Path) -> Path:
     named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
     name, back = run, 0
     if (age := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
-        name, back = age[1], int(age[2])
+        name = age[1]
+        back = int(age[2])
     newest = [p for p in reversed(runs) if name in ("last", p.parent.name)][back : back + 1]
     match named or newest:
         case [path]:

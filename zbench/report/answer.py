@@ -129,7 +129,8 @@ def _why_none(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, rank
 
 def _next_lines(summaries: Sequence[ConfigSummary], ranking: Ranking, run_dir: Path | None) -> Iterator[Text]:
     """Return what to run to tell the leaders apart, and about how long that takes."""
-    within, leaders = ranking.equal_within, [s for s in summaries if s.trial_id in ranking.indistinguishable]
+    within = ranking.equal_within
+    leaders = [s for s in summaries if s.trial_id in ranking.indistinguishable]
     if run_dir is None or (within is not None and within <= CLOSE) or (run_dir / SEARCH).exists():
         return
     if (leaders[0].config.get("run") or {}).get("separate") is not None:

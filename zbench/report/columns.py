@@ -60,7 +60,8 @@ class Column(Generic[Row]):
     def of(self, side: Callable[[Other], Row], prefix: str = "") -> "Column[Other]":
         """Return this column of rows that have a row of this kind as a side."""
         column: Column[Any] = self
-        name, link = f"{prefix}{self.name}", self.link
+        name = f"{prefix}{self.name}"
+        link = self.link
         beyond = None if link is None else lambda other: link(side(other))
         return replace(column, name=name, value=lambda other: self.value(side(other)), link=beyond)
 

@@ -53,8 +53,10 @@ def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
         raise SpecError(f"{message}; `zbench init` writes one", file=file, line=line)
     if "extends" not in document.data:
         return document
-    name, (_, line) = document.data.pop("extends"), document.place_of(("extends",))
-    chain, target = (*extending, path.resolve()), path.parent / (name if isinstance(name, str) else "")
+    name = document.data.pop("extends")
+    (_, line) = document.place_of(("extends",))
+    chain = (*extending, path.resolve())
+    target = path.parent / (name if isinstance(name, str) else "")
     if not target.is_file() or target.resolve() in chain:
         message = f"expected the path of a sweep file that does not extend this one, got {shown(name)}"
         raise SpecError(f"{message}; correct it", file=document.file, line=line, key="extends")

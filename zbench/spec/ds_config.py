@@ -65,7 +65,8 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
         accepted, reason = _REFUSED.get("scheduler" if name.startswith("scheduler.") else name, (None, ""))
         if accepted is not None and str(value).lower() not in accepted:
             raise ValueError(f"ds_config: {name}: {shown(value)}: {reason}")
-    sweep_config, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
+    sweep_config = config
+    defaults = {"engine": EngineSpec().model_dump(mode="json")}
 
     def sets(path: Key) -> bool:
         """Return whether the sweep sets a key: as an axis, or as an engine key that is not at its default."""
@@ -78,7 +79,8 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
             f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights,"
             " which zbench needs to verify bfloat16; remove it, or train in float32"
         )
-    total, workload = written.get("train_batch_size"), config["workload"]
+    total = written.get("train_batch_size")
+    workload = config["workload"]
     batch = workload["micro_batch_size"] * config["engine"]["gradient_accumulation_steps"]
     batch *= config["run"]["world_size"]
     if isinstance(total, int) and total != batch and workload.get("global_batch_size") is None:

@@ -95,7 +95,8 @@ def unasked() -> Iterator[set[Path]]:
 
 def presumed(written: str, place: Path, plugins: frozenset[str]) -> Environment | None:
     """Return, inside `unasked`, an Environment that lacks nothing; None outside, or if it does not exist."""
-    python, left_out = executable(written, place), _UNASKED.get()
+    python = executable(written, place)
+    left_out = _UNASKED.get()
     if left_out is None or not python.exists():
         return None
     left_out.add(python)

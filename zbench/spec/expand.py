@@ -50,7 +50,8 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     simulated: its ranks need no GPUs, and DeepSpeed need not be installed.
     """
     try:
-        points, extra = Points(sweep, simulated), included(sweep)
+        points = Points(sweep, simulated)
+        extra = included(sweep)
     except ProblemsError as error:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
@@ -66,7 +67,8 @@ def expand(sweep: SweepSpec, *, simulated: bool = False) -> Expansion:
     unused = [index for index in range(len(sweep.exclude)) if index not in used]
     if sweep.search.method == "covering":
         chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
-        trials, invalid = [trials[index] for index in chosen], []
+        trials = [trials[index] for index in chosen]
+        invalid = []
     return Expansion(trials, invalid, len(candidates) - len(distinct), len(walked) - len(candidates), unused)
 
 
@@ -112,8 +114,11 @@ class Points:
     """Makes the trials of one sweep. ProblemsError for mistakes in its axes or `exclude` entries."""
 
     def __init__(self, sweep: SweepSpec, simulated: bool = False) -> None:
-        self._sweep, self._base, self._simulated = sweep, base_config(sweep), simulated
-        self.axes, self._excludes = resolve_axes(sweep), matching(sweep)
+        self._sweep = sweep
+        self._base = base_config(sweep)
+        self._simulated = simulated
+        self.axes = resolve_axes(sweep)
+        self._excludes = matching(sweep)
         self._path_of = {axis.key: axis.path for axis in self.axes}
 
     def trial(self, point: Point) -> TrialSpec | InvalidTrial:
@@ -171,7 +176,8 @@ class Points:
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
         """Return the trial with `values` set, after setting the keys that follow from other keys."""
-        sweep, config = self._sweep, configured(self._base, values)
+        sweep = self._sweep
+        config = configured(self._base, values)
         key = "engine.engine_python"
         try:
             config = with_environment(config, sweep.environments, sweep.place)

@@ -307,7 +307,8 @@ def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[K
 
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
     """Return the name in the file of the axis of `key`, or None if it has no such axis."""
-    axes, path = data.get("axes"), _resolved(key)
+    axes = data.get("axes")
+    path = _resolved(key)
     if path is None or not isinstance(axes, Mapping):
         return None
     return next((str(name) for name in axes if _resolved(str(name)) == path), None)

@@ -77,10 +77,12 @@ def peer_conflicts(
     """
     name = engine.engine
     by_rules = simulated and name == "deepspeed"
-    plugins, missing = _plugins(), None if by_rules else missing_package(name)
+    plugins = _plugins()
+    missing = None if by_rules else missing_package(name)
     versions: Mapping[str, str] = {}
     if engine.engine_python is not None:
-        plugins, missing = frozenset(), None
+        plugins = frozenset()
+        missing = None
         if place is not None and not by_rules:
             environment = elsewhere(name, engine.engine_python, place)
             if isinstance(environment, str):

@@ -129,7 +129,8 @@ _BOUNDS = {
 
 def _wanted(detail: ErrorDetails) -> str:
     """Return what was expected, as a noun phrase."""
-    kind, context = detail["type"], detail.get("ctx", {})
+    kind = detail["type"]
+    context = detail.get("ctx", {})
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
         return f"a number of {words} {context[key]:g}"

@@ -182,7 +182,8 @@ def _resolve(presets: Mapping[str, _Shape], preset: str | None, options: Mapping
         raise UsageError(
             f"unknown preset {name!r}{nearest(name, presets)}; expected one of {', '.join(presets)}"
         )
-    shape, shape_class = presets[name], type(presets[name])
+    shape = presets[name]
+    shape_class = type(presets[name])
     try:
         return shape_class.model_validate(shape.model_dump() | dict(options))
     except ValidationError as error:

@@ -69,7 +69,8 @@ def accelerate(trial: TrialSpec) -> Exported:
             "run.device: `accelerate launch` starts one process on CPUs; ACCELERATE_USE_CPU=true torchrun"
             f" --nproc-per-node N starts several{plain}"
         )
-    carried, counts = {"zero_stage", "dtype", *_ADAM}, ("gradient_accumulation_steps", "gradient_clipping")
+    carried = {"zero_stage", "dtype", *_ADAM}
+    counts = ("gradient_accumulation_steps", "gradient_clipping")
     if document["distributed_type"] == "DEEPSPEED":
         carried |= {"offload_optimizer", "offload_param", "grad_accum_dtype", *counts}
         why = dict.fromkeys(CARRIED, _IN_DEEPSPEEDS_FILE)
@@ -266,7 +267,8 @@ FSDP2_BEGINS = _TEMPLATE.partition("{")[0]
 def fsdp2_code(trial: TrialSpec) -> str:
     """Return Python code that runs a trial's configuration on FSDP2."""
     engine, optimizer = trial.engine, trial.engine.optimizer
-    imports, options = ["fully_shard"], ""
+    imports = ["fully_shard"]
+    options = ""
     reduced = engine.communication_dtype or engine.grad_accum_dtype
     if {engine.dtype, reduced} != {"float32"}:
         imports.append("MixedPrecisionPolicy")

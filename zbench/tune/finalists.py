@@ -25,7 +25,9 @@ class Finalists(Proposer):
         on_event: OnEvent,
     ) -> None:
         """lot: draws the order of their turns."""
-        self._trials, self._repeat, self._lot = list(trials), repeat, lot
+        self._trials = list(trials)
+        self._repeat = repeat
+        self._lot = lot
         self._directory, self._tell = directory, on_event
         self.nodes = min(trial.run.nodes for trial in trials)
         self._room = Room()

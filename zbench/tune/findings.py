@@ -156,7 +156,8 @@ def search_document(
     others, or one of those that are `indistinguishable`. `nearest_miss` is null where there is a best.
     """
     summaries = summarize(records)
-    final, ranking = outcome.final, rank(summaries, objective)
+    final = outcome.final
+    ranking = rank(summaries, objective)
     best, other = final.best, final.runner_up
     return {
         "schema_version": 1,

@@ -277,7 +277,8 @@ def load_sweep(storage: BaseStorage, name: str) -> SweepSpec:
 
 def _document_in(study: optuna.Study) -> dict[str, Any]:
     """Return the sweep that a study keeps; UsageError where zbench did not make it."""
-    attribute, name = study.user_attrs.get("zbench"), study.study_name
+    attribute = study.user_attrs.get("zbench")
+    name = study.study_name
     if not isinstance(attribute, dict) or not isinstance(attribute.get("sweep"), dict):
         raise UsageError(f"study {name!r} was not made by zbench; choose another name with --study")
     if attribute.get("schema_version", _SCHEMA_VERSION) > _SCHEMA_VERSION:

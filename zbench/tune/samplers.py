@@ -81,7 +81,8 @@ class Model:
 
 def make_proposer(space: Space, search: SearchSpec, directions: tuple[Direction, ...]) -> Propose:
     """Return what proposes the points of a search."""
-    seed, size = search.seed, population(search.trials)
+    seed = search.seed
+    size = population(search.trials)
     if search.method == "tpe":
         tpe = partial(TPESampler, multivariate=True, group=True, constant_liar=True)
         startup = startup_points(space)

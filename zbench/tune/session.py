@@ -98,7 +98,8 @@ class Session(Proposer):
         self._task, self._sweep, self._spec = task, task.sweep, task.sweep.search
         self._directory, self._tell = directory, on_event
         self._scheduler = Scheduler(executor, directory.path, on_event)
-        self._goals, self._directions = task.sweep.objective.goals, directions_of(task.sweep.objective)
+        self._goals = task.sweep.objective.goals
+        self._directions = directions_of(task.sweep.objective)
         self._space = Space(task.sweep)
         self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
         self._limits = _memory_limits(task.sweep)
@@ -194,7 +195,8 @@ class Session(Proposer):
         with taken.hold:
             if not self._ledger.finish(taken.lease, record):
                 return
-        trials, budget = self._ledger.trials(), self._stopper.trials
+        trials = self._ledger.trials()
+        budget = self._stopper.trials
         remaining = max(0, budget - len(trials)) if budget is not None else 0
         for new in gather(self._ledger.of_this_kind(trials), self._directory):
             own_trial = trial if new.trial_id == trial.trial_id else None

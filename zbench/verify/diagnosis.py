@@ -65,7 +65,9 @@ def _coefficient(
 
     It is infinite where there is nothing to see, or the two cannot be told apart.
     """
-    square, along, other = float(gram[row, row]), float(gram[0, row]), beside.get(row, 0)
+    square = float(gram[row, row])
+    along = float(gram[0, row])
+    other = beside.get(row, 0)
     if other and gram[other, other] > 0:
         share = float(gram[row, other] / gram[other, other])
         along -= share * float(gram[0, other])
@@ -98,7 +100,9 @@ def _of_rounding(gram: Products, coherent: Products, row: int) -> float:
     """Return the coefficient that one rounding of all elements gives a direction, fitted as `_coefficient`
     does.
     """
-    square, along, other = float(gram[row, row]), coherent[:, row], _BESIDE.get(row, 0)
+    square = float(gram[row, row])
+    along = coherent[:, row]
+    other = _BESIDE.get(row, 0)
     if other and gram[other, other] > 0:
         share = float(gram[row, other] / gram[other, other])
         along = along + abs(share) * coherent[:, other]
@@ -221,7 +225,8 @@ def _words(
     row: int, steps: Mapping[int, Products], suspects: Sequence[Residual], adams: Mapping[str, Adam]
 ) -> tuple[float, str]:
     """Return the size of a fault as a share of its term, and what it reads like."""
-    adam, strongest = adams[suspects[0].parameter], max(steps, key=lambda s: float(steps[s][row, row]))
+    adam = adams[suspects[0].parameter]
+    strongest = max(steps, key=lambda s: float(steps[s][row, row]))
     share = _coefficient(steps[strongest], row)[0]
     if row == DECAY:
         share /= adam.weight_decay or _LEAST_DECAY
@@ -252,7 +257,8 @@ def _judge_moments(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> 
     suspected = {_place(one) for one in bad}
     where = where_of(suspected, {_place(one) for one in residuals} - suspected, adams)
     gram = sum((one.moments for one in bad), np.zeros((2, 2)))
-    share, adam = float(gram[0, 1] / gram[1, 1]), adams[bad[0].parameter]
+    share = float(gram[0, 1] / gram[1, 1])
+    adam = adams[bad[0].parameter]
     size = max(_size(one.moments) for one in bad)
     if float(gram[0, 1]) ** 2 > float(gram[0, 0] * gram[1, 1]) / 2 and adam.beta2 < 1:
         beta2 = adam.beta2 - share * (1 - adam.beta2)
@@ -270,7 +276,8 @@ def _coefficients(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> l
     """Return the coefficients of all parameters and replayed steps together, where they can be seen."""
     if not residuals:
         return []
-    gram, moments = _pooled(residuals), sum((one.moments for one in residuals), np.zeros((2, 2)))
+    gram = _pooled(residuals)
+    moments = sum((one.moments for one in residuals), np.zeros((2, 2)))
     decay = max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
     terms = {
         "update length": (*_coefficient(gram, LENGTH), 1.0),

@@ -39,7 +39,9 @@ def compare(
 ) -> Difference:
     """Return the differences over `names`, each a pair of float32 tensors of one shape."""
     bad = next((name for name in names if not bool(torch.isfinite(values[name]).all())), None)
-    largest, ulps, squares = 0.0, 0, dict[str, float]()
+    largest = 0.0
+    ulps = 0
+    squares = dict[str, float]()
     for name in names:
         if values[name].shape != reference[name].shape:
             raise ValueError(
@@ -147,11 +149,14 @@ def errors_of(
     cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
-    totals, roots, single = [], dict[str, tuple[float, float, float]](), 0.0
+    totals = []
+    roots = dict[str, tuple[float, float, float]]()
+    single = 0.0
     for name, size in sizes.items():
         least = max(SMALLEST, healthy.anywhere * healthy.size(name))
         sums = torch.zeros(2, 3, dtype=torch.float64)
-        largest, weights = 0.0, (gradient_sizes or {}).get(name, torch.zeros(()).expand(truth[name].shape))
+        largest = 0.0
+        weights = (gradient_sizes or {}).get(name, torch.zeros(()).expand(truth[name].shape))
         scale = math.sqrt(int(weights.count_nonzero())) / max(float(weights.norm()), SMALLEST)
         for value, other, exact, weight in _pieces(values[name], yardstick[name], truth[name], weights):
             floor = (exact * UNIT_ROUNDOFF).abs_().add_(least)

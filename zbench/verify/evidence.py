@@ -97,7 +97,8 @@ def _judge_scale(
     norm, reference_norm = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
     if not math.isfinite(norm) or not reference_norm > 0:
         return [], [], False
-    factor, limit = norm / reference_norm, common_limit(evidence.dtype, float(reference.clipping_error))
+    factor = norm / reference_norm
+    limit = common_limit(evidence.dtype, float(reference.clipping_error))
     coefficient = Coefficient("gradient", factor, limit)
     if abs(factor - 1) <= limit:
         return [], [coefficient], True
@@ -151,7 +152,8 @@ def judge_buffers(model: nn.Module, reference: Reference, rank: int) -> list[Fin
 
 
 def _same_buffer(buffer: Tensor, reference: Reference, key: str) -> bool:
-    plain, value = reference.buffers[key], buffer.detach().cpu()
+    plain = reference.buffers[key]
+    value = buffer.detach().cpu()
     if value.shape != plain.shape or value.is_floating_point() != plain.is_floating_point():
         return False
     if not plain.is_floating_point():

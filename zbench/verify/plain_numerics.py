@@ -86,11 +86,13 @@ class LossScale:
         if not self._dynamic:
             return True
         if not math.isfinite(square_sum):
-            self.scale, self._good_steps = max(self.scale / 2, 1.0), 0
+            self.scale = max(self.scale / 2, 1.0)
+            self._good_steps = 0
             return False
         self._good_steps += 1
         if self._good_steps == self._window:
-            self.scale, self._good_steps = self.scale * 2, 0
+            self.scale = self.scale * 2
+            self._good_steps = 0
         return True
 
 

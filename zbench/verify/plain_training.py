@@ -72,7 +72,8 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     )
     if not truth:
         return reference
-    true, threads = _PlainRun(task, skips=trajectory.skipped), torch.get_num_threads()
+    true = _PlainRun(task, skips=trajectory.skipped)
+    threads = torch.get_num_threads()
     # as many as all ranks have: its last bits, which depend on them, decide nothing
     torch.set_num_threads(min(threads * task.workload.world_size, len(os.sched_getaffinity(0))))
     try:
@@ -293,7 +294,8 @@ class _PlainRun:
         """Clip, scale and apply the step's gradients; return their averaged norm and whether they were
         applied."""
         squares = self._norm(gradients)
-        norm, summed = self._averaged_norm(squares), self._summed
+        norm = self._averaged_norm(squares)
+        summed = self._summed
         take = step not in self._skips if self._skips is not None else self._scaling.accepts(squares)
         if take:
             most = self._task.spec.gradient_clipping

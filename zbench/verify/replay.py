@@ -38,7 +38,8 @@ _UNITS = np.eye(5)
 CORRECTED = _UNITS[LENGTH] + _UNITS[EPS]
 """What the second moments' bias correction acts on."""
 _DIGITS = 25  # half a unit in the last place of a float32 of [1/2, 1) is 2^-25
-_UNIT, _BFLOAT16 = UNIT_ROUNDOFF, 2.0**-8
+_UNIT = UNIT_ROUNDOFF
+_BFLOAT16 = 2.0**-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Adam:
         """
         if not self.bias_correction:
             return (0.0,)
-        exact, betas = self.corrections(count), np.array([self.beta1, self.beta2], np.float32)
+        exact = self.corrections(count)
+        betas = np.array([self.beta1, self.beta2], np.float32)
         product = np.multiply.reduce(np.tile(betas, (count, 1)), axis=0, dtype=np.float32)
         ways = [1 - np.power(betas, np.float32(count)), np.float32(1) - product]
         return tuple(float(exact[0] / way[0] * (way[1] / exact[1]) ** 0.5 - 1) for way in ways)
@@ -126,10 +128,13 @@ class Residual:
         """
         if not rebuilt:
             self._add_moments(old, new, adam, coarse)
-        mean, largest = new["exp_avg"], new.get("max_exp_avg_sq", new["exp_avg_sq"])
+        mean = new["exp_avg"]
+        largest = new.get("max_exp_avg_sq", new["exp_avg_sq"])
         start, end = old["param"], new["param"]
         first, second = adam.corrections(self.count)
-        longest, square, still = mean * (-adam.lr / first), largest / second, mean == 0
+        longest = mean * (-adam.lr / first)
+        square = largest / second
+        still = mean == 0
         denominator = square.sqrt().add_(adam.eps).masked_fill_(still, math.inf)
         update = longest / denominator
         inside = longest.div_(square.add_(adam.eps).sqrt_().masked_fill_(still, math.inf)).sub_(update)
@@ -152,8 +157,11 @@ class Residual:
         self.worst = max(self.worst, float((torch.from_numpy(weights) @ rows).abs_().div_(least).max()))
 
     def _add_moments(self, old: State, new: State, adam: Adam, coarse: float) -> None:
-        before, square, gradient = _kept(old, new, "exp_avg_sq"), new["exp_avg_sq"], _gradient(old, new, adam)
-        rate, size = 1 - adam.beta2, new["exp_avg"].abs().add_(_kept(old, new, "exp_avg").abs())
+        before = _kept(old, new, "exp_avg_sq")
+        square = new["exp_avg_sq"]
+        gradient = _gradient(old, new, adam)
+        rate = 1 - adam.beta2
+        size = new["exp_avg"].abs().add_(_kept(old, new, "exp_avg").abs())
         share = gradient.square().mul_(rate)
         rest = square.sub(before, alpha=adam.beta2).sub_(share)
         unsure = size.mul_((4 * _UNIT + coarse) / (1 - adam.beta1))  # of the gradient

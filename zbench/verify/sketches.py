@@ -29,7 +29,9 @@ def sketch(values: Tensor, start: int = 0) -> Tensor:
         row = torch.nn.functional.pad(flat[: SKETCH - ahead], (ahead, 0))
         rest = flat[SKETCH - ahead :]
         return sketch(row, start - ahead) + (sketch(rest, start - ahead + SKETCH) if len(rest) else 0.0)
-    first, whole, signs = start // SKETCH, len(flat) // SKETCH, _signs(flat.device, flat.dtype)
+    first = start // SKETCH
+    whole = len(flat) // SKETCH
+    signs = _signs(flat.device, flat.dtype)
     total = torch.zeros(SKETCH, dtype=torch.float64, device=flat.device)
     for rows in torch.split(flat[: whole * SKETCH].view(whole, SKETCH), _ROWS):
         of_rows = signs[first % _ROWS :][: len(rows)]

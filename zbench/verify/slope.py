@@ -54,7 +54,8 @@ def slopes(
         square, along = float(truth @ truth), float(base @ truth)
         if square < _SMALLEST or along == 0:
             continue
-        scale, length = along / square, abs(along) / square**0.5
+        scale = along / square
+        length = abs(along) / square**0.5
         added = (gradients[name].double().reshape(-1) if name in gradients else torch.zeros_like(base)) - base
         share = float(added @ truth) / square
         rest = added - share * truth

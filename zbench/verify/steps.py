@@ -142,7 +142,8 @@ class _Judge:
         """Return [P]: what the trajectory may have made so far of the rounding of Adam's constants."""
         sizes = (shares.base.square() + SKETCH * shares.base_error.square()).sqrt()
         if self.first is None or self.grown is None:
-            self.first, self.grown = sizes.clamp(min=self.unit), torch.ones_like(sizes)
+            self.first = sizes.clamp(min=self.unit)
+            self.grown = torch.ones_like(sizes)
         self.grown = torch.maximum(self.grown, sizes / self.first)
         return OF_CONSTANTS * self.grown
 
@@ -184,9 +185,11 @@ class _Judges:
     """Those of the update and of the gradient."""
 
     def __init__(self, reference: Reference, adams: Mapping[str, Adam], dtype: str) -> None:
-        names, clipping = reference.plain.names, float(reference.clipping_error)
+        names = reference.plain.names
+        clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
-        of_update, unit = LEAST_SHARE if dtype == "float32" else 1e-3, _UNITS[dtype]
+        of_update = LEAST_SHARE if dtype == "float32" else 1e-3
+        unit = _UNITS[dtype]
         self._update = _Judge(names, adams, LEAST_SHARE, of_update, unit)
         self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole, unit)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
@@ -207,7 +210,8 @@ class _Judges:
             words = factor_in_words(1 + gradient[0], gradient[1], *self._ranks_and_backwards)
             return Finding(abs(gradient[0]), f"{words} {step.when}")
         if update is not None:
-            share, way = percent(update[0]), "long" if update[0] > 0 else "short"
+            share = percent(update[0])
+            way = "long" if update[0] > 0 else "short"
             return Finding(abs(update[0]), f"updates {share} too {way} ({update[1]}) {step.when}")
         return None
 
@@ -224,7 +228,10 @@ def judge_steps(
     plain, true = reference.plain.sketches, reference.true_sketches
     if plain.numel() == 0 or observed.sketches.shape != plain.shape or true.shape != plain.shape:
         return _judge_losses(observed, reference, dtype, len(observed.losses))
-    judges, steps, most, horizon = _Judges(reference, adams, dtype), list[_Step](), 0.0, len(plain)
+    judges = _Judges(reference, adams, dtype)
+    steps = list[_Step]()
+    most = 0.0
+    horizon = len(plain)
     for step in _steps(observed, reference, adams):
         most = max(most, step.readable)
         if step.readable < CHAOTIC_BELOW * most:

@@ -106,7 +106,8 @@ def load_steps(path: Path) -> tuple[list[str], NDArray[np.bool_], list[list[int]
     of their values after each step.
     """
     with _whole(path), safe_open(path, framework="pt") as file:
-        active, digests = file.get_tensor("active").numpy().copy(), file.get_tensor("digests").tolist()
+        active = file.get_tensor("active").numpy().copy()
+        digests = file.get_tensor("digests").tolist()
         return json.loads(file.metadata()["names"]), active, digests
 
 

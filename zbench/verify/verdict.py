@@ -132,7 +132,9 @@ def _weigh(
             return "drifted", None, difference.farthest, [warning]
         warning = "not the reference's bits; verify mode full tells whether it matters"
         return "unchecked", None, difference.farthest, [warning]
-    clipping, exact, steps = float(reference.clipping_error), reference.true_moments, len(plain.digests)
+    clipping = float(reference.clipping_error)
+    exact = reference.true_moments
+    steps = len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
     least = {name: LEAST_SHARE * factor for name, factor in growth(reference).items()}
@@ -143,7 +145,8 @@ def _weigh(
         of_moments = replace(healthy, sizes=_sizes_of_moments(reference))
         errors.append(errors_of(observed.moments, plain.moments, exact, weights, of_moments))
     ratio = max(e.ratio for e in errors)
-    verdict, worst = name_of(ratio), _worst(errors, suspects)
+    verdict = name_of(ratio)
+    worst = _worst(errors, suspects)
     squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
     share = math.sqrt(math.fsum(squares)) / travelled
     near = (

@@ -113,7 +113,8 @@ def _cut(shapes: Mapping[str, torch.Size], flat: Tensor) -> Iterator[tuple[str, 
 
 def _of_stage_3(groups: list[dict[str, torch.Size]], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield weights of which each rank has an equal, padded part, one weight after another."""
-    at, ranks = 0, len(flat)
+    at = 0
+    ranks = len(flat)
     for name, shape in (item for group in groups for item in group.items()):
         each = -(-shape.numel() // ranks)
         yield name, torch.cat([part[at : at + each] for part in flat])[: shape.numel()].reshape(shape)

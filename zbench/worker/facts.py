@@ -58,7 +58,8 @@ def kernels_problem(device: torch.device) -> str | None:
             param, grad = start.to(place, copy=True), start.flip(0).to(place)
             out = torch.empty_like(param, dtype=torch.bfloat16)
             slot = Slot(param, grad.clone(), grad.square())
-            hyper, sums = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01), exact_zero(place)
+            hyper = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
+            sums = exact_zero(place)
             backend.update([AdamTask(slot, grad, 5, hyper, param_out=out)], grad_scale=0.5)
             backend.add_square_sums([grad], sums)
             state = [t.cpu() for t in (slot.param, slot.exp_avg, slot.exp_avg_sq, out)]

@@ -103,7 +103,8 @@ class Trainer:
 
     def batches(self, step: int) -> list[MicroBatch]:
         """Return the micro-batches of one step, on the device."""
-        rank, micros = dist.get_rank(), range(self.backwards)
+        rank = dist.get_rank()
+        micros = range(self.backwards)
         seeds = [self._workload.micro_seed(step, micro, rank) for micro in micros]
         batches = [self._workload.batch(step, micro, rank) for micro in micros]
         weights = self._workload.loss_weights(step, self.backwards)[rank]
@@ -161,7 +162,8 @@ def run_steps(
     micro-batches on the device, to the end of its `step()`. A trial that takes turns waits for its turn
     before it continues; the first step of a turn is not timed.
     """
-    samples, turns = Samples(), fence.turns
+    samples = Samples()
+    turns = fence.turns
     lengths = turn_lengths(timed) if turns.are_taken else [timed]
     begins_turn = {warmup + sum(lengths[:turn]) for turn in range(len(lengths))}
     for step in range(warmup + timed):
@@ -211,7 +213,8 @@ class Fence:
 
     def __init__(self, device: torch.device, job: RankJob) -> None:
         # kept: a thread of gloo may hold what it reduced for some time, and a step's memory would count that
-        self._device, self._token = device, torch.zeros(1, dtype=torch.float64)
+        self._device = device
+        self._token = torch.zeros(1, dtype=torch.float64)
         self.turns = Turns(job.turns, job.world_size)
 
     def ready(self) -> float:

@@ -37,7 +37,10 @@ class Observer:
 
     def __init__(self, engine: TrainingEngine, model: nn.Module, trial: TrialSpec, reference: str) -> None:
         """reference: the path of its file."""
-        self._engine, self._model, self._trial, self._path = engine, model, trial, Path(reference)
+        self._engine = engine
+        self._model = model
+        self._trial = trial
+        self._path = Path(reference)
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
         self._digests: list[list[int]] = []
@@ -92,7 +95,8 @@ class Observer:
 
     def _sketches(self) -> Tensor:
         """Return those of weights and moments; NaN for moments that cannot be read."""
-        everyone, rank = from_all(self._moments), dist.get_rank()
+        everyone = from_all(self._moments)
+        rank = dist.get_rank()
         sizes = {name: self._sizes[name] for name in self._replayer.names}
         steps = zip(*everyone, strict=True)
         moments = [together(of_ranks, rank, sizes) for of_ranks in steps]
@@ -106,7 +110,9 @@ class Observer:
         inputs: digests of the user's files that this trial read. If ranks have different parameters, the
         verdict is that of the worst rank.
         """
-        trajectory, reference, replayer = self._trajectory(), load_reference(self._path), self._replayer
+        trajectory = self._trajectory()
+        reference = load_reference(self._path)
+        replayer = self._replayer
         state = [*judge_buffers(self._model, reference, dist.get_rank()), *self._copies]
         every = from_all((replayer.residuals, replayer.unread, state))
         evidence = Witness(
@@ -178,7 +184,8 @@ class _Replayer:
         parts = self._parts(parameters)
         own_parts = _own(parts, parameters, digests) if step in self._steps else {}
         if own_parts and not skipped and not self._is_reference:
-            before, counts = self._before.take(), self._counts(step)
+            before = self._before.take()
+            counts = self._counts(step)
             rank = dist.get_rank()
             self.residuals += replay(before, own_parts, self.adams, counts, rank=rank, step=step)
         if step + 1 in self._steps:
@@ -289,7 +296,8 @@ def _mistake_of_parts(parts: Any, adams: Mapping[str, Adam]) -> str | None:
     if not isinstance(parts, dict):
         return "optimizer_parts() is no dict"
     for key, part in parts.items():
-        subject, adam = f"optimizer_parts()[{key!r}]", adams.get(key.rpartition("@")[0])
+        subject = f"optimizer_parts()[{key!r}]"
+        adam = adams.get(key.rpartition("@")[0])
         param = part.get("param") if isinstance(part, dict) else None
         size = torch.Size([param.numel() if isinstance(param, Tensor) else 0])
         if mistake := _mistake(subject, part, dict.fromkeys(KINDS, size)):

@@ -158,7 +158,8 @@ class MemoryLimit:
     """
 
     def __init__(self, allowed: int | None) -> None:
-        self._allowed, self._limit = allowed, None if allowed is None else _data_bytes() + allowed
+        self._allowed = allowed
+        self._limit = None if allowed is None else _data_bytes() + allowed
         self._set(self._limit)
 
     def on(self, device: torch.device) -> int | None:
@@ -210,7 +211,8 @@ class Progress(AbstractContextManager["Progress"]):
         """Note that `step` of `steps` (counted from 1) is done; `seconds`, or the time since the last
         line."""
         now = time.perf_counter()
-        seconds, self._since = now - self._since if seconds is None else seconds, now
+        seconds = now - self._since if seconds is None else seconds
+        self._since = now
         if self._file is None:
             return
         line = {"phase": phase, "step": step, "steps": steps, "seconds": seconds}

@@ -80,7 +80,8 @@ def run_reference(job: ReferenceJob) -> None:
 
         algorithms.begin(0)
         reference = algorithms.retried(lambda: make_reference(task, truth=full, on_step=on_step))
-    steps, warnings = algorithms.steps, [*reference.warnings, *algorithms.warnings]
+    steps = algorithms.steps
+    warnings = [*reference.warnings, *algorithms.warnings]
     reference = dataclasses.replace(reference, inputs=read, deterministic_steps=steps, warnings=warnings)
     save_reference(reference, Path(job.reference_path))
 
@@ -100,14 +101,16 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 
 
 def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Determinism) -> dict[str, Any]:
-    workload, base_dir = trial_workload(trial, job.base_dir), Path(job.base_dir)
+    workload = trial_workload(trial, job.base_dir)
+    base_dir = Path(job.base_dir)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
     instruments = Instruments(wrap_collectives=meters.traffic.count, memory_limit=limit.on(device))
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
-    engine, read = trainer.engine, inputs_of(trial, base_dir, workload.data)
+    engine = trainer.engine
+    read = inputs_of(trial, base_dir, workload.data)
     with limit.lifted():
         observer = Observer(engine, trainer.model, trial, job.reference_path) if job.reference_path else None
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every

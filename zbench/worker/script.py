@@ -78,7 +78,8 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
 
     If both end with the same bits, a run from perturbed weights replaces the second.
     """
-    base, scratch = trial.held_against(), Path(f"{job.reference_path}.script")
+    base = trial.held_against()
+    scratch = Path(f"{job.reference_path}.script")
     with Progress(job.progress_path) as progress:
 
         def weights(number: int, *, perturbed: bool = False) -> Mapping[str, Tensor]:
@@ -245,7 +246,8 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
 
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     """Return the timing; rates are unknown if the script does not get its sizes from the sweep file."""
-    median, names = statistics.median(seconds), names_of(str(trial.workload.command))
+    median = statistics.median(seconds)
+    names = names_of(str(trial.workload.command))
     if not names & _TELL_THE_BATCH:
         return Timing(seconds, median, None, None)
     samples = samples_per_step(trial) / statistics.fmean(seconds)

@@ -42,7 +42,8 @@ class ConsoleTimes:
         elif "seconds" in groups:
             seconds = _positive(groups["seconds"])
         else:  # the first line ends a step that began with the program: imports and all
-            seconds, self._last = when - self._last, when
+            seconds = when - self._last
+            self._last = when
         if seconds is not None:
             self.seconds.append(seconds)
         return seconds

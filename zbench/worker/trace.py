@@ -44,7 +44,8 @@ def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
     device's tensors is `activations`: activations, temporaries and batches.
     """
     samples: list[dict[str, Any]] = []
-    began, end = time.perf_counter(), threading.Event()
+    began = time.perf_counter()
+    end = threading.Event()
 
     def sample() -> None:
         try:

@@ -16,13 +16,16 @@ from zbench.job.turns import Turns, turn_lengths
 from zbench.spec.trial import TrialSpec
 from zbench.worker.process import device_of
 
-_ROUNDS, _ORDER = 2, ("compute", "memory", "compute", "meeting", "compute")
+_ROUNDS = 2
+_ORDER = ("compute", "memory", "compute", "meeting", "compute")
 """Each part is spread over a turn: what else runs on the machine takes it for some milliseconds at a time."""
 
 _PRODUCTS, _COPIES, _MEETINGS = 16, 16, 16
 """Of a sample on CUDA."""
 
-_SIDE, _BLOCK_SIDE, _ARRAY_BYTES = 2048, 64, 1 << 27
+_SIDE = 2048
+_BLOCK_SIDE = 64
+_ARRAY_BYTES = 1 << 27
 """Of the matrices, 17 GFLOP a product, and of what a block computes (csrc/cuda/yardstick.cu). Two arrays
 exceed every cache of 2025."""
 
@@ -55,7 +58,8 @@ class Products:
     """Matrix products on a device's tensor cores, and copies within its memory."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.current_stream(device).cuda_stream
+        self._device = device
+        self._stream = torch.cuda.current_stream(device).cuda_stream
         self._arrays = torch.empty((2, _ARRAY_BYTES), dtype=torch.uint8, device=device)
         a, out = (ctypes.c_void_p(array.data_ptr()) for array in self._arrays)
         b = ctypes.c_void_p(self._arrays.data_ptr() + 2 * _SIDE * _SIDE)

@@ -40,14 +40,19 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     length, samples = spec.sequence_length, spec.micro_batch_size
     kind: type[nn.Module]
     shape: GptShape | MlpShape
-    mode, extra = spec.activation_checkpointing, dict[str, Any]()
+    mode = spec.activation_checkpointing
+    extra = dict[str, Any]()
     if spec.model == "gpt":
-        kind, shape, extra = GPT, gpt_shape(spec.preset, spec.options), {"loss_chunks": spec.loss_chunks}
+        kind = GPT
+        shape = gpt_shape(spec.preset, spec.options)
+        extra = {"loss_chunks": spec.loss_chunks}
         flops = gpt_flops(shape, sequence_length=length, tokens=samples * length)
     else:
-        kind, shape = MLP, mlp_shape(spec.preset, spec.options)
+        kind = MLP
+        shape = mlp_shape(spec.preset, spec.options)
         if mode is True:  # by layer, with the activation before it
-            mode, extra = False, {"activation_checkpointing": True}
+            mode = False
+            extra = {"activation_checkpointing": True}
         flops = mlp_flops(shape, sequence_length=length, samples=samples)
     plain = partial(kind, **shape.model_dump(), sequence_length=length, **extra)
     factory = plain if mode is False else lambda: checkpointed(plain(), mode)

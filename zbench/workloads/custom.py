@@ -75,7 +75,8 @@ class ModelMadeBatches:
     """Micro-batches from the model's own `make_batch`."""
 
     def __init__(self, make: Callable[..., Any], *, batch_size: int, sequence_length: int) -> None:
-        self._make, self._sizes = make, (batch_size, sequence_length)
+        self._make = make
+        self._sizes = (batch_size, sequence_length)
 
     def micro_batch(self, seed: int) -> Batch:
         with drawn_by(seed):
@@ -99,7 +100,8 @@ def language_model_loss(model: nn.Module, batch: Batch) -> Any:
 def chunked_language_model_loss(model: nn.Module, batch: Batch, *, chunks: int) -> Tensor:
     """Return the loss of a transformers model on tokens, with the logits of one chunk of them at once."""
     tokens = batch[0]
-    inner, head = model.base_model, model.get_output_embeddings()  # type: ignore[operator]
+    inner = model.base_model
+    head = model.get_output_embeddings()  # type: ignore[operator]
     hidden = inner(input_ids=tokens).last_hidden_state  # type: ignore[operator]
     return chunked_cross_entropy(head, hidden[:, :-1], tokens[:, 1:], chunks)
 

@@ -28,7 +28,8 @@ class SyntheticTokens:
     """Uniformly random int64 tokens in [0, vocabulary); a micro-batch is (tokens, targets), each [B, T]."""
 
     def __init__(self, *, vocabulary: int, sequence_length: int, batch_size: int) -> None:
-        self._vocabulary, self._shape = vocabulary, (batch_size, sequence_length + 1)
+        self._vocabulary = vocabulary
+        self._shape = (batch_size, sequence_length + 1)
 
     def micro_batch(self, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
@@ -45,7 +46,8 @@ class TextBytes:
         if problem := text_problem(path, sequence_length):
             raise UsageError(f"workload.data.text: {problem}")
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-        self._length, self._batch_size = sequence_length + 1, batch_size
+        self._length = sequence_length + 1
+        self._batch_size = batch_size
 
     def micro_batch(self, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
@@ -115,7 +117,8 @@ class DatasetBatches:
 
     def _digest(self) -> str:
         """Return a hash (16 hex digits) of up to _SAMPLED evenly spaced samples."""
-        digest, size = hashlib.blake2b(digest_size=8), len(self._dataset)
+        digest = hashlib.blake2b(digest_size=8)
+        size = len(self._dataset)
         for place in sorted({size * k // _SAMPLED for k in range(_SAMPLED)}):
             with drawn_by(place):
                 sample = self._dataset[place]

@@ -55,7 +55,8 @@ def counted_flops(workload: Workload) -> float | None:
     Attention uses the unfused implementation, because torch does not count every fused CPU kernel.
     """
     batch = workload.batch(0, 0, 0)
-    fake, plain = FakeTensorMode(allow_non_fake_inputs=True), sdpa_kernel(SDPBackend.MATH)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    plain = sdpa_kernel(SDPBackend.MATH)
     try:
         with fake, plain, FlopCounterMode(display=False) as counter:
             loss = workload.loss(workload.factory(), tuple(fake.from_tensor(x) for x in batch))

@@ -21,7 +21,8 @@ class _Copy:
     """A storage in host memory, and on the device again from its first use in a backward on."""
 
     def __init__(self, whole: Tensor, version: int, on_host: OnHost) -> None:
-        self.source, self.version = weakref.ref(whole.untyped_storage()), version
+        self.source = weakref.ref(whole.untyped_storage())
+        self.version = version
         self._device, self._is_near = whole.device, False
         with on_host():
             self._values = torch.empty(whole.shape, dtype=whole.dtype, pin_memory=whole.is_cuda)
@@ -31,7 +32,8 @@ class _Copy:
         """Return the whole storage on the device, flat."""
         if not self._is_near:
             near = torch.empty(self._values.shape, dtype=self._values.dtype, device=self._device)
-            self._values, self._is_near = near.copy_(self._values, non_blocking=True), True
+            self._values = near.copy_(self._values, non_blocking=True)
+            self._is_near = True
         return self._values
 
 

@@ -54,7 +54,8 @@ def seed_all(seed: int, device: torch.device) -> None:
 @contextmanager
 def drawn_by(seed: int) -> Iterator[None]:
     """Seed the CPU's generators with `seed` in the body; restore their states afterwards."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _seed_python_and_numpy(seed)
@@ -147,7 +148,8 @@ class Workload:
 
     def loss_weights(self, step: int, micros: int) -> list[list[float]]:
         """Return the factors of a step's losses, [rank][micro]: 1, or count_weight divided by its mean."""
-        ranks, count = range(self.world_size), self.count_weight
+        ranks = range(self.world_size)
+        count = self.count_weight
         if count is None:
             return [[1.0] * micros for _ in ranks]
         counts = [[count(self.batch(step, micro, rank)) for micro in range(micros)] for rank in ranks]

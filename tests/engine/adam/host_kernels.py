@@ -42,7 +42,8 @@ def library() -> ctypes.CDLL:
 
 def sum_parts(out: Tensor, parts: Tensor) -> None:
     """Run the kernel of sums in rank order for parts [W, n]."""
-    numel, code = out.numel(), DTYPE_CODES[parts.dtype]
+    numel = out.numel()
+    code = DTYPE_CODES[parts.dtype]
     blocks = sum_blocks(numel)
     library().zbench_host_sum_parts(out.data_ptr(), parts.data_ptr(), len(parts), numel, blocks, code)
 

@@ -43,7 +43,8 @@ SCALES = st.sampled_from([1.0, 0.37, 1.0 / 65536.0, 0.0])
 
 
 def run(case: Case, scale: float, isa: str, threads: int = 1) -> list[torch.Tensor]:
-    task, count = case.task(), torch.zeros(1, dtype=torch.int64)
+    task = case.task()
+    count = torch.zeros(1, dtype=torch.int64)
     _native.force_isa(isa)
     NativeAdam(threads=threads).update([task], grad_scale=scale, nonfinite=count)
     _native.force_isa("")
@@ -99,7 +100,8 @@ def test_nonfinite_counts_what_overflows_in_the_dtype_it_is_kept_in(isa: str) ->
 
 def test_stochastic_rounding_is_unbiased_and_follows_the_step() -> None:
     # Between 1 and the next bfloat16 (1 + 1/128), a quarter of the way: up in a quarter of the elements.
-    numel, value = 1 << 18, 1 + 0.25 / 128
+    numel = 1 << 18
+    value = 1 + 0.25 / 128
     hyper = Hyper(0.0, 0.0, 0.0, 1e-8, 0.0)
     means = []
     moments = []

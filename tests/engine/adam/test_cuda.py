@@ -95,7 +95,8 @@ def test_the_function_updates_cuda_tensors() -> None:
     ours, theirs = ([torch.randn(300).to(place) for _ in range(1)] for place in ("cpu", "cuda"))
     theirs[0].copy_(ours[0])
     for (param,) in (ours, theirs):
-        grad, moments = torch.ones_like(param), [torch.zeros_like(param) for _ in range(2)]
+        grad = torch.ones_like(param)
+        moments = [torch.zeros_like(param) for _ in range(2)]
         adam.adam_step_(param, grad, *moments, step=1, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
     assert torch.equal(ours[0], theirs[0].cpu())
 

@@ -105,7 +105,8 @@ def test_a_kernel_is_loaded_once_for_each_device_and_launched_on_its_stream(
     device_kernels._kernel.cache_clear()
     try:
         for index in (0, 1, 0):
-            device, arguments = torch.device("cuda", index), (ctypes.c_void_p(1), ctypes.c_int(3))
+            device = torch.device("cuda", index)
+            arguments = (ctypes.c_void_p(1), ctypes.c_int(3))
             device_kernels.launch("update", device, 7, 256, *arguments, ZBENCH_GRAD=1)
     finally:
         device_kernels._kernel.cache_clear()

@@ -19,7 +19,8 @@ from zbench.engine.adam import AdamBackend, NativeAdam, TorchFusedAdam
 from zbench.engine.adam.contract import plain_square_sums
 from zbench.engine.adam.exact_sum import EXACT_LIMBS, EXACT_WORDS, add_exactly, exact_zero, rounded
 
-LEAST, GREATEST = 5e-324, math.nextafter(math.inf, 0.0)
+LEAST = 5e-324
+GREATEST = math.nextafter(math.inf, 0.0)
 NUMBERS = st.one_of(
     st.floats(0.0, GREATEST),
     st.sampled_from([0.0, LEAST, 2.2250738585072014e-308, 1.0, 2.0**-53, 2.0**53, GREATEST]),
@@ -136,7 +137,8 @@ def test_shards_of_any_layout_have_the_sum_of_the_whole() -> None:
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 def test_a_nonfinite_gradient_shows_in_the_sum(isa: str, bad: float) -> None:
-    grad, sums = torch.ones(1024), exact_zero()
+    grad = torch.ones(1024)
+    sums = exact_zero()
     grad[600] = bad
     NativeAdam().add_square_sums([grad], sums)
     assert exact(sums) == (768 << 1074, *((1, 0) if math.isinf(bad) else (0, 1)))

@@ -12,7 +12,8 @@ from zbench.engine.adam.native import DTYPE_CODES
 from zbench.engine.adam.nvrtc import compiled
 
 SOURCES = Path(__file__).resolve().parents[3] / "csrc"
-ELF, ARCHITECTURES = b"\x7fELF", [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
+ELF = b"\x7fELF"
+ARCHITECTURES = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
 
 
 def why_not() -> str | None:

@@ -59,7 +59,8 @@ def test_a_used_backend_does_what_a_fresh_one_does(change: str) -> None:
 
 
 def test_the_plan_is_the_same_object_until_memory_changes() -> None:
-    cache, mine = PlanCache("cpu"), tasks()
+    cache = PlanCache("cpu")
+    mine = tasks()
     first = plan_of(cache, mine)
     mine[0].step = 2
     mine[0].grad = mine[0].grad.clone()
@@ -69,14 +70,17 @@ def test_the_plan_is_the_same_object_until_memory_changes() -> None:
 
 
 def test_each_subgroup_keeps_its_plan() -> None:
-    cache, mine = PlanCache("cpu"), tasks()
+    cache = PlanCache("cpu")
+    mine = tasks()
     first, second = plan_of(cache, mine[:1]), plan_of(cache, mine[1:])
     assert plan_of(cache, mine[:1]) is first
     assert plan_of(cache, mine[1:]) is second
 
 
 def test_a_gradient_that_comes_to_overlap_is_refused_until_it_is_back() -> None:
-    backend, ours, theirs = NativeAdam(1), tasks(), tasks()
+    backend = NativeAdam(1)
+    ours = tasks()
+    theirs = tasks()
     backend.update(ours)
     grad = ours[0].grad
     ours[0].grad = ours[1].slot.param[:300]
@@ -96,7 +100,8 @@ def plan_of(cache: PlanCache, tasks: list[AdamTask]) -> _native.Plan:
 
 
 def test_no_tensor_is_kept_alive() -> None:
-    backend, mine = NativeAdam(1), tasks()
+    backend = NativeAdam(1)
+    mine = tasks()
     backend.update(mine)
     grad = weakref.ref(mine[0].grad)
     mine.clear()

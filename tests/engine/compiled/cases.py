@@ -140,11 +140,15 @@ def train_recorded(
     model, batch = make(name)
     parsed = EngineSpec.model_validate({**BASE, **spec})
     engine, recorder = recorded(group, model, parsed)
-    rank, marks = dist.get_rank(group), parsed.accumulation_mode == "multi_backward"
+    rank = dist.get_rank(group)
+    marks = parsed.accumulation_mode == "multi_backward"
     first = next(p for p in model.parameters() if p.requires_grad)
     # host memory beside a GPU is locked, and stays
     released = {"buckets", "gradients"} | ({"host_gradients"} if first.device.type == "cpu" else set())
-    infos, launches, under_backward, ready = [], [], [], list[int]()
+    infos = []
+    launches = []
+    under_backward = []
+    ready = list[int]()
     accept, finish = CompiledGradients.accept, CompiledGradients.finish
 
     def note(gradients: CompiledGradients, index: int, gradient: Tensor) -> None:

@@ -42,7 +42,8 @@ class Harness:
     """A model compiled for a sink that keeps gradients, beside an untouched copy of it."""
 
     def __init__(self, model: nn.Module, lowering: str = "aot_eager") -> None:
-        self.model, self.reference = model, copy.deepcopy(model)
+        self.model = model
+        self.reference = copy.deepcopy(model)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.registry = StepRegistry(self.parameters)
         self.sink = Kept(self.registry)

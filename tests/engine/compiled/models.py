@@ -127,7 +127,8 @@ class Mixture(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = PartlyTrained(), Checkpointed()
+        self.first = PartlyTrained()
+        self.last = Checkpointed()
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first.layers(x.requires_grad_())

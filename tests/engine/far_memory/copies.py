@@ -83,7 +83,9 @@ class Copies:
     """
 
     def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05) -> None:
-        self._draw, self._eager, self._dawdling = random.Random(seed), eager, dawdling
+        self._draw = random.Random(seed)
+        self._eager = eager
+        self._dawdling = dawdling
         self._changed = threading.Condition()
         self._pending: list[LateCopy] = []
         self._wanted: list[tuple[LateCopy, threading.Event]] = []

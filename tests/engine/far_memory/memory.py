@@ -72,7 +72,8 @@ class FarCollectives:
         return self._late("reduce-scatter", work.wait, None if shared else send, [(out, received)])
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Several:
-        gathered, rank = poisoned(flat), self._inner.shard
+        gathered = poisoned(flat)
+        rank = self._inner.shard
         parts = [t.chunk(self._inner.shards) for t in (flat, gathered)]
         parts[1][rank].copy_(parts[0][rank])
         self._copies.dawdle()

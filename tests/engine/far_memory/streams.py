@@ -63,7 +63,8 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         """Torch makes the stream's device current here, and nowhere else."""
-        self._stream, self._upto = stream, len(stream.operations)
+        self._stream = stream
+        self._upto = len(stream.operations)
 
     def synchronize(self) -> None:
         Threads.check()
@@ -138,9 +139,13 @@ class Values:
     """A tensor of one value, on the device or in page-locked memory."""
 
     def __init__(self, device: Device, value: float = GARBAGE) -> None:
-        self._cuda, self.value, self._own = device, value, device.current_stream()
+        self._cuda = device
+        self.value = value
+        self._own = device.current_stream()
         self._users = [self._own]
-        self.device, self.shape, self.dtype = torch.device("cuda", CARD), (), torch.float32
+        self.device = torch.device("cuda", CARD)
+        self.shape = ()
+        self.dtype = torch.float32
 
     def write(self, value: float) -> None:
         """Give the current stream a kernel that writes."""

@@ -10,7 +10,8 @@ from tests.engine.lattice import PLACES
 from tests.engine.ranks import RankPool
 
 SMALL_BUCKETS = {"reduce_bucket_size": 1500, "allgather_bucket_size": 700, "sub_group_size": 900}
-SHORT, LONG = len(ROWS), 1000
+SHORT = len(ROWS)
+LONG = 1000
 
 
 @pytest.mark.parametrize("place", PLACES)

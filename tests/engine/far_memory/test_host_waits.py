@@ -80,7 +80,8 @@ class HostWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def elsewhere(self, thread: WorkerThread, run: Callable[[], object]) -> QueuedWork:
         """Run what another thread would, at once: fake tensors are one thread's."""
-        task, self._elsewhere = QueuedWork(run), True
+        task = QueuedWork(run)
+        self._elsewhere = True
         task.do()
         self._elsewhere = False
         return task
@@ -126,7 +127,8 @@ def memories(device: torch.device) -> Memories:
 
 def waits_of_a_step(size: int, transport: Any, keys: dict[str, Any]) -> Counter[str]:
     """Return what the host waits for in the third step (a forward, its backwards and `step`)."""
-    waits, spec = HostWaits(), EngineSpec.model_validate(SIZES | keys)
+    waits = HostWaits()
+    spec = EngineSpec.model_validate(SIZES | keys)
     with ExitStack() as stack:
         for patch in waits.patches():
             stack.enter_context(mock.patch.object(*patch))

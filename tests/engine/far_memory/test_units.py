@@ -109,7 +109,9 @@ def test_the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -
 def test_memory_that_another_stream_still_reads_may_be_freed() -> None:
     """A forward on a stream of the user's reads weights, and gives them up before it has run."""
     with modelled() as (device, _):
-        weights, out, side = Values(device, 3.0), Values(device), Stream()
+        weights = Values(device, 3.0)
+        out = Values(device)
+        side = Stream()
         with device.stream(side):
             out.copy_(weights)
             used_on_current_stream(weights)  # type: ignore[arg-type]
@@ -121,7 +123,9 @@ def test_memory_that_another_stream_still_reads_may_be_freed() -> None:
 def test_a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> None:
     """Autograd computes a gradient on the stream of its forward, and calls hooks there."""
     with modelled() as (device, _):
-        taken, gradient, bucket = GradientStream(torch.device("cuda", CARD)), Values(device), Values(device)
+        taken = GradientStream(torch.device("cuda", CARD))
+        gradient = Values(device)
+        bucket = Values(device)
         taken.begin()
         with device.stream(Stream()):
             gradient.write(3.0)
@@ -135,7 +139,8 @@ def test_a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it(
 def test_a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
     with modelled() as (device, _):
         side = Stream()
-        taken, bucket = GradientStream(torch.device("cuda", CARD)), Values(device)
+        taken = GradientStream(torch.device("cuda", CARD))
+        bucket = Values(device)
         taken.begin()
         with device.stream(side):
             gradient = Values(device, 3.0)
@@ -149,7 +154,9 @@ def test_a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> N
 
 def test_weights_that_one_stream_gathered_may_be_read_on_another() -> None:
     with modelled() as (device, _):
-        weights, out, side = Values(device), Values(device), Stream()
+        weights = Values(device)
+        out = Values(device)
+        side = Stream()
         weights.write(3.0)
         filled = Filled(weights)  # type: ignore[arg-type]
         with device.stream(side):
@@ -189,8 +196,12 @@ def test_a_copy_is_waited_for_on_its_own_card_by_any_thread(way: str) -> None:
 def test_any_thread_orders_the_streams_of_the_models_card() -> None:
     """Also one that has chosen no device, such as a user's that calls `engine.backward`."""
     with modelled() as (device, _):
-        card, values, taken = torch.device("cuda", CARD), Values(device, 3.0), Values(device)
-        streams, stream, filled = streams_of(card), GradientStream(card), Filled(values)  # type: ignore[arg-type]
+        card = torch.device("cuda", CARD)
+        values = Values(device, 3.0)
+        taken = Values(device)
+        streams = streams_of(card)
+        stream = GradientStream(card)
+        filled = Filled(values)  # type: ignore[arg-type]
         assert streams is not None
         in_a_thread(stream.begin)
         for call in (
@@ -254,7 +265,8 @@ def test_no_update_is_pending_when_a_step_decides_which_to_do_again() -> None:
     """To do one again writes the hyperparameters that a pending one reads."""
     model = running.layers()
     with running.engine(model, gradient_clipping=0.0) as built:
-        schedule, pending = running.schedule_of(built), list[int]()
+        schedule = running.schedule_of(built)
+        pending = list[int]()
         current = schedule.updates.current
 
         def noted(update: Update) -> bool:

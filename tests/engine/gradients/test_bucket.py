@@ -80,8 +80,10 @@ class Case:
         **how: Any,
     ) -> None:
         layout = plan_layout(SIZES, [GatherGroup((2, 1, 0))], shards=1, block_size=block)
-        shard, memory = ShardedLayout(layout, 0), DeviceMemory(CPU)
-        self.comm, self.pool = LateCollectives(), ScratchPool(CPU)
+        shard = ShardedLayout(layout, 0)
+        memory = DeviceMemory(CPU)
+        self.comm = LateCollectives()
+        self.pool = ScratchPool(CPU)
         place = MemoryLayout.of([(memory, [Extent(0, layout.length)])])
         self.sums = RankSums(shard, place, CPU, self.comm, torch.float32, SumsMemory.ENGINE)
         self.buckets = Buckets(self.comm, self.sums, **{"in_flight": 10**6} | how)

@@ -19,7 +19,9 @@ class Sleeping(Done):
     """
 
     def __init__(self, source: Tensor, target: Tensor) -> None:
-        self._values, self._target, self._made = source.clone(), target, threading.Event()
+        self._values = source.clone()
+        self._target = target
+        self._made = threading.Event()
         self.slept: list[str] = []
 
     def make(self) -> None:
@@ -48,7 +50,8 @@ class Host(PinnedHostMemory):
 
 def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
     """Autograd's thread launches a backward's copies, and would launch no kernel while it waits for one."""
-    host, scratch = Host(), ScratchPool(CPU)
+    host = Host()
+    scratch = ScratchPool(CPU)
     writer = HostSums(host, lambda place, sums: place.add_(sums))
     places = [torch.zeros(4) for _ in range(2)]
     try:

@@ -84,7 +84,8 @@ def test_a_message_is_small_for_any_model(parameters: int, ranks: int) -> None:
 
 
 def test_other_hyperparameters_and_a_refusal_are_seen_on_every_rank() -> None:
-    there, same = [[True]] * 3, Terms(("lr", 1e-3), None)
+    there = [[True]] * 3
+    same = Terms(("lr", 1e-3), None)
     for other, error in (
         (Terms(("lr", 2e-3), None), RanksDisagreeError),
         (Terms(same.hyperparameters, "why"), UsageError),

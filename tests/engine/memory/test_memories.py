@@ -35,7 +35,8 @@ class MemorySuite(ABC):
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_values_come_back_after_a_copy_in_and_out(self, dtype: torch.dtype) -> None:
         memory = self.make()
-        source, back = torch.arange(1000).remainder(127).to(dtype), torch.empty(1000, dtype=dtype)
+        source = torch.arange(1000).remainder(127).to(dtype)
+        back = torch.empty(1000, dtype=dtype)
         held = memory.zeros(1000, dtype)
         arrival = memory.copy_in(source, held)
         arrival.release()

@@ -59,7 +59,8 @@ def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[tuple[Trajector
 @contextmanager
 def beside_a_host(seed: int) -> Iterator[tuple[Instruments, list[str]]]:
     """Yield instruments of an engine whose host memory is reached by late copies, and their faults."""
-    copies, faults = Copies(seed), list[str]()
+    copies = Copies(seed)
+    faults = list[str]()
 
     def memories(device: torch.device) -> Memories:
         return Memories(DeviceMemory(device), FarMemory(copies))
@@ -91,7 +92,9 @@ class Script:
     )  # fmt: skip
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.model, self.x = engine, engine.model, torch.ones(2, WIDTH)
+        self.engine = engine
+        self.model = engine.model
+        self.x = torch.ones(2, WIDTH)
         self.state: dict[str, Tensor] = {}
 
     def act(self, place: str, fault: Callable[[], None] | None) -> None:
@@ -165,7 +168,8 @@ def trouble(
         beside_a_host(mine.rank()) as (instruments, _),
     ):
         engine = built(Net(WIDTH), {"gradient_accumulation_steps": 2, **spec}, mine, instruments)
-        script, began = Script(engine), time.monotonic()
+        script = Script(engine)
+        began = time.monotonic()
         script.step()
         try:
             for each in Script.PLACES:
@@ -202,7 +206,8 @@ def broken_rules(group: dist.ProcessGroup) -> list[str]:
     """Break rules, and return what shows of each."""
     with strict(group) as mine:
         StrictGroup.sealed = True
-        part, out = torch.ones(4), torch.zeros(4 * mine.size())
+        part = torch.ones(4)
+        out = torch.zeros(4 * mine.size())
         work: Any = dist.all_gather_into_tensor(out, part, group=mine, async_op=True)
         work.done.wait()
         shown = ["an unwaited result is NaN"] * bool(out.isnan().all())

@@ -213,10 +213,8 @@ class StrictGroup(dist.ProcessGroup):
                 FAULTS.append(f"{operation}: a tensor in host memory")
         self._connect(connection, operation)
         assert self.group_name
-        work, before = (
-            StrictWork(out, self),
-            [w for w in list(DEVICE.works) if w.ordered and _alike(w.out, sent)],
-        )
+        work = StrictWork(out, self)
+        before = [w for w in list(DEVICE.works) if w.ordered and _alike(w.out, sent)]
         code = zlib.crc32(repr((operation, out.numel(), sent.numel(), out.dtype)).encode())
         with _disable_current_modes():  # to launch waits for nothing
             if not _alike(out, sent):

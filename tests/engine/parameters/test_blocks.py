@@ -100,10 +100,12 @@ def test_a_block_is_one_group_that_is_whole_while_it_runs_and_the_next_is_begun(
 
 def test_a_block_that_computes_again_within_its_forward_is_not_kept() -> None:
     """It does so in backward, in no module's call."""
-    model, keys = models.make("recomputing"), {"param_persistence_threshold": 0, "prefetch_bucket_size": 1}
+    model = models.make("recomputing")
+    keys = {"param_persistence_threshold": 0, "prefetch_bucket_size": 1}
     spec = EngineSpec.model_validate({"zero_stage": 3, **keys})
     engine = build_engine(model, spec, instruments=Instruments(device_type="cuda"))
-    store, seen = engine._core.parameters, list[int]()
+    store = engine._core.parameters
+    seen = list[int]()
     assert isinstance(store, ShardedParameters)
     for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm)):
         norm.register_forward_hook(

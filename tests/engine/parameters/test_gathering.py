@@ -26,7 +26,8 @@ def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
     """Return a gatherer over one group for each parameter, in a world of one rank; none is whole."""
     groups = [GatherGroup((k,)) for k in reversed(range(len(SIZES)))]
     layout = plan_layout(SIZES, groups, shards=1, block_size=512)
-    shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
+    shard = ShardedLayout(layout, 0)
+    comm = SingleProcessCollectives()
     infos = [ParamInfo(k, f"p{k}", nn.Parameter(torch.zeros(n)), 0) for k, n in enumerate(SIZES)]
     store = ShardedParameters(infos, shard, GroupPlan([torch.float32], groups), CPU, DeviceMemory(CPU), comm)
     write_segments(shard, infos, lambda t: torch.ones(SIZES[t.index]), store.owned)
@@ -90,7 +91,8 @@ def test_a_weight_is_released_when_backward_has_read_it() -> None:
     """Of a stack of layers, backward never holds more than the one that it is in."""
     model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)))
     keys = {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1}
-    engine, seen = build_engine(model, EngineSpec.model_validate(keys)), list[int]()
+    engine = build_engine(model, EngineSpec.model_validate(keys))
+    seen = list[int]()
     idle = engine.memory_by_category()["parameters"]
 
     def look(_: object = None) -> None:

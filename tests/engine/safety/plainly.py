@@ -31,7 +31,9 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(9)
-        self.first, self.norm, self.last = nn.Linear(13, 24), nn.LayerNorm(24), nn.Linear(24, 7)
+        self.first = nn.Linear(13, 24)
+        self.norm = nn.LayerNorm(24)
+        self.last = nn.Linear(24, 7)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.last(torch.tanh(self.norm(self.first(x.to(self.last.weight.dtype)))))

@@ -36,7 +36,8 @@ def net() -> nn.Sequential:
 
 def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Return the parameters after rank 0's values were written over all ranks' others, and a step."""
-    rank, engine = dist.get_rank(group), build(net(), row, group)
+    rank = dist.get_rank(group)
+    engine = build(net(), row, group)
     with engine.gathered(engine.model[0], write=True), torch.no_grad():
         engine.model[0].weight.fill_(0.5 + rank)
     values = engine.full_parameters()
@@ -47,7 +48,8 @@ def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tens
 
 def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     """Return what a rank hears when rank 1 raises in a context for writing, and whether nothing changed."""
-    rank, engine = dist.get_rank(group), build(net(), row, group)
+    rank = dist.get_rank(group)
+    engine = build(net(), row, group)
     before = engine.full_parameters()
 
     def write_and_fail() -> None:
@@ -71,7 +73,8 @@ def train(engine: Engine) -> None:
 
 def write_others(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     """Return what a rank hears when ranks write other layers, and whether all is as it was."""
-    rank, engine = dist.get_rank(group), build(net(), row, group)
+    rank = dist.get_rank(group)
+    engine = build(net(), row, group)
     before = engine.full_parameters()
     order = [0, 1] if rank == 0 else [1, 0]
 
@@ -141,11 +144,14 @@ def save_and_load(
 
 def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
     """Build an engine while rank 1 cannot allocate; return what is heard until it can, and train."""
-    faults, texts = Faults(), list[str]()
-    model, spec = net(), EngineSpec.model_validate({**SMALL, **row})
+    faults = Faults()
+    texts = list[str]()
+    model = net()
+    spec = EngineSpec.model_validate({**SMALL, **row})
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     while True:
-        faults.calls, faults.at = 0, len(texts) if dist.get_rank(group) == 1 else None
+        faults.calls = 0
+        faults.at = len(texts) if dist.get_rank(group) == 1 else None
         try:
             engine = build_engine(model, spec, group, instruments=faults.instruments)
             break
@@ -160,7 +166,8 @@ def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
 
 def wrap(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
     """Return what is heard when DDP or FSDP wraps the model of an engine, or an engine is built on theirs."""
-    model, x = net(), torch.ones(2, WIDTH)
+    model = net()
+    x = torch.ones(2, WIDTH)
     engine = build(model, row, group)
     nested = nn.Sequential(model)
 
@@ -243,7 +250,8 @@ def saved_by_torch(
 def drawn(group: dist.ProcessGroup, row: dict[str, Any]) -> bool:
     """Return whether what a run with dropout draws, resumed by each rank alone, is what its forwards draw."""
     moments = {"optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
-    seed, drops = 7 + dist.get_rank(group), nn.Sequential(*net(), nn.Dropout())
+    seed = 7 + dist.get_rank(group)
+    drops = nn.Sequential(*net(), nn.Dropout())
     torch.manual_seed(seed)
     state = dict[str, torch.Tensor]()
     for of in (group, alone(dist.get_rank(group))):

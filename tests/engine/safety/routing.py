@@ -41,7 +41,9 @@ class Routed(nn.Module):
         super().__init__()
         torch.manual_seed(4)
         self.first = nn.Linear(WIDTH, WIDTH)
-        self.one, self.between, self.two = Mixture(), nn.Linear(WIDTH, WIDTH), Mixture()
+        self.one = Mixture()
+        self.between = nn.Linear(WIDTH, WIDTH)
+        self.two = Mixture()
         self.last = nn.Linear(WIDTH, 3)
 
     def forward(self, x: Tensor, routes: tuple[tuple[int, ...], ...], how: str = "") -> Tensor:
@@ -86,7 +88,8 @@ def differing_from_plain(
     group: dist.ProcessGroup, way: str, spec: dict[str, Any], micros: int, how: str
 ) -> list[str]:
     """Take three steps; return the names whose parameters or moments differ from plain PyTorch's."""
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    rank = dist.get_rank(group)
+    world = dist.get_world_size(group)
     plan = Options(divisor=micros, each_backward=True, max_norm=spec.get("gradient_clipping", 0.0))
     plain = PlainTrainer(Routed(), world_size=world, optimizer={"lr": 1e-3}, plan=plan)
     with connected(group, way, seconds=20.0) as mine:

@@ -21,8 +21,11 @@ class Pair:
     """An engine and its plain twin, which plays every rank."""
 
     def __init__(self, group: dist.ProcessGroup, row: dict[str, Any], seed: int) -> None:
-        self.group, self.row, self.draw = group, row, random.Random(seed)
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.group = group
+        self.row = row
+        self.draw = random.Random(seed)
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
         self.dtype = DTYPES[row.get("dtype", "float32")]
         frozen = self.draw.sample(LAYERS, self.draw.choice((0, 0, 1, 2)))
         net = Net(self.dtype)
@@ -68,7 +71,8 @@ class Pair:
     def compare(self, after: str) -> None:
         """Every parameter and first moment has the same bits."""
         values, moments = self.engine.full_parameters(), self.engine.first_moments()
-        expected, trained = self.plain.trajectory(), self.trained()
+        expected = self.plain.trajectory()
+        trained = self.trained()
         for name, p in self.plain.model.named_parameters():
             value = self.plain.masters[name][: p.numel()].view(p.shape) if name in trained else p.float()
             assert torch.equal(values[name], value), f"{name} after {after}"
@@ -82,12 +86,14 @@ class Pair:
     def sync_plain(self) -> None:
         """Have the masters follow edits; what was not changed keeps its precision."""
         for name, p in self.plain.model.named_parameters():
-            master, values = self.plain.masters[name].data[: p.numel()], p.detach().reshape(-1)
+            master = self.plain.masters[name].data[: p.numel()]
+            values = p.detach().reshape(-1)
             master.copy_(torch.where(master.to(p.dtype) == values, master, values.float()))
 
     def return_to(self, plain: PlainTrainer) -> None:
         """Continue from there, with what is trained now."""
-        before, self.plain = self.plain, deepcopy(plain)
+        before = self.plain
+        self.plain = deepcopy(plain)
         self.set_flags(self.plain.model, before.model)
         self.forget_untrained()
 

@@ -88,7 +88,8 @@ class Both(Pair):
 
     def freeze_or_thaw(self) -> None:
         """What was frozen at the build is refused when it is unfrozen."""
-        name, trains = self.draw.choice(LAYERS), self.draw.random() < 0.6
+        name = self.draw.choice(LAYERS)
+        trains = self.draw.random() < 0.6
         if trains and f"{name}.weight" not in self.trained():
             layer = self.engine.model.get_submodule(name).requires_grad_(True)
             with pytest.raises(UsageError, match=f"'{name}.weight' was frozen"):
@@ -219,7 +220,9 @@ class Both(Pair):
         """Each rank takes a step alone, the same on all; then all go on together from there."""
         if self.world == 1 or not self.trains:
             return
-        state, here, self.number = self.engine.state_dict(), self.engine, self.number + 1
+        state = self.engine.state_dict()
+        here = self.engine
+        self.number = self.number + 1
         self.engine = self.build(alone(self.rank), self.trained())
         self.set_flags(self.engine.model)
         self.engine.load_state_dict(state)
@@ -238,7 +241,8 @@ class Both(Pair):
         """Add a module, by way of another engine; its parameters have a group of their own."""
         if self.grown:
             return
-        state, trained = self.engine.state_dict(), self.trained()
+        state = self.engine.state_dict()
+        trained = self.trained()
         for net in self.nets:
             net.adapter = adapter()
         with pytest.raises(UsageError, match=r"'adapter.0.weight' was added"):

@@ -20,7 +20,8 @@ class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.first, self.norm = nn.Linear(13, 24), nn.BatchNorm1d(24, affine=False)
+        self.first = nn.Linear(13, 24)
+        self.norm = nn.BatchNorm1d(24, affine=False)
         self.register_buffer("scale", torch.tensor(1 / 3))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,7 +34,8 @@ def batch(number: int) -> Tensor:
 
 @each_stage
 def test_float32_buffers_have_the_bits_of_a_plain_mixed_model(row: dict[str, Any]) -> None:
-    engine, plain = build(Counting(), row | BFLOAT16, buffer_dtype="float32"), Counting()
+    engine = build(Counting(), row | BFLOAT16, buffer_dtype="float32")
+    plain = Counting()
     for p in plain.parameters():
         p.data = p.data.bfloat16()
     for number in range(3):

@@ -87,7 +87,8 @@ EDITS: list[tuple[Callable[[], nn.Module], Edit]] = [
 @each_stage
 @pytest.mark.parametrize(("make", "edit"), EDITS, ids=lambda f: f.__name__)
 def test_values_in_other_memory_count(row: dict[str, Any], make: Callable[[], nn.Module], edit: Edit) -> None:
-    engine, plain = build(make(), row), Plain(make())
+    engine = build(make(), row)
+    plain = Plain(make())
     same_steps(engine, plain, 0, 1)
     with engine.gathered(engine.model):
         edit(engine.model)
@@ -178,7 +179,8 @@ def test_a_forward_that_is_exchanged_after_the_build_runs(
     row: dict[str, Any], make: Callable[[], nn.Module], edit: Edit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Own, "forward", nn.Linear.forward)  # restored after the test
-    engine, plain = build(make(), row), Plain(make())
+    engine = build(make(), row)
+    plain = Plain(make())
     same_steps(engine, plain, 0)
     for net in (engine.model, plain.model):
         edit(net)
@@ -233,14 +235,16 @@ class Saving(nn.Module):
 
 @each_stage
 def test_a_weight_read_under_save_on_cpu_is_whole_in_backward(row: dict[str, Any]) -> None:
-    engine, plain = build(Saving(), row), Plain(Saving())
+    engine = build(Saving(), row)
+    plain = Plain(Saving())
     same_steps(engine, plain, 0, 1)
     engine.close()
 
 
 def test_a_numpy_edit_of_a_weight_that_stays_whole_at_stage_3_counts() -> None:
     row = {"zero_stage": 3, "param_persistence_threshold": 1000}
-    engine, plain = build(Net(), row), Plain(Net())
+    engine = build(Net(), row)
+    plain = Plain(Net())
     same_steps(engine, plain, 0)
     for net in (engine.model, plain.model):
         net.last.bias.detach().numpy()[:] = 7.0  # type: ignore[union-attr, operator]
@@ -308,7 +312,8 @@ class Keeping(Net):
 @each_stage
 @pytest.mark.parametrize("keys", [{}, {"param_persistence_threshold": 10_000}], ids=["released", "resident"])
 def test_a_view_of_before_the_step_is_current_or_refused(row: dict[str, Any], keys: dict[str, Any]) -> None:
-    plain, engine = Plain(Keeping()), build(Keeping(), row, **keys)
+    plain = Plain(Keeping())
+    engine = build(Keeping(), row, **keys)
     same_steps(engine, plain, 0)
     if row["zero_stage"] < 3:
         same_steps(engine, plain, 1)

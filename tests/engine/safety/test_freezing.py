@@ -77,7 +77,8 @@ def test_a_layer_that_was_frozen_at_the_build_is_refused_when_it_is_unfrozen(
     row: dict[str, Any], begun: bool
 ) -> None:
     backwards = 1 + begun
-    engine, plain = build(Layers((2, 3)), row, gradient_accumulation_steps=backwards), Plain(Layers((2, 3)))
+    engine = build(Layers((2, 3)), row, gradient_accumulation_steps=backwards)
+    plain = Plain(Layers((2, 3)))
 
     def train(number: int) -> None:
         for micro in range(backwards):

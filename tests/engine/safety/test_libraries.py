@@ -173,7 +173,8 @@ def test_a_loop_of_accelerates_with_the_engines_backward(
 ) -> None:
     forget_what_accelerate_shares()
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model, optimizer = engine.model, accelerator.prepare(engine.optimizer)
+    model = engine.model
+    optimizer = accelerator.prepare(engine.optimizer)
     with pytest.raises(UsageError, match=r"expected engine.backward\(loss\)"):
         accelerator.backward(by_forward(model, batch(0)))
     for number in range(4):

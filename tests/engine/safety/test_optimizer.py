@@ -28,7 +28,8 @@ def train(engine: Engine, scheduler: LambdaLR, *numbers: int) -> None:
 
 
 def test_the_optimizers_state_resumes_the_run(row: dict[str, Any], engine: Engine) -> None:
-    scheduler, file = scheduled(engine), io.BytesIO()
+    scheduler = scheduled(engine)
+    file = io.BytesIO()
     train(engine, scheduler, 0, 1)
     torch.save({"optimizer": engine.optimizer.state_dict(), "scheduler": scheduler.state_dict()}, file)
     train(engine, scheduler, 2, 3)

@@ -20,7 +20,8 @@ class Net(nn.Module):
         both = torch.randn(20, 26) / 5
         self.left, self.right = nn.Parameter(both[:, :13]), nn.Parameter(both[:, 13:])
         self.rows = nn.ParameterList(torch.randn(3, 20).chunk(3))
-        self.again, self.all = self.left, [self.left, {"rows": self.rows[0]}]
+        self.again = self.left
+        self.all = [self.left, {"rows": self.rows[0]}]
         self.last = nn.utils.spectral_norm(nn.Linear(20, 20))
         self.lstm = nn.LSTM(20, 4)
         self.register_buffer("scale", torch.ones(2))
@@ -32,7 +33,8 @@ class Net(nn.Module):
 
 
 def test_views_that_do_not_overlap_are_kept(row: dict[str, Any]) -> None:
-    engine, plain = build(Net(), row), Plain(Net())
+    engine = build(Net(), row)
+    plain = Plain(Net())
     before = plain.values()
     for name, value in engine.full_parameters().items():
         assert torch.equal(value, before[name]), name

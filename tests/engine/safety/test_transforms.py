@@ -30,7 +30,9 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b, self.scale = nn.Linear(13, 20), nn.Linear(20, 13), nn.Parameter(torch.ones(13))
+        self.a = nn.Linear(13, 20)
+        self.b = nn.Linear(20, 13)
+        self.scale = nn.Parameter(torch.ones(13))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.sin(self.scale) * self.b(torch.tanh(self.a(x)))
@@ -42,7 +44,8 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.blocks, self.last = nn.ModuleList(Block() for _ in range(2)), nn.Linear(13, 7)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.last = nn.Linear(13, 7)
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -152,7 +155,8 @@ def test_torch_func_within_gathered_or_a_forward_names_the_remedy(
             named = dict(engine.model.named_parameters())
             return grad(lambda p: functional_call(engine.model, p, (batch(0),)).sum())(named)
 
-    last, engine.model.last = engine.model.last, nn.Sequential(engine.model.last, Inside())  # type: ignore[arg-type]
+    last = engine.model.last
+    engine.model.last = nn.Sequential(engine.model.last, Inside())  # type: ignore[arg-type]
     for call in (by_own_values, lambda: engine.model(batch(0))):
         if row["zero_stage"] < 3:
             call()

@@ -24,7 +24,9 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.first, self.again, self.last = nn.Linear(13, 40), Again(), nn.Linear(40, 7)
+        self.first = nn.Linear(13, 40)
+        self.again = Again()
+        self.last = nn.Linear(40, 7)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.again(torch.tanh(self.first(x)), 2))
@@ -163,7 +165,8 @@ def test_an_interrupt_in_forward_leaves_nothing_behind(engine: Engine, plain: Pl
         def forward(self, x: Tensor) -> Tensor:
             raise KeyboardInterrupt
 
-    whole, engine.model.again.inner = engine.model.again.inner, Interrupts()  # type: ignore[union-attr]
+    whole = engine.model.again.inner
+    engine.model.again.inner = Interrupts()  # type: ignore[union-attr]
     with pytest.raises(KeyboardInterrupt):
         engine.model(batch(0))
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
@@ -284,7 +287,9 @@ def test_what_is_taken_from_a_parameter_inside_gathered_is_of_that_time(
     """At stage 3 torch cannot tell what refers to gathered memory, so `p.data` and `detach()` outlive it."""
     with engine.gathered(engine.model):
         weight = engine.model.first.weight  # type: ignore[union-attr]
-        held, detached, before = weight.data, weight.detach(), weight.detach().clone()
+        held = weight.data
+        detached = weight.detach()
+        before = weight.detach().clone()
     same_steps(engine, plain, 0, 1)
     expected = before if row["zero_stage"] == 3 else plain.values()["first.weight"]
     assert torch.equal(held, expected)
@@ -296,7 +301,8 @@ def test_what_is_taken_from_a_parameter_inside_gathered_is_of_that_time(
 
 def test_swapping_a_parameter_with_a_tensor_is_refused(engine: Engine, plain: Plain) -> None:
     same_steps(engine, plain, 0)
-    weight, state = engine.model.first.weight, plain.model.state_dict()  # type: ignore[union-attr]
+    weight = engine.model.first.weight
+    state = plain.model.state_dict()  # type: ignore[union-attr]
     with pytest.raises(UsageError, match=r"swap_tensors would replace a parameter"):
         torch.utils.swap_tensors(weight, nn.Parameter(torch.zeros(40, 13)))
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -100,7 +100,8 @@ def test_an_edit_in_bfloat16_changes_the_masters_of_what_it_changed_only(engine:
 
 
 def test_the_models_own_state_dict_is_whole(engine: Engine, plain: Plain) -> None:
-    state, expected = engine.model.state_dict(), plain.values()
+    state = engine.model.state_dict()
+    expected = plain.values()
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

@@ -20,7 +20,8 @@ class Instant:
     """
 
     def __init__(self, inner: Collectives) -> None:
-        self._inner, self.waited = inner, list[bool]()
+        self._inner = inner
+        self.waited = list[bool]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -76,7 +77,8 @@ def left_for_later(group: dist.ProcessGroup, schedule: str) -> tuple[int, int]:
 
 def ahead_after_each(group: dist.ProcessGroup, stage: int) -> list[int]:
     """Return how many subgroups were ahead after each of a step's three backwards."""
-    model, counts = layers(), []
+    model = layers()
+    counts = []
     spec = {"zero_stage": stage, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
     spec |= {"gradient_accumulation_steps": 3}
     engine = build_engine(model, EngineSpec.model_validate(spec), group)

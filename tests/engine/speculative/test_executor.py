@@ -31,7 +31,8 @@ def plan(task: AdamTask) -> Plan:
 
 
 def test_a_shut_gate_holds_one_update_and_not_the_next(executor: Executor, plan: Plan) -> None:
-    gate, other = Gate(), Case(100, 1, HYPER).task()
+    gate = Gate()
+    other = Case(100, 1, HYPER).task()
     held = executor.submit(plan, 1.0, gate)
     free = executor.submit(build_plan([other]), 1.0, None)
     executor.wait(free, None)

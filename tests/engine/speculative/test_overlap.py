@@ -42,7 +42,8 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
 @pytest.mark.parametrize("mode", ["micro_steps", "multi_backward"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_only_the_last_backward_updates(mode: str, stage: int) -> None:
-    model, marks = layers(), mode == "multi_backward"
+    model = layers()
+    marks = mode == "multi_backward"
     steps = 1 if marks else 3
     with engine(model, zero_stage=stage, accumulation_mode=mode, gradient_accumulation_steps=steps) as e:
         scheduled = schedule_of(e)
@@ -56,7 +57,8 @@ def test_only_the_last_backward_updates(mode: str, stage: int) -> None:
 def test_unmanaged_updates_subgroups_at_step(size: int, updates: int) -> None:
     model = layers()
     with engine(model, accumulation_mode="unmanaged", sub_group_size=size) as e:
-        scheduled, submitted = schedule_of(e), []
+        scheduled = schedule_of(e)
+        submitted = []
         submit = scheduled.worker.submit
         scheduled.worker.submit = lambda update, *more: submitted.append(update) or submit(update, *more)
         e.backward(loss(model))
@@ -67,11 +69,13 @@ def test_unmanaged_updates_subgroups_at_step(size: int, updates: int) -> None:
 
 def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many subgroups it has: each gate and each copy costs the thread that launches."""
-    model, copies = layers(), Copies(0)
+    model = layers()
+    copies = Copies(0)
     spec = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
     sizes = {"reduce_bucket_size": 8192, "sub_group_size": 512}
     built = build_engine(model, EngineSpec.model_validate(spec | sizes), instruments=far(copies, None))
-    scheduled, back = schedule_of(built), list[int]()
+    scheduled = schedule_of(built)
+    back = list[int]()
     worker, out = scheduled.worker, FarMemory.copy_out
 
     def copied(self: FarMemory, source: torch.Tensor, target: torch.Tensor) -> LateCopy:
@@ -80,7 +84,8 @@ def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(FarMemory, "copy_out", copied)
     built.backward(loss(model))
-    buckets, subgroups = len(scheduled.subgroups), sum(map(len, scheduled.subgroups))
+    buckets = len(scheduled.subgroups)
+    subgroups = sum(map(len, scheduled.subgroups))
     assert len({id(pending.gate) for pending in worker.pending}) == buckets == 3
     assert len(scheduled.ahead) == subgroups > 10 * buckets
     built.step()
@@ -106,7 +111,8 @@ def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:
 @pytest.mark.parametrize("mode", ["micro_steps", "multi_backward"])
 def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -> None:
     """The last layer's gradients come first: buckets after it must not wait for what will not come."""
-    model, counts = layers(), []
+    model = layers()
+    counts = []
     marks = {"last": True} if mode == "multi_backward" else {}
     with engine(model, zero_stage=stage, accumulation_mode=mode, reduce_bucket_size=5000) as e:
         scheduled = schedule_of(e)

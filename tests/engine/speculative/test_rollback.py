@@ -110,7 +110,9 @@ def test_a_hyperparameter_that_no_update_takes_leaves_every_bit_as_it_was(how: s
 @pytest.mark.parametrize("how", HOW)
 def test_the_norm_may_be_asked_for_again_and_counts_each_gradient_once(how: str) -> None:
     """Updates add their gradients' squares to one sum: again after a discarded step, it begins at zero."""
-    model, plain, sums = layers(), layers(), list[float]()
+    model = layers()
+    plain = layers()
+    sums = list[float]()
     loss(plain).backward()
     squares = [float(p.grad.double().square().sum()) for p in plain.parameters() if p.grad is not None]
     with engine(model, **HOW[how]) as built:

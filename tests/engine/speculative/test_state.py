@@ -107,7 +107,8 @@ def test_memory_is_shared_out_by_the_ratio(
 
 def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
     """It covers two of the four subgroups of 4096 elements and the one of 1024."""
-    elements, covered = 4 * (64 * 64 + 256), 2 * 4096
+    elements = 4 * (64 * 64 + 256)
+    covered = 2 * 4096
     with engine(layers(), rollback="journal", gradient_clipping=0.0) as e:
         steps(e, 0, 3)
         held = e.memory_by_category()

@@ -44,7 +44,8 @@ def connected(group: dist.ProcessGroup, way: str, seconds: float = 60.0) -> Iter
     calls the backend's collectives, which carry nothing that could be checked.
     """
     options = group._get_backend(torch.device("cpu")).options
-    before, options._timeout = options._timeout, timedelta(seconds=seconds)
+    before = options._timeout
+    options._timeout = timedelta(seconds=seconds)
     probe = choose.probe_peers if way == "memory" else lambda group, memory: None
     try:
         with mock.patch.object(choose, "probe_peers", probe), mock.patch.object(agreement, "PATIENCE", 0.3):
@@ -83,7 +84,8 @@ def _engine(group: dist.ProcessGroup, model: nn.Module, **keys: Any) -> Engine:
 def other_order(group: dist.ProcessGroup, way: str, inner: int, spec: dict[str, Any]) -> tuple[str, bool]:
     """The last rank calls its experts in the other order; return what is heard and whether weights stayed."""
     with connected(group, way) as mine:
-        model, last = Routed(inner), dist.get_rank(group) == dist.get_world_size(group) - 1
+        model = Routed(inner)
+        last = dist.get_rank(group) == dist.get_world_size(group) - 1
         engine = _engine(mine, model, **spec)
         x = torch.ones(2, WIDTH)
         engine.backward(model(x).sum())
@@ -121,7 +123,8 @@ def one_reads(group: dist.ProcessGroup, way: str) -> str:
 def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> str:
     """Rank 0 alone raises before its backward, in it, or at a step without one, and leaves the engine."""
     with connected(group, way) as mine:
-        model, alone = Routed(), dist.get_rank(group) == 0
+        model = Routed()
+        alone = dist.get_rank(group) == 0
         engine = _engine(mine, model, zero_stage=stage)
         engine.backward(model(torch.ones(2, WIDTH)).sum())
         engine.step()

@@ -59,7 +59,8 @@ def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> t
     net = model()
     engine = engine_of(group, net, spec)
     take_step(engine, 0)
-    out, parameters = net(batch(1)), engine.checked_state().parameters
+    out = net(batch(1))
+    parameters = engine.checked_state().parameters
     gather = parameters.settle
 
     def kill_and_gather() -> None:

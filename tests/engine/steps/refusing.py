@@ -63,7 +63,8 @@ def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
     groups = engine.param_groups
     more = {**groups[0], "params": [nn.Parameter(torch.zeros(3))]}
     engine.backward(net(batch(0)).square().mean())
-    before, messages = engine.full_parameters(), list[str]()
+    before = engine.full_parameters()
+    messages = list[str]()
     for change, undo in (
         (lambda: groups.append(more), groups.pop),
         (lambda: groups[0]["params"].append(more["params"][0]), groups[0]["params"].pop),

@@ -33,7 +33,9 @@ def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
 
 def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
     """Launch before waiting for anything, with ranks out of step, and overwrite after each wait."""
-    comm, rank, world = make(group), dist.get_rank(group), dist.get_world_size(group)
+    comm = make(group)
+    rank = dist.get_rank(group)
+    world = dist.get_world_size(group)
     right = True
     for number in range(3):
         time.sleep(0.01 * rank * number)
@@ -88,7 +90,8 @@ def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
 
 def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, float]:
     """Return what the waiter of each rank gets when one rank cannot read, and what the next call gives."""
-    comm, rank = make(group), dist.get_rank(group)
+    comm = make(group)
+    rank = dist.get_rank(group)
     send = torch.ones(3 << 15)
 
     def refuse(*_: object) -> None:
@@ -109,8 +112,10 @@ def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, floa
 
 def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     """Interrupt a wait; return what it raised, and whether the work was done by then."""
-    comm, rank = make(group), dist.get_rank(group)
-    send, out = torch.ones(3 << 15), torch.zeros((3 << 15) // dist.get_world_size(group))
+    comm = make(group)
+    rank = dist.get_rank(group)
+    send = torch.ones(3 << 15)
+    out = torch.zeros((3 << 15) // dist.get_world_size(group))
     if rank:
         dist.recv(torch.empty(1), group_src=0, group=group)  # rank 0 was interrupted while it waited
 

@@ -21,7 +21,8 @@ def in_another_order(group: dist.ProcessGroup) -> bool:
     assert isinstance(gathers, dist.ProcessGroup)
     comm = ProcessGroupCollectives(group, CPU, gathers)
     rank, world = comm.rank, comm.world_size
-    out, flat = torch.empty(64), torch.full((world * 64,), float(rank))
+    out = torch.empty(64)
+    flat = torch.full((world * 64,), float(rank))
     send = torch.full((world * 64,), float(rank))
     calls = [lambda: comm.reduce_scatter(send, out, TAG), lambda: comm.all_gather(flat, TAG)]
     works = [call() for call in (calls[::-1] if rank % 2 else calls)]

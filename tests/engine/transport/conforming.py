@@ -49,7 +49,8 @@ def run(
     group: dist.ProcessGroup, kind: str, operation: str, dtypes: Sequence[torch.dtype]
 ) -> list[tuple[torch.dtype, int]]:
     """Return where one operation, twice in a row, did not what the protocol says: dtypes and lengths."""
-    comm, call = KINDS[kind](group), OPERATIONS[operation]
+    comm = KINDS[kind](group)
+    call = OPERATIONS[operation]
     try:
         with mock.patch.object(cross_memory, "_PIECE", 4096):  # bytes: the longer ones are read in pieces
             done = {
@@ -63,7 +64,8 @@ def run(
 def reduce_scatter(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The sums of this rank's part in rank order, in float32."""
     world, rank, shards, shard = comm.world_size, comm.rank, comm.shards, comm.shard
-    send, out = sent_by(rank, shards * length, dtype), torch.full((length,), torch.nan)
+    send = sent_by(rank, shards * length, dtype)
+    out = torch.full((length,), torch.nan)
     work = comm.reduce_scatter(send, out, TAG)
     work.wait()
     everyone = [sent_by(r, shards * length, dtype).chunk(shards)[shard].float() for r in range(world)]

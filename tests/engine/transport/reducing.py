@@ -21,7 +21,8 @@ def by_the_backend(group: dist.ProcessGroup, size: int) -> Collectives:
 
 def far_from_the_sum(group: dist.ProcessGroup, size: int, dtype: torch.dtype) -> list[float]:
     """Return the largest error of two reductions in flight at once, in units of the dtype's rounding."""
-    comm, length = by_the_backend(group, size), 960
+    comm = by_the_backend(group, size)
+    length = 960
     sends = [sent_by(comm.rank + 10 * k, comm.shards * length, dtype) for k in range(2)]
     outs = [torch.full((length,), torch.nan) for _ in sends]
     works = [comm.reduce_scatter(send, out, TAG) for send, out in zip(sends, outs, strict=True)]

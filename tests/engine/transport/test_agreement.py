@@ -15,7 +15,8 @@ class Ranks:
     """Ranks that count calls; `ended` has those that were disconnected."""
 
     def __init__(self, count: int = 2) -> None:
-        store, self.ended = HashStore(), list[int]()
+        store = HashStore()
+        self.ended = list[int]()
         self.all = [
             Agreement(rank, count, store, lambda rank=rank: self.ended.append(rank))  # type: ignore[misc]
             for rank in range(count)

@@ -24,7 +24,8 @@ class CollectivesSuite:
 
 
 class TestSingle(CollectivesSuite):
-    kind, worlds = "single", (1,)
+    kind = "single"
+    worlds = (1,)
 
 
 class TestGloo(CollectivesSuite):
@@ -36,18 +37,25 @@ class TestCrossMemory(CollectivesSuite):
 
 
 class TestStaged(CollectivesSuite):
-    kind, dtypes = "staged", DTYPES[:2]
+    kind = "staged"
+    dtypes = DTYPES[:2]
 
 
 class TestHybridGloo(CollectivesSuite):
     """Two shard groups, of one rank and of two."""
 
-    kind, worlds, dtypes = "hybrid_gloo", (2, 4), DTYPES[:1]
+    kind = "hybrid_gloo"
+    worlds = (2, 4)
+    dtypes = DTYPES[:1]
 
 
 class TestHybridCrossMemory(CollectivesSuite):
-    kind, worlds, dtypes = "hybrid_cross_memory", (2, 4), DTYPES[:2]
+    kind = "hybrid_cross_memory"
+    worlds = (2, 4)
+    dtypes = DTYPES[:2]
 
 
 class TestHybridStaged(CollectivesSuite):
-    kind, worlds, dtypes = "hybrid_staged", (4,), DTYPES[:1]
+    kind = "hybrid_staged"
+    worlds = (4,)
+    dtypes = DTYPES[:1]

@@ -17,7 +17,8 @@ class LateStore:
     """A store that says of each key a few times that it is not there yet."""
 
     def __init__(self, texts: dict[str, bytes], times: int) -> None:
-        self._texts, self._left = texts, dict.fromkeys(texts, times)
+        self._texts = texts
+        self._left = dict.fromkeys(texts, times)
 
     def check(self, keys: list[str]) -> bool:
         (key,) = keys

@@ -49,7 +49,8 @@ def test_shifted_overlap_is_refused_and_exact_overlap_is_not() -> None:
 def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(numel + world)
     parts = torch.randn(world, numel, generator=generator).to(dtype)
-    expected, out = torch.empty(numel), torch.full((numel + 4,), 7.0)
+    expected = torch.empty(numel)
+    out = torch.full((numel + 4,), 7.0)
     add_in_rank_order(expected, list(parts))
     host_kernels.sum_parts(out[:numel], parts)
     assert torch.equal(out[:numel], expected)

@@ -103,7 +103,8 @@ def test_a_chart_has_40_rows_or_200_points_at_most() -> None:
 
 @pytest.mark.parametrize("figure", [1, 0, None])
 def test_memory_and_phases_are_drawn_where_any_was_counted(figure: int | None) -> None:
-    sizes, timing = ({} if figure is None else {"parameters": figure}), record().timing
+    sizes = {} if figure is None else {"parameters": figure}
+    timing = record().timing
     assert timing is not None
     memory = MemoryPeaks(1000, 0, 1000, sizes)
     page = report(replace(record(), memory=memory, timing=replace(timing, phases=sizes)))

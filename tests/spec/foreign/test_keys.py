@@ -358,7 +358,8 @@ def test_a_list_in_a_list_is_refused_by_its_key(tmp_path: Path) -> None:
 def test_a_file_with_any_change_becomes_a_sweep_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any], seed: int
 ) -> None:
-    draw, changed = random.Random(seed), copy.deepcopy(config)
+    draw = random.Random(seed)
+    changed = copy.deepcopy(config)
     for _ in range(draw.randint(1, 3)):
         *parents, key = draw.choice(paths_of(changed))
         block = changed

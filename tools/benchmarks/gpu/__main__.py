@@ -78,7 +78,8 @@ def _run_all(
         lock.unlink()
     found: dict[str, PartOutcome] = {}
     for part in parts:
-        known, left = _known(part, place), deadline - time.monotonic()
+        known = _known(part, place)
+        left = deadline - time.monotonic()
         if known.status == "passed":
             found[part.name] = known
         elif left < min(30, part.seconds):

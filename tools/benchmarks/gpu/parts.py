@@ -102,7 +102,8 @@ def decoder(place: Place) -> PartOutcome:
     )
     timed = _decoder_sweep(place, "decoder", sys.executable)
     status = timed.status if verified.status == "passed" else verified.status
-    says, rows = f"{verified.says}; {timed.says}", [*verified.rows, *timed.rows[1:]]
+    says = f"{verified.says}; {timed.says}"
+    rows = [*verified.rows, *timed.rows[1:]]
     outcome = PartOutcome(status, says, rows)
     python = deepspeed_python(place)
     if python is None:
@@ -125,7 +126,8 @@ def turns(place: Place) -> PartOutcome:
     shares = [share for trial in in_heats for share in _first_of_last(trial)]
     says = f"{outcome.says}; {len(in_heats)} repeats in turns, {len(beside - alone)} with another peak"
     if shares:
-        middle, count = statistics.median(shares), len(shares)
+        middle = statistics.median(shares)
+        count = len(shares)
         says += f"; a turn's first timed step takes {middle:.3f} of its last (median of {count} turns)"
     yardsticks = [trial["heat"]["machine"] for trial in in_heats]
     for part in dict.fromkeys(part for of in yardsticks for part in of):

@@ -181,7 +181,8 @@ def _go_on_later(pids: Sequence[int], seconds: float) -> None:
 
 def _answers(pipes: Sequence[Connection]) -> Mapping[int, tuple[str, float]]:
     answers: dict[int, tuple[str, float]] = {}
-    give_up, left = time.monotonic() + _GIVE_UP, list(pipes)
+    give_up = time.monotonic() + _GIVE_UP
+    left = list(pipes)
     while left and (ready := wait(left, give_up - time.monotonic())):
         for pipe in ready:
             assert isinstance(pipe, Connection)

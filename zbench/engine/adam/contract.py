@@ -37,7 +37,9 @@ class Hyper:
 def hyper_of(group: Mapping[str, Any]) -> Hyper:
     """Return the scalars of a group with torch's keys."""
     beta1, beta2 = group["betas"]
-    lr, eps, decay = float(group["lr"]), group["eps"], group["weight_decay"]
+    lr = float(group["lr"])
+    eps = group["eps"]
+    decay = group["weight_decay"]
     return Hyper(lr, beta1, beta2, eps, decay, group["bias_correction"], group["decoupled"])
 
 
@@ -186,7 +188,9 @@ def check_flat(
 
 
 def _check_task(task: AdamTask, device_type: str) -> None:
-    slot, into, numel = task.slot, task.into, task.slot.param.numel()
+    slot = task.slot
+    into = task.into
+    numel = task.slot.param.numel()
     _check_slot("slot", slot, numel, slot.exp_avg.dtype, device_type)
     if into is not None:
         _check_slot("into", into, numel, slot.exp_avg.dtype, device_type)

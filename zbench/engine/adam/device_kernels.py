@@ -39,7 +39,9 @@ class Kernel:
     """One function on one device."""
 
     def __init__(self, library: ctypes.CDLL, device: int, code: bytes, name: str) -> None:
-        self._library, self._context, self._function = library, ctypes.c_void_p(), ctypes.c_void_p()
+        self._library = library
+        self._context = ctypes.c_void_p()
+        self._function = ctypes.c_void_p()
         handle, module = ctypes.c_int(), ctypes.c_void_p()
         check(library, library.cuDeviceGet(ctypes.byref(handle), device))
         check(library, library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle))
@@ -53,7 +55,8 @@ class Kernel:
         driver's.
         """
         places = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        shape, where = (*blocks, 1, threads, 1, 1, 0), ctypes.c_void_p(stream)
+        shape = (*blocks, 1, threads, 1, 1, 0)
+        where = ctypes.c_void_p(stream)
         with self._current():
             error = self._library.cuLaunchKernel(self._function, *shape, where, places, None)
         check(self._library, error)

@@ -25,12 +25,14 @@ def exact_zero(device: torch.device | str = "cpu") -> Tensor:
 def add_exactly(sums: Tensor, values: Tensor) -> None:
     """Add non-negative `values` [n] float64 to the words, in plain torch: at most 2^31 in all."""
     bits = values.view(torch.int64)
-    exponent, fraction = bits >> 52 & 0x7FF, bits & _FRACTION
+    exponent = bits >> 52 & 0x7FF
+    fraction = bits & _FRACTION
     special = exponent == 0x7FF
     normal = (exponent > 0).long()
     place = torch.where(special, 0, exponent - normal)  # of the last bit, from 2^-1074
     mantissa = torch.where(special, 0, fraction | normal << 52)
-    limb, shift = place >> 5, place & 31
+    limb = place >> 5
+    shift = place & 31
     low, high = (mantissa & _LIMB) << shift, (mantissa >> 32) << shift
     middle = (low >> 32) + (high & _LIMB)  # less than 2^33
     pieces = low & _LIMB, middle & _LIMB, (high >> 32) + (middle >> 32)

@@ -85,7 +85,8 @@ class Flat(NamedTuple):
 def flatten(tasks: Sequence[AdamTask]) -> Flat:
     """Return every tensor that the tasks read or write, in a row."""
     grads = [task.grad for task in tasks]
-    tensors, key = grads[:], []
+    tensors = grads[:]
+    key = []
     for task in tasks:
         slot, into, out = task.slot, task.into, task.param_out
         greatest = slot.max_exp_avg_sq

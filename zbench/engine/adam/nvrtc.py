@@ -64,7 +64,8 @@ def compiled(unit: str, macros: Mapping[str, int], capability: tuple[int, int]) 
 
     RuntimeError where NVRTC is missing, or refuses the source or the architecture.
     """
-    library, sources = nvrtc(), _native.device_sources()
+    library = nvrtc()
+    sources = _native.device_sources()
     architecture = _architecture(library, capability)
     options = [f"--gpu-architecture={architecture}", *_OPTIONS, *(f"-D{k}={v}" for k, v in macros.items())]
     major, minor = ctypes.c_int(), ctypes.c_int()
@@ -103,7 +104,8 @@ def _compile(
 ) -> bytes:
     headers = {name: text for name, text in sources.items() if not name.endswith(".cu")}
     headers |= dict.fromkeys(_STANDARD, sources["cuda/standard.hpp"])
-    program, file = ctypes.c_void_p(), f"cuda/{unit}.cu"
+    program = ctypes.c_void_p()
+    file = f"cuda/{unit}.cu"
     texts = sources[file].encode(), file.encode()
     includes = len(headers), _strings(headers.values()), _strings(headers)
     _check(library, library.nvrtcCreateProgram(ctypes.byref(program), *texts, *includes))

@@ -88,7 +88,8 @@ def build_engine(
     collectives = instruments.wrap_collectives(transport)
     groups = discovery.make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
-    counting, clip = settings.accumulation(spec), Clip(spec.gradient_clipping or math.inf)
+    counting = settings.accumulation(spec)
+    clip = Clip(spec.gradient_clipping or math.inf)
     policies = Policies(counting, clip, scaling, collectives, transport.close)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     with all_or_none(collectives, transport.agreement, MODEL) as alike:
@@ -114,7 +115,8 @@ class _Builder:
     ) -> None:
         self.model, self.spec, self.transport = model, spec, transport
         self.policies, self.instruments, self.groups = policies, instruments, groups
-        self.stage, self.collectives = stage_of(spec), policies.collectives
+        self.stage = stage_of(spec)
+        self.collectives = policies.collectives
         self.memories, self.device = memories, memories.local.device
         self._device_type = instruments.device_type or self.device.type
         self._sizes = sizes_on(spec, self._device_type)
@@ -124,7 +126,8 @@ class _Builder:
         """Store the values of the model, and attach the engine to it. An error of one rank alone, in what it
         does without the others, is raised on all, and the model stays as it is.
         """
-        comm, offload_ratio = self.collectives, settings.offload_ratio(self.spec)
+        comm = self.collectives
+        offload_ratio = settings.offload_ratio(self.spec)
         with ExitStack() as undo:
             with all_or_none(comm, self.transport.agreement, BUILD) as alike:
                 param_infos, members = discovery.collect(self.model, self.groups)
@@ -188,7 +191,8 @@ class _Builder:
         reduce = self.spec.reduce_bucket_size or (sys.maxsize if plan.whole else self._sizes.reduction)
         gathers = acts(self.spec, ("engine", "allgather_bucket_size"))
         gather = self.spec.allgather_bucket_size if gathers else None
-        block_size, shards = min(reduce, gather or reduce), self.collectives.shards
+        block_size = min(reduce, gather or reduce)
+        shards = self.collectives.shards
         replicas = self.collectives.world_size // shards
         return plan_layout(sizes, plan.groups, shards=shards, block_size=block_size, replicas=replicas)
 

@@ -156,7 +156,8 @@ def _place(tensor: Tensor) -> tuple[int, ...]:
     """Return the storage of a tensor, and where in it it begins and ends, in bytes; () if it has none."""
     if tensor.layout is not torch.strided or not tensor.numel():
         return ()
-    size, start = tensor.element_size(), int(tensor.storage_offset())
+    size = tensor.element_size()
+    start = int(tensor.storage_offset())
     last = sum(int(n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.untyped_storage()._cdata, start * size, (start + last + 1) * size
 

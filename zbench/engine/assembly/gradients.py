@@ -57,7 +57,9 @@ class GradientBuilder:
         in_flight: int,
     ) -> None:
         self.spec, self.shard, self.device, self.collectives = spec, shard, device, collectives
-        self._dtypes, self._in_flight, self._compiled = dtypes, in_flight, spec.compile != "off"
+        self._dtypes = dtypes
+        self._in_flight = in_flight
+        self._compiled = spec.compile != "off"
         self._alone = collectives.world_size == 1  # nothing is sent
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and not self._alone else None
         self._accumulation, self._communication = DTYPES[spec.grad_accum_dtype], sent

@@ -68,7 +68,8 @@ def _sub_group_size(memory_layout: MemoryLayout, shard: ShardLayout, device_type
 
 def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:
     """Return the master weights of each dtype group of `parameters`."""
-    shard, masters = parameters.shard, list[MasterWeights]()
+    shard = parameters.shard
+    masters = list[MasterWeights]()
     for dtype_group, dtype in enumerate(buffer.dtype for buffer in parameters.buffers):
         part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
         kinds = [(extents, _masters_in(memory, extents, parameters, dtype)) for memory, extents in part.parts]

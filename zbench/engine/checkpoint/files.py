@@ -40,7 +40,8 @@ class Saves(Protocol):
 
 def save(engine: Saves, path: str | Path) -> None:
     """Write a checkpoint directory; every rank calls it. UsageError if `path` exists."""
-    path, comm = Path(path), engine.collectives
+    path = Path(path)
+    comm = engine.collectives
     if path.exists():
         raise UsageError(f"{path}: expected a directory that is not there yet; choose another name")
     draft = path.with_name(path.name + ".partial")
@@ -62,7 +63,8 @@ def save_weights(engine: Saves, file: str | Path) -> None:
     Weights are float32 master weights where they are trained. No rank holds more than one whole parameter.
     UsageError if `file` exists.
     """
-    file, comm = Path(file), engine.collectives
+    file = Path(file)
+    comm = engine.collectives
     if file.exists():
         raise UsageError(f"{file}: expected a file that is not there yet; choose another name")
     kinds = ("param.", "frozen.", "buffer.")

@@ -270,7 +270,8 @@ class EngineState:
     def _exchanged(self, own_parts: Tensor, spans: Sequence[Extent]) -> list[Tensor]:
         """Return the whole values of these spans; own_parts: this rank's parts of them, end to end."""
         layout = self.shard.layout
-        values, taken = [own_parts.new_empty(span.length) for span in spans], [0] * layout.shards
+        values = [own_parts.new_empty(span.length) for span in spans]
+        taken = [0] * layout.shards
         pieces: list[tuple[Tensor, int, int]] = []  # where it goes, whose it is, and where it is there
         for value, span in zip(values, spans, strict=True):
             for _, shard, _, at, length in layout.runs(span, layout.blocks):

@@ -41,7 +41,8 @@ class Gradients:
 
     def __init__(self, buckets: Buckets, param_infos: Sequence[ParamInfo], memory: SendingMemory) -> None:
         self.buckets, self.sums, self.memory, self._param_infos = buckets, buckets.sums, memory, param_infos
-        self._at_boundary, self._several = memory.several is not None, memory.several or memory.once
+        self._at_boundary = memory.several is not None
+        self._several = memory.several or memory.once
         self.contributed = [False] * len(buckets.portions)
         self._arrived: set[int] = set()
         self._declared: set[int] = set()

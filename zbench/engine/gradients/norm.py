@@ -49,7 +49,8 @@ class Summarizer:
 
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
-        comm, needs_norm = self.collectives, norm or self.always
+        comm = self.collectives
+        needs_norm = norm or self.always
         # zeros say that a step can be taken: a simulation reads nothing else
         missing = packed([not there for there in contributed], comm.world_size)
         own_terms = terms.words(self.agreement)
@@ -78,7 +79,8 @@ def packed(flags: Sequence[bool], world_size: int) -> list[int]:
 def unpacked(words: Sequence[int], count: int, world_size: int) -> list[int]:
     """Return the sums of `count` flags from the sums of their words."""
     bits = world_size.bit_length()
-    mask, size = (1 << bits) - 1, 63 // bits
+    mask = (1 << bits) - 1
+    size = 63 // bits
     return [words[k // size] >> bits * (k % size) & mask for k in range(count)]
 
 

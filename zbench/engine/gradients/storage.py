@@ -233,13 +233,15 @@ class RankSums:
 
     def begin(self, *, first: bool, last: bool) -> None:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
-        self._first, self._gathered = first, last or not self._has_others
+        self._first = first
+        self._gathered = last or not self._has_others
 
     def target(self, bucket: Bucket) -> Loan:
         """Return what the reduction writes [bucket.length / shards] in float32: the place of the sums, or
         scratch memory.
         """
-        flat, place = self._flat(bucket), self._place(bucket)
+        flat = self._flat(bucket)
+        place = self._place(bucket)
         flat.allocate()
         direct = self._first and flat.memory not in self._far
         return Loan(place) if direct else self._scratch.lend(place.numel(), torch.float32)
@@ -248,7 +250,8 @@ class RankSums:
         """Take over a finished reduction from `target`; return what to wait for, if its sums are not in
         `sums`.
         """
-        place, far = self._place(bucket), self._far.get(self._flat(bucket).memory)
+        place = self._place(bucket)
+        far = self._far.get(self._flat(bucket).memory)
         if far is not None:
             return far.add(target, place, first=self._first)
         if not self._first:

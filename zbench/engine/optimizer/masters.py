@@ -49,7 +49,8 @@ class SeparateMasters(MasterWeights):
 
     def __init__(self, parameters: Parameters, flat: FlatBuffer) -> None:
         super().__init__(parameters)
-        self._flat, self.flats = flat, [flat]
+        self._flat = flat
+        self.flats = [flat]
 
     def of(self, run: Segment) -> Tensor:
         return self._flat.run(run.local, run.length)

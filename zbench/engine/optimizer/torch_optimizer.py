@@ -47,7 +47,8 @@ class SchedulerOptimizer(torch.optim.Optimizer):
         groups = engine.param_groups
         defaults = {key: value for key, value in groups[0].items() if key != "params"}
         super().__init__([group for group in groups if group["params"]], defaults)
-        self.param_groups, self.state = groups, _StateElsewhere()  # type: ignore[assignment]
+        self.param_groups = groups
+        self.state = _StateElsewhere()  # type: ignore[assignment]
         self._engine, self._runs_hooks = engine, False
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -166,7 +166,8 @@ class _InitSharder:
         self._whole = []
 
     def _cut(self, parameter: nn.Parameter) -> None:
-        flat, comm = parameter.detach().reshape(-1), self._collectives
+        flat = parameter.detach().reshape(-1)
+        comm = self._collectives
         size = -(-flat.numel() // comm.world_size)
         part = flat.new_zeros(size)
         values = flat[comm.rank * size : (comm.rank + 1) * size]

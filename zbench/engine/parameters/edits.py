@@ -54,7 +54,8 @@ class Contents:
     """
 
     def __init__(self, extents: Iterable[Extent], buffer: Tensor) -> None:
-        size, generator = buffer.element_size(), torch.Generator().manual_seed(0)
+        size = buffer.element_size()
+        generator = torch.Generator().manual_seed(0)
         lines = [
             torch.arange(extent.start * size // _LINE, -(-extent.stop * size // _LINE), _PAGE // _LINE)
             for extent in extents
@@ -62,13 +63,15 @@ class Contents:
         at = torch.cat([torch.empty(0, dtype=torch.int64), *lines])
         odd = torch.randint(1 << 62, (len(at), 1), generator=generator) * 2 + 1
         self._lines, self._odd = at.to(buffer.device), odd.to(buffer.device)
-        self._buffer, self._sums = buffer, self._of(buffer)
+        self._buffer = buffer
+        self._sums = self._of(buffer)
         self._left: tuple[Tensor, Tensor] | None = None
 
     def note(self, buffer: Tensor) -> None:
         """Remember what a buffer holds, and what was remembered of the one that it replaces."""
         if buffer is not self._buffer:
-            self._left, self._buffer = (self._buffer, self._sums), buffer
+            self._left = (self._buffer, self._sums)
+            self._buffer = buffer
         self._sums = self._of(buffer)
 
     def differ(self) -> bool:

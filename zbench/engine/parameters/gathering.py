@@ -104,7 +104,8 @@ class Gatherer:
             self._end_region()
 
     def _end_region(self) -> None:
-        groups, self._region_end = self._region_end, set()
+        groups = self._region_end
+        self._region_end = set()
         for group in groups:
             self.release(group)
 

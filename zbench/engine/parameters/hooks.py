@@ -230,7 +230,9 @@ class GatherHooks(GradientHooks):
 
     def attach(self) -> None:
         super().attach()
-        gatherer, leaves, modules = self._gatherer, self._leaves, list(enumerate(self._model.modules()))
+        gatherer = self._gatherer
+        leaves = self._leaves
+        modules = list(enumerate(self._model.modules()))
         for _, module in modules:
             if any(p is not None for p in module._parameters.values()):
                 module._parameters = WatchedParameters(module._parameters, gatherer.touch)
@@ -240,7 +242,8 @@ class GatherHooks(GradientHooks):
             below for block, modules_below in blocks.items() for below in modules_below if below != block
         }
         for k, module in modules:
-            leaf, block = leaves if module in leaves.modules else None, blocks.get(module, ())
+            leaf = leaves if module in leaves.modules else None
+            block = blocks.get(module, ())
             owns = module not in inside and gatherer.groups_of(module._parameters.values())
             if k == 0 or leaf or block or owns:
                 self._forwards.append(GatheredForward(module, k, gatherer, leaf=leaf, block=block))

@@ -51,7 +51,8 @@ class LeafModules:
         absent: Absent,
     ) -> None:
         self.modules, self.gatherer = modules, gatherer
-        self._indices, self._absent = {id(t.parameter): t.index for t in param_infos}, absent
+        self._indices = {id(t.parameter): t.index for t in param_infos}
+        self._absent = absent
 
     @uncompiled
     def watch(self, module: nn.Module, inputs: object) -> Callable[[object], None]:

@@ -219,7 +219,9 @@ def refuse(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 
 def _described(parameter: nn.Parameter) -> str:
     with torch._C.DisableTorchFunctionSubclass():
-        shape, dtype, grad = list(parameter.shape), parameter.dtype, parameter.requires_grad
+        shape = list(parameter.shape)
+        dtype = parameter.dtype
+        grad = parameter.requires_grad
     return f"(values not on this rank now, shape={shape}, dtype={dtype}, requires_grad={grad})"
 
 

@@ -185,8 +185,10 @@ class ShardedParameters(Parameters):
             missing = torch.nan if dtype.is_floating_point else 0
             nowhere = torch.full((), missing, dtype=dtype, device=device)
             for i in planned.parameters:
-                t, at = param_infos[i], layout.spans[i].start - group.extent.start
-                shape, kinds = t.parameter.shape, kinds_of(t.parameter)
+                t = param_infos[i]
+                at = layout.spans[i].start - group.extent.start
+                shape = t.parameter.shape
+                kinds = kinds_of(t.parameter)
                 elsewhere = nowhere.expand(shape)
                 group.members.append(Member(t, at, shape, elsewhere, kinds, values=elsewhere))
             group.tag = Tag(WEIGHTS + ", ".join(m.info.name for m in group.members))
@@ -222,7 +224,8 @@ class ShardedParameters(Parameters):
         """Start to all-gather a group."""
         full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
-        works, local = list[Work](), self.shard.local(group.extent)
+        works = list[Work]()
+        local = self.shard.local(group.extent)
         wholes = full.split([block.length for block in group.blocks])  # type: ignore[no-untyped-call]
         parts = self._stored(group.dtype_group, local.start, local.length).split(  # type: ignore[no-untyped-call]
             [self.shard.local(block).length for block in group.blocks]
@@ -233,7 +236,8 @@ class ShardedParameters(Parameters):
             self._leaving.append(copy)
             with copy.behind():
                 works += copy, self.collectives.all_gather(whole, group.tag)
-        group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
+        group.full = full  # only once nothing can fail any more
+        group.unsharding = All(works)
         group.become(GroupState.GATHERING)
         self.by_storage[full.untyped_storage()._cdata] = group
         self.of_this_step.add(full.untyped_storage()._cdata)
@@ -317,15 +321,18 @@ class ShardedParameters(Parameters):
         """Return whether the whole values have others than this rank's parts; waits for the device."""
         assert group.full is not None
         for block in group.blocks:
-            local, at = self.shard.local(block), self.shard.part(block).start - group.extent.start
-            part, whole = self._stored(group.dtype_group, local.start, local.length), group.full[at:]
+            local = self.shard.local(block)
+            at = self.shard.part(block).start - group.extent.start
+            part = self._stored(group.dtype_group, local.start, local.length)
+            whole = group.full[at:]
             if not torch.equal(whole[: local.length], part.to(whole)):
                 return True
         return False
 
     @_apart
     def _take_edit(self, group: ShardedGroup, m: Member) -> None:
-        version, parts = m.info.parameter._version, list(self._parts_of(group, m))
+        version = m.info.parameter._version
+        parts = list(self._parts_of(group, m))
         if version != m.version or any(not torch.equal(v, self.owned(s).to(v)) for s, v in parts):
             m.version = version
             self.release()

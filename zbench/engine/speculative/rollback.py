@@ -151,7 +151,8 @@ class Journal:
             self._kept.append((h, self._room[storage]))
 
     def other(self, view: Tensor) -> Tensor:
-        storage, at = storage_of(view), view.storage_offset()
+        storage = storage_of(view)
+        at = view.storage_offset()
         if storage not in self._starts:
             return view
         k = bisect_right(self._starts[storage], at) - 1

@@ -37,7 +37,8 @@ class Subgroup:
 def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[Subgroup]]:
     """Return the subgroups of each bucket, by bucket index, of at most `size` elements each."""
     alignment = max(size // NORM_CHUNK, 1) * NORM_CHUNK
-    numbers, subgroups = count(), []
+    numbers = count()
+    subgroups = []
     for bucket in sorted(buckets, key=lambda b: b.index):
         extent = shard.local(bucket)
         inside = (s for s in shard.segments if extent.start <= s.local < extent.stop)

@@ -26,7 +26,8 @@ class GroupCollectives(ABC):
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
-        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        self.world_size = dist.get_world_size(group)
         self.shard, self.shards = self.rank, self.world_size
         self.scratch = ScratchPool(device)
         self._following: WorkerThread | None = None

@@ -79,7 +79,8 @@ class CrossMemoryCollectives(GroupCollectives):
         activation memory.
         """
         own_part = send.chunk(self.shards)[self.shard]
-        offset, size = self.shard * own_part.nbytes, send.element_size()
+        offset = self.shard * own_part.nbytes
+        size = send.element_size()
         length = min(_PIECE // size, own_part.numel())
         lands = send.dtype == out.dtype and out.data_ptr() != own_part.data_ptr()
         buffer = send.new_empty((len(self._others) - lands) * length)

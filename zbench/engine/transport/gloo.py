@@ -41,7 +41,8 @@ class GlooCollectives(GroupCollectives):
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         """Allocates memory for the other ranks' parts only; this rank's own is read from `send`."""
-        parts, others = list(send.chunk(self.world_size)), self.world_size - 1
+        parts = list(send.chunk(self.world_size))
+        others = self.world_size - 1
         length = parts[0].numel()
         loan = self.scratch.lend(others * length, send.dtype)
         received = list(loan.buffer.split(length))  # type: ignore[no-untyped-call]
@@ -79,7 +80,8 @@ class GlooCollectives(GroupCollectives):
         Messages of another call have another tag, so they cannot be received here; `Agreement.look` finds
         what waits for them.
         """
-        works, slot = list[Work](), (call.number & 7) << 28 | call.code & 0xFFFFFFF
+        works = list[Work]()
+        slot = (call.number & 7) << 28 | call.code & 0xFFFFFFF
         for distance in range(1, self.world_size):
             source, target = (
                 (self.rank - distance) % self.world_size,

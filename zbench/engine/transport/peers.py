@@ -45,7 +45,8 @@ def _libc() -> ctypes.CDLL:
 
 def read_memory(pid: int, address: int, into: Tensor) -> None:
     """Fill `into` (contiguous, on the CPU) from `address` on of another process; OSError if it may not."""
-    done, libc = 0, _libc()
+    done = 0
+    libc = _libc()
     while done < into.nbytes:
         local, remote = (_Span(start + done, into.nbytes - done) for start in (into.data_ptr(), address))
         count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
@@ -192,7 +193,8 @@ def probe_peers(group: dist.ProcessGroup, memory: Memory | None = None) -> PeerP
     """Return the peers if all ranks of `group` can read what the others keep in `memory` (None: anywhere on
     the CPU), else None; the same on all ranks. A driver may refuse to have page-locked memory read.
     """
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    rank = dist.get_rank(group)
+    world = dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     probe, tensor = publish_probe(memory)
     listener = None

@@ -39,7 +39,8 @@ class ProcessGroupCollectives(GroupCollectives):
         in_rank_order: bool = True,
     ) -> None:
         super().__init__(group, device)
-        self._gathers, self.in_rank_order = gathers or group, in_rank_order
+        self._gathers = gathers or group
+        self.in_rank_order = in_rank_order
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._is_ended = False
         self.agreement.device = buffers.streams_of(device)
@@ -150,7 +151,8 @@ def subgroup(
     its own: a rank would wait there for one that has failed. Every rank of `group` calls it, and `size`
     divides their number. UsageError where they could not agree on a name.
     """
-    groups, key = _SUBGROUPS.setdefault(group, {}), (size, device, across)
+    groups = _SUBGROUPS.setdefault(group, {})
+    key = (size, device, across)
     if key not in groups:
         groups[key] = _new_subgroup(group, size, device, across=across)
     return groups[key]
@@ -184,7 +186,8 @@ def _check_names_agree(group: dist.ProcessGroup) -> None:
     """torch names a group of some ranks by how many groups its maker belongs to: ranks that differ in it
     would wait for one another for ever. They compare by the store: NCCL sends no objects.
     """
-    rank, store = dist.get_rank(group), group.get_group_store()
+    rank = dist.get_rank(group)
+    store = group.get_group_store()
     topic = f"zbench/groups/{store.add(f'zbench/groups/{rank}', 1)}"
     store.set(f"{topic}/{rank}", str(len(dist.distributed_c10d._world.pg_names)))
     counts = [int(store.get(f"{topic}/{other}")) for other in range(dist.get_world_size(group))]

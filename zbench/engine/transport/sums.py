@@ -43,7 +43,8 @@ def sum_blocks(numel: int) -> int:
 
 def _follow_one_another(out: Tensor, parts: Sequence[Tensor]) -> bool:
     """Whether the device's kernel can read the parts: one behind the other, four elements at a time."""
-    first, size = parts[0].data_ptr(), parts[0].nbytes
+    first = parts[0].data_ptr()
+    size = parts[0].nbytes
     there = all(part.data_ptr() == first + k * size for k, part in enumerate(parts))
     return there and out.numel() % 4 == 0 and out.data_ptr() % 16 == 0 and first % 16 == 0
 
@@ -92,7 +93,8 @@ def accumulate(total: Tensor, gradient: Tensor) -> None:
     if total.dtype == gradient.dtype:
         total.add_(gradient)
     elif total.device.type == "cpu":
-        out, addend = total.view(-1), gradient.reshape(-1)
+        out = total.view(-1)
+        addend = gradient.reshape(-1)
         call_native(partial(_add_cast, out, addend), [out, addend])
     else:
         total.copy_(total.float().add_(gradient))

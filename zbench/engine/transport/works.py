@@ -71,7 +71,8 @@ class StreamEnd:
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         """The host waits asleep: a core that spins would be the optimizer threads'."""
-        self._device, self._event = stream.device, torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self._device = stream.device
+        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self._event.record(stream)
 
     def query(self) -> bool:

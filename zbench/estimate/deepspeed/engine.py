@@ -22,7 +22,8 @@ class RuledEngine:
         self, model: nn.Module, spec: EngineSpec, keys: Keys, ledger: AllocationLedger, *, is_apart: bool
     ) -> None:
         self.module, self.keys, self.is_apart = model, keys, is_apart
-        self._ledger, self._counting = ledger, settings.accumulation(spec)
+        self._ledger = ledger
+        self._counting = settings.accumulation(spec)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.is_boundary, self.micro = True, 0
         self._moments: dict[int, list[Tensor]] = {}

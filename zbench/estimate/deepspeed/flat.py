@@ -66,7 +66,9 @@ class FlatGroup:
         ends = list(accumulate((p.numel() for p in parameters), initial=0))
         size = -(-ends[-1] // (2 * engine.world)) * 2
         whole = engine.new(size * engine.world, keys.dtype, PARAMETERS)
-        first, starts, here = engine.rank * size, {}, {}
+        first = engine.rank * size
+        starts = {}
+        here = {}
         for parameter, (start, end) in zip(parameters, pairwise(ends), strict=True):
             parameter.data = whole[start:end].view(parameter.shape)
             starts[parameter] = start
@@ -227,7 +229,8 @@ class Partitioned(RuledEngine):
 
     def _keep(self, parameter: nn.Parameter) -> None:
         """`copy_grads_in_partition`."""
-        gradient, size = self._gradient(parameter), self._of[parameter].here[parameter]
+        gradient = self._gradient(parameter)
+        size = self._of[parameter].here[parameter]
         assert gradient is not None
         if self.keys.offloads:
             if not self._is_compact and (self._rounds > 1 or not self.is_boundary):

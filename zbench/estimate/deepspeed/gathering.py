@@ -233,7 +233,8 @@ class Gathered(RuledEngine):
                 self._gradients.append(self.new(size, torch.float32, GRADIENTS, on_host=True))
         self._bucket = self.new(keys.bucket, keys.reduced, BUCKETS)
         total = sum(shard.part for _, run in self._runs for shard in run)
-        sums, start = self.new(total, keys.accumulated, GRADIENTS, on_host=on_host), 0
+        sums = self.new(total, keys.accumulated, GRADIENTS, on_host=on_host)
+        start = 0
         for shard in (shard for _, run in self._runs for shard in run):
             shard.sums = sums[start : start + shard.part]
             start += shard.part
@@ -272,7 +273,8 @@ class Gathered(RuledEngine):
 
     def _reduce(self) -> None:
         """`__avg_scatter_grads`: interleave the ranks' parts in a copy, and reduce-scatter it."""
-        keys, shards = self.keys, sorted(self._queue, key=lambda shard: shard.number)
+        keys = self.keys
+        shards = sorted(self._queue, key=lambda shard: shard.number)
         self._queue.clear()
         if not shards:
             return

@@ -65,7 +65,8 @@ class Keys:
         kind = str(settings["optimizer.type"])
         if kind.lower() not in ("adam", "adamw"):
             raise UsageError(_refusal("optimizer.type", kind))
-        stage, dtype = int(zero.get("stage", 0)), "bf16" if settings.get("bf16.enabled") else "fp32"
+        stage = int(zero.get("stage", 0))
+        dtype = "bf16" if settings.get("bf16.enabled") else "fp32"
         names = [
             settings.get(key) or dtype for key in ("data_types.grad_accum_dtype", "communication_data_type")
         ]

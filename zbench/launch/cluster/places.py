@@ -87,14 +87,17 @@ class PlacesExecutor(Executor):
         self, run_dir: Path, base_dir: Path, cluster: Nodes, *, targets: Targets | None = None
     ) -> None:
         """cluster: connected, and fit for the trials."""
-        self._cluster, self.run_dir = cluster, run_dir.absolute()
+        self._cluster = cluster
+        self.run_dir = run_dir.absolute()
         self._worker = (str(base_dir.absolute()), targets or executor.DEFAULT_TARGETS)
         self._handles = itertools.count()
         self._queue: dict[int, tuple[Batch, OnLine]] = {}
         self._places, self._under_way = list[Place](), dict[Place, tuple[int, Batch, OnLine]]()
         self._ended: deque[tuple[int, Task, Attempt]] = deque()
         self._lost = set[int]()
-        self._nodes, self._next_look, self._give_up = list[Node](), 0.0, math.inf
+        self._nodes = list[Node]()
+        self._next_look = 0.0
+        self._give_up = math.inf
         self._has_told = False
         self.takes_turns = not any(node.gpus for node in cluster.nodes())
 
@@ -134,7 +137,8 @@ class PlacesExecutor(Executor):
             handle, batch, on_line = begun
             attempts = place.ended()
             if attempts is None and not set(place.nodes) <= set(self._there()):  # it may never have begun
-                attempts, place.is_lost = lost(place.nodes[0], "it is not there any more", batch), True
+                attempts = lost(place.nodes[0], "it is not there any more", batch)
+                place.is_lost = True
             if attempts is not None:
                 del self._under_way[place]
                 if place.is_lost:
@@ -186,7 +190,8 @@ class PlacesExecutor(Executor):
 
     def _there(self) -> list[Node]:
         if time.monotonic() >= self._next_look:
-            self._nodes, self._next_look = self._cluster.nodes(), time.monotonic() + _LOOK_SECONDS
+            self._nodes = self._cluster.nodes()
+            self._next_look = time.monotonic() + _LOOK_SECONDS
         return self._nodes
 
 

@@ -22,7 +22,8 @@ from zbench.spec.run import RANKS_ON_A_CPU
 from zbench.spec.trial import TrialSpec
 
 _CONNECT_SECONDS = 10.0
-_HELLO, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]), 4
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
 """What a client of gRPC begins with, and the kind of frame that every server answers (RFC 9113)."""
 
 _LOOK_SECONDS = 60.0
@@ -77,7 +78,8 @@ class RayCluster(Nodes):
         own_job = self._ray.get_runtime_context().get_job_id()
         jobs = importlib.import_module("ray._private.state").jobs()
         others = [job["Entrypoint"] for job in jobs if not job["IsDead"] and job["JobID"] != own_job]
-        where, who = ", ".join(node.name for node in nodes), ", ".join(others) or "none that Ray tells of"
+        where = ", ".join(node.name for node in nodes)
+        who = ", ".join(others) or "none that Ray tells of"
         self._tell(f"waiting for {where}, which something else holds; other Ray jobs: {who}")
 
     def unlike(self) -> str:
@@ -116,7 +118,8 @@ class RayCluster(Nodes):
         return there
 
     def _require_room(self, trial: TrialSpec) -> None:
-        run, alike = trial.run, [node for node in self._looks if self._kind_of(node) == self._kind]
+        run = trial.run
+        alike = [node for node in self._looks if self._kind_of(node) == self._kind]
         each = ranks_per_node(trial, run.nodes)
         node = alike[0] if alike else Node("", "", 0, 0)
         threads = each * (1 if run.threads_per_rank == "auto" else run.threads_per_rank)

@@ -25,7 +25,9 @@ class RayPlace(Place):
 
     def __init__(self, nodes: Sequence[Node], arguments: tuple[str, Targets], run_dir: Path) -> None:
         """arguments: the first ones of a `NodeWorker`."""
-        self.nodes, self.is_lost, self._run_dir = tuple(nodes), False, run_dir
+        self.nodes = tuple(nodes)
+        self.is_lost = False
+        self._run_dir = run_dir
         self._ray: Any = importlib.import_module("ray")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         self._group = self._ray.util.placement_group(
@@ -33,7 +35,8 @@ class RayPlace(Place):
             strategy="STRICT_SPREAD" if len(nodes) > 1 else "STRICT_PACK",
             bundle_label_selector=[{"ray.io/node-id": node.id} for node in nodes],
         )
-        self._ready, self._workers = self._group.ready(), []
+        self._ready = self._group.ready()
+        self._workers = []
         for number, node in enumerate(nodes):
             here = strategies.PlacementGroupSchedulingStrategy(self._group, number)
             options = {"num_cpus": node.cpus, "num_gpus": node.gpus, "max_concurrency": 2}
@@ -42,7 +45,9 @@ class RayPlace(Place):
 
     def begin(self, batch: Batch, on_line: OnLine) -> None:
         """Have every node start its ranks; see `Place`."""
-        self._batch, self._on_line, self._began = batch, on_line, time.time()
+        self._batch = batch
+        self._on_line = on_line
+        self._began = time.time()
         self._news: Any = None
         self._reason: str | None = None
         self._parts: dict[int, list[Attempt]] = {}

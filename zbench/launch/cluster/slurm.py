@@ -92,7 +92,8 @@ class SlurmExecutor(Executor):
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
     ) -> None:
         """Raise UsageError where submitit is not installed, or there is no SLURM to submit to."""
-        self._run_dir, self._options = run_dir.absolute(), options
+        self._run_dir = run_dir.absolute()
+        self._options = options
         self._arguments = str(base_dir.absolute()), targets or executor.DEFAULT_TARGETS
         self._folder = self._run_dir / LOGS / "slurm"
         self._cluster = Cluster(options, f"zbench-{self._run_dir.name}", self._folder)
@@ -185,7 +186,8 @@ class SlurmExecutor(Executor):
 
     def _concluded(self, begun: _Job) -> Attempt:
         """Return how a task ended: as its nodes say or, where one says nothing, as SLURM does."""
-        state, number = self._cluster.state(begun.job), begun.job.job_id
+        state = self._cluster.state(begun.job)
+        number = begun.job.job_id
         if state in _LOST or not all_there(begun.ends):
             outcome = _OUTCOMES.get(state, "crashed")
             kind = "killed" if state in _LOST else outcome

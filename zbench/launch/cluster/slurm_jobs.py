@@ -60,7 +60,8 @@ class SlurmOptions:
                     f"--slurm: expected KEY=VALUE such as nodes=2 or partition=gpu, got {text!r}"
                 )
             options[key.strip().removeprefix("slurm_")] = value.strip()
-        nodes, cluster = _nodes(options.pop("nodes", "1")), options.pop("cluster", "slurm")
+        nodes = _nodes(options.pop("nodes", "1"))
+        cluster = options.pop("cluster", "slurm")
         settings = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
         if settings["slurm_exclusive"] is False:
             del settings["slurm_exclusive"]

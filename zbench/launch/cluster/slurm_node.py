@@ -29,10 +29,13 @@ def serve(inbox: Path, base_dir: str, targets: Targets) -> None:
     place = importlib.import_module("submitit").JobEnvironment()
     home = inbox / f"{place.job_id}-{os.environ.get('SLURM_RESTART_COUNT', '0')}"
     home.mkdir(exist_ok=True)
-    worker, rank = NodeWorker(base_dir, targets, own_address(place)), place.global_rank
+    worker = NodeWorker(base_dir, targets, own_address(place))
+    rank = place.global_rank
     task, nodes = pickle.loads((inbox / "task").read_bytes())
-    point, began = _meeting_point(home / "meeting", place, nodes, worker), time.monotonic()
-    batch, on_line = Batch((task,)), partial(_show, home) if rank == 0 else None
+    point = _meeting_point(home / "meeting", place, nodes, worker)
+    began = time.monotonic()
+    batch = Batch((task,))
+    on_line = partial(_show, home) if rank == 0 else None
     (attempt,), files = worker.run(batch, rank, nodes, point, references_of(batch), on_line)
     attempt = replace(attempt, seconds=time.monotonic() - began)
     write(home / f"end-{rank}", pickle.dumps((attempt, files)))
@@ -88,5 +91,6 @@ def _meeting_point(file: Path, place: Any, nodes: int, worker: NodeWorker) -> st
 
 def own_address(place: Any) -> str:
     """Return the address at which the job's other nodes reach this one."""
-    names, number = list(place.hostnames), place.global_rank
+    names = list(place.hostnames)
+    number = place.global_rank
     return address_of_node(names[number], [*names[:number], *names[number + 1 :]])

@@ -134,12 +134,15 @@ class StepPlace(Place):
 
     def __init__(self, nodes: Sequence[Node], worker: tuple[str, Targets], run_dir: Path) -> None:
         """worker: the first arguments of a `NodeWorker`."""
-        self.nodes, self._run_dir = tuple(nodes), run_dir
+        self.nodes = tuple(nodes)
+        self._run_dir = run_dir
         self._steps = [_Step(one, [other for other in nodes if other != one], worker) for one in nodes]
 
     def begin(self, batch: Batch, on_line: OnLine) -> None:
         """Have every node start its ranks; see `Place`."""
-        self._batch, self._on_line, self._began = batch, on_line, time.time()
+        self._batch = batch
+        self._on_line = on_line
+        self._began = time.time()
         self._parts: dict[int, list[Attempt]] = {}
         if len(self.nodes) > 1:
             self._steps[0].send(_MEETING)
@@ -207,7 +210,8 @@ class _Requests:
 
 def main() -> None:
     """Answer the requests on stdin until they end. What anything else prints goes to stderr."""
-    requests, answers = _Requests(Connection(os.dup(0))), Connection(os.dup(1), readable=False)
+    requests = _Requests(Connection(os.dup(0)))
+    answers = Connection(os.dup(1), readable=False)
     os.dup2(2, 1)
 
     def answer(*contents: object) -> None:

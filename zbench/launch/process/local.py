@@ -90,7 +90,8 @@ class LocalExecutor(HeatExecutor[Processes]):
         if isinstance(task, RepeatTask) and not self._knows_kernels:
             self._ask_for_kernels(task.trial)
         paired = turns.paired_path() if isinstance(task, RepeatTask) and among == 1 else None
-        launcher, log_name = self._launcher(task), self._jobs.log_name(task)
+        launcher = self._launcher(task)
+        log_name = self._jobs.log_name(task)
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
@@ -235,7 +236,8 @@ def process_starts(job: RankJob | ReferenceJob, logs: Path, host: Host | None) -
     for number, cpus in enumerate(shares):
         rank = job.rank + number
         rank_job = replace(job, rank=rank, local_rank=number)
-        log, error = str(logs / f"rank{rank}.log"), (job.result_path, rank)
+        log = str(logs / f"rank{rank}.log")
+        error = (job.result_path, rank)
         starts.append(RankStart(pickle.dumps(rank_job), log, error, cpus))
     return starts
 

@@ -49,9 +49,11 @@ def classify(
     if failed is None:
         return "ok", None
     rank, code = failed
-    kind, message = "crashed", f"rank {rank} exited with status {code} and no message"
+    kind = "crashed"
+    message = f"rank {rank} exited with status {code} and no message"
     if code == NO_ROOM_STATUS:
-        kind, message = "storage", f"rank {rank} failed and could not write the reason (is TMPDIR full?)"
+        kind = "storage"
+        message = f"rank {rank} failed and could not write the reason (is TMPDIR full?)"
     return "crashed", Failure(kind, message, f"{log}/rank{rank}.log")
 
 

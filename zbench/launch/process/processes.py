@@ -102,11 +102,15 @@ class Processes(Participant):
         """pair: where they ask for their turns with another sweep; they then wait in `advance`."""
         self.plan, self.gate, self._pair = plan, gate, pair
         self._launcher = launcher
-        tail, watch = ProgressTail(plan.files.progress), plan.watch
+        tail = ProgressTail(plan.files.progress)
+        watch = plan.watch
         stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
         self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
         self._has_begun, self._lost = False, ""
-        self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
+        self._meter = DisturbanceMeter()
+        self._oom_kills = 0
+        self._own_seconds = 0.0
+        self.seconds = 0.0
 
     def advance(self) -> None:
         """Start the processes, or let them go on; return when they wait at their gate, or are gone.
@@ -119,7 +123,9 @@ class Processes(Participant):
             self._go_on()
 
     def _go_on(self) -> None:
-        kills, cpu_seconds, began = kernel_oom_kills(), time.process_time(), time.monotonic()
+        kills = kernel_oom_kills()
+        cpu_seconds = time.process_time()
+        began = time.monotonic()
         self._meter.begin()
         try:
             if not self._has_begun:

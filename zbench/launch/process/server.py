@@ -115,7 +115,8 @@ class Keeper:
         self._launcher.send(failure or GroupGone(self._cpu_seconds, self._peak_rss_bytes))
 
     def _start(self, request: StartGroup) -> None:
-        keeper, pids = os.getpid(), []
+        keeper = os.getpid()
+        pids = []
         for rank, start in enumerate(request.ranks):
             pid = os.fork()
             if pid == 0:
@@ -198,7 +199,8 @@ def load(modules: Sequence[str]) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Load, report, serve. Arguments: the socket's file descriptor, the scratch directory, the modules."""
-    started, launcher_pid = time.monotonic(), os.getppid()
+    started = time.monotonic()
+    launcher_pid = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     become_subreaper()
     reaper_alive, held_by_reaper = os.pipe()

@@ -69,7 +69,8 @@ class Sweep(Participant):
         if self._process is None:
             remedy = "leave its environment in place until the measurement ends, and compare again"
             return _failed("crashed", f"{name} cannot be run any more: {python}: {self._gone}; {remedy}")
-        status, document = self._process.wait(), self._document()
+        status = self._process.wait()
+        document = self._document()
         if document.get("trials") and status >= 0:
             return Attempt("ok", result={**document, "took_turns": self.gate and self.gate.was_used})
         last_words = (self._place / "err").read_text(errors="replace").strip()[-_LONGEST_MESSAGE:]

@@ -103,7 +103,8 @@ def limit_line(canvas: Canvas, limit: float | None, unit: Unit) -> None:
         return
     axes, bad = canvas.axes, style.LIGHT["bad"]
     right = axes.get_xlim()[1]
-    at, text = limit / unit.size, f"limit {format_bytes(limit)}"
+    at = limit / unit.size
+    text = f"limit {format_bytes(limit)}"
     if at > right * _LIMIT_IN_VIEW:
         axes.text(1, 1.03, f"{text}, beyond this chart", transform=axes.transAxes, ha="right", color=bad)
         return

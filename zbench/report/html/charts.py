@@ -46,7 +46,8 @@ _MOST_POINTS = 200
 _MOST_DOTS = 24
 _SCATTER_HEIGHT = 380
 _ROW, _TALL_ROW, _AXIS = 46, 58, 34
-_WIDEST_CHANGE, _WIDEST_FACTOR = math.log(2), 2
+_WIDEST_CHANGE = math.log(2)
+_WIDEST_FACTOR = 2
 
 Parts = Mapping[str, float]
 """Bytes by category, or seconds by phase."""
@@ -71,7 +72,8 @@ class Position(NamedTuple):
 
 def places(report: Report) -> list[Position]:
     """Return the points of all configurations of which peak and rate are known."""
-    metric, rate = report.memory_metric, known_rate(report.finished)
+    metric = report.memory_metric
+    rate = known_rate(report.finished)
     both = [(trial, trial.number(metric), trial.number(rate)) for trial in report.finished if metric]
     return [
         Position(trial, peak, value) for trial, peak, value in both if peak is not None and value is not None
@@ -89,17 +91,23 @@ def front_of(shown: Sequence[Position], objective: ObjectiveSpec) -> list[Positi
 
 def throughput_against_memory(report: Report) -> Section | None:
     """Return the scatter chart; up and to the left is better. The recommended one is in a ring."""
-    metric, rate, objective = report.memory_metric, known_rate(report.finished), report.objective
+    metric = report.memory_metric
+    rate = known_rate(report.finished)
+    objective = report.objective
     shown = places(report)[:_MOST_POINTS]
     if metric is None or not shown:
         return None
-    front, winner, tied = front_of(shown, objective), report.winner, report.ranking.tied
+    front = front_of(shown, objective)
+    winner = report.winner
+    tied = report.ranking.tied
     unit = scales.readable([place.peak for place in shown], scales.BYTES)
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.axes
         for place in sorted(shown, key=lambda place: place in front):
-            trial, x, repeats = place.trial, place.peak / unit.size, place.trial.values(rate)
+            trial = place.trial
+            x = place.peak / unit.size
+            repeats = place.trial.values(rate)
             colour = style.LIGHT[roles.VERDICTS[trial.verdict]]
             (mark,) = axes.plot(
                 x, place.rate, _MARKERS[trial.verdict], markersize=11, color=colour,
@@ -145,7 +153,8 @@ def effects(report: Report) -> Section | None:
     rows: list[Row] = [(name, f"against {figure.split(';')[0]}") for name, figure in parts]
 
     def interval(canvas: Canvas, index: int) -> None:
-        effect, y = shown[index], index + scales.BAR_MIDDLE
+        effect = shown[index]
+        y = index + scales.BAR_MIDDLE
         low, high = effect.low, effect.high
         is_sure = low is not None and high is not None and not low <= 0 <= high
         colour = style.LIGHT[("bad" if effect.change > 0 else "good") if is_sure else "none"]
@@ -175,7 +184,8 @@ def changes(report: Report) -> Section | None:
 
     def interval(canvas: Canvas, index: int) -> None:
         decision = shown[index][1]
-        y, colour = index + scales.BAR_MIDDLE, style.LIGHT[roles.ANSWERS[decision.answer]]
+        y = index + scales.BAR_MIDDLE
+        colour = style.LIGHT[roles.ANSWERS[decision.answer]]
         # an unknown bound (of a log-ratio) ends at a factor of two
         ends = [max(-_WIDEST_CHANGE, min(_WIDEST_CHANGE, x)) for x in (decision.low, decision.high)]
         canvas.axes.plot([100 * math.expm1(x) for x in ends], [y, y], color=colour, linewidth=3, alpha=0.55)
@@ -210,13 +220,16 @@ def step_times(report: Report) -> Section | None:
     trials = report.drawn
     if not trials:
         return None
-    samples, repeats = list(map(_steps, trials)), [trial.values("median_step_s") for trial in trials]
+    samples = list(map(_steps, trials))
+    repeats = [trial.values("median_step_s") for trial in trials]
     unit = scales.readable([seconds for steps in samples for seconds in steps], scales.SECONDS)
     medians = [statistics.median(values) for values in repeats]
 
     def spread(canvas: Canvas, index: int) -> None:
-        ordered, y = sorted(value / unit.size for value in samples[index]), index + scales.BAR_MIDDLE
-        middle, ends = medians[index] / unit.size, [value / unit.size for value in repeats[index]]
+        ordered = sorted(value / unit.size for value in samples[index])
+        y = index + scales.BAR_MIDDLE
+        middle = medians[index] / unit.size
+        ends = [value / unit.size for value in repeats[index]]
         low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
         canvas.axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
         if not canvas.narrow:
@@ -297,7 +310,8 @@ def _stacked(report: Report, stack: Stacks, limit: float | None = None) -> Secti
 
     def draw(canvas: Canvas, index: int) -> None:
         for host, place, alpha in stack.bars:
-            start, y = 0.0, index + place
+            start = 0.0
+            y = index + place
             for number, name in enumerate(colours):
                 part = parts[index].get(f"{_HOST}{name}" if host else name, 0.0) / unit.size
                 if part > 0:

@@ -132,7 +132,8 @@ def machine_text(facts: Mapping[str, Any]) -> str:
 
 def _table(report: Report) -> DataTable[ConfigSummary]:
     """Return the configurations; a peak beyond the limit of the objective says so."""
-    table, limit = page_table(report.summaries, report.ranking), report.limit("peak_device_bytes")
+    table = page_table(report.summaries, report.ranking)
+    limit = report.limit("peak_device_bytes")
 
     def peak(size: float) -> str:
         return METRICS["peak_device_bytes"].format(size) + (" > limit" if limit and size > limit else "")

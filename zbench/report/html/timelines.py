@@ -29,9 +29,11 @@ def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
     form = METRICS[metric].format
 
     def paint(canvas: Canvas) -> None:
-        axes, count = canvas.axes, len(series.visits)
+        axes = canvas.axes
+        count = len(series.visits)
         first = max(0, count - (_MOST_NARROW if canvas.narrow else MOST_VISITS))
-        shown, places = series.visits[first:], range(first, count)
+        shown = series.visits[first:]
+        places = range(first, count)
         spans = [(x, end) for x, v in zip(places, shown, strict=True) for end in (v.low, v.high, math.nan)]
         axes.plot(*zip(*spans, strict=True), color=style.LIGHT["none"], linewidth=1.5, solid_capstyle="butt")
         for start, stop, middle in series.levels():
@@ -68,7 +70,8 @@ def memory_timeline(document: dict[str, Any], trial_id: str) -> Picture:
 
     document: what the worker wrote as `*.memory.json`.
     """
-    samples, limit = document["samples"], document.get("limit_bytes")
+    samples = document["samples"]
+    limit = document.get("limit_bytes")
     series = {kind: stacked(samples, kind) for kind in ("device", "host")}
     names = list(dict.fromkeys(name for _, stacks in series.values() for name in stacks))
     roles = {name: style.series(index) for index, name in enumerate(names)}

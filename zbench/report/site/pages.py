@@ -39,7 +39,8 @@ class Overview:
             digest = digest_of(repr((__version__, self._commits, trend.series, results)))
             if not site.is_current(trend.page, digest):
                 site.write(trend.page, self._trend_page(trend), digest)
-        worse, newest = [event for event in self._events if event.is_worse], self._runs[::-1]
+        worse = [event for event in self._events if event.is_worse]
+        newest = self._runs[::-1]
         feed = {"events": worse[:_MOST_CHANGES], "updated": _timestamp(newest[0]), "timestamp": _timestamp}
         site.write("feed.xml", page.render_template("feed.xml.j2", **feed))
         site.write("badge.json", json.dumps(_badge(newest[:_LATE], worse)) + "\n")
@@ -47,7 +48,8 @@ class Overview:
         site.write("index.html", self._index(newest))
 
     def _trend_page(self, trend: Trend) -> str:
-        pages, most = {run.id: f"../{run.page}" for run, _ in trend.results}, timelines.MOST_VISITS
+        pages = {run.id: f"../{run.page}" for run, _ in trend.results}
+        most = timelines.MOST_VISITS
         events = [event for event in self._events if event.trend is trend]
         sections = [
             Section(

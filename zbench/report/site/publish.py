@@ -87,7 +87,8 @@ def publish(
         if (path / TRIALS).stat().st_size == 0:
             continue
         try:
-            source, name = source_of(path, path.name), f"{path.parent.name}/{path.name}"
+            source = source_of(path, path.name)
+            name = f"{path.parent.name}/{path.name}"
         except UsageError as error:
             warn(f"left out: {error}")
             continue

@@ -52,7 +52,8 @@ class KeptRun:
     @classmethod
     def of(cls, results: RunResults, report: Report) -> Self:
         """Return what a site keeps of a run; without the place where it was found."""
-        winner, mark = report.winner, "≈ " if report.ranking.tied else ""
+        winner = report.winner
+        mark = "≈ " if report.ranking.tied else ""
         return cls(
             replace(results.source, name=results.source.run_ids[0], path=""),
             tuple(map(_kept_trial, results.trials)),
@@ -89,7 +90,8 @@ class KeptRun:
 def _kept_trial(trial: ConfigSummary) -> KeptTrial:
     figures = {}
     for name in TRENDS:
-        value, repeats = trial.number(name), trial.values(name)
+        value = trial.number(name)
+        repeats = trial.values(name)
         if value is not None and all(map(math.isfinite, (value, *repeats))):
             figures[name] = (float(value), float(min(repeats)), float(max(repeats)))
     return KeptTrial(trial.trial_id, trial.axes, result_text(trial), figures, *machine_log(trial))
@@ -134,7 +136,8 @@ class Site:
 
     def write(self, name: str, text: str, digest: str = "") -> None:
         """Put a file in its place; one that is the same stays untouched."""
-        path, data = self.place / name, text.encode()
+        path = self.place / name
+        data = text.encode()
         if path.suffix == ".html":
             data = sealed_page(data, digest)
         try:

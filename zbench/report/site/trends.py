@@ -46,12 +46,14 @@ class Trend:
         for metric, series in self.series.items():
             levels = [METRICS[metric].format(level) for _, _, level in series.levels()]
             for change, around in zip(series.changes, pairwise(levels), strict=True):
-                subject, worse = f"{metric} {percent(change.change)}", series.is_worse(change, metric)
+                subject = f"{metric} {percent(change.change)}"
+                worse = series.is_worse(change, metric)
                 run = runs[series.visits[change.index].run_id]
                 yield Event(self, run, subject, " to ".join(around), change.after, worse)
         for (before, was), (run, now) in pairwise(self.results):
             if was.result != now.result:
-                text, worse = f"{was.result} to {now.result}", now.result not in CORRECT
+                text = f"{was.result} to {now.result}"
+                worse = now.result not in CORRECT
                 yield Event(self, run, "verdict", text, before.source.commit, worse)
 
 

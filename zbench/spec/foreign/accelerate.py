@@ -95,7 +95,8 @@ def _deepspeed(theirs: dict[str, Any], base_dir: Path, dtype: str, sweep: Import
         sweep.put("engine.dtype", dtype)
         sweep.put("engine.grad_accum_dtype", dtype)  # DeepSpeed's default
     for key, value in theirs.items():
-        ours, (effect, reason) = _DEEPSPEED.plain.get(key), _DEEPSPEED.reason(key)
+        ours = _DEEPSPEED.plain.get(key)
+        (effect, reason) = _DEEPSPEED.reason(key)
         if ours is not None and value == "auto":
             sweep.note("speed", f"deepspeed_config.{key}: auto; zbench's default is kept")
         elif ours is not None:

@@ -108,7 +108,8 @@ def _without_auto(
     options: Mapping[str, Any], filled: Mapping[str, Any] | None, sweep: Imported
 ) -> dict[str, Any]:
     """Return the keys with the Trainer's values in place of `auto`; a guessed value gets a note."""
-    values, half = TRAINERS if filled is None else filled, {"bf16", "fp16"}
+    values = TRAINERS if filled is None else filled
+    half = {"bf16", "fp16"}
     autos = [key for key in ("bf16", "fp16") if options.get(f"{key}.enabled") == "auto"]
     if (
         filled is None
