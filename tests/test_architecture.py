@@ -2,10 +2,8 @@
 
 import ast
 import graphlib
-import io
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -57,14 +55,6 @@ TORCH_FREE = {"spec", "record", "job", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"app", "cli", "launch", "tune"}
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-NOT_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
 
 
 def package_of(path: Path) -> str:
@@ -238,10 +228,8 @@ def test_a_class_name_has_one_meaning() -> None:
 @cache
 def code_lines(path: Path) -> int:
     """Return how many lines hold code: no blank ones, no comments, no docstrings."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type not in NOT_CODE:
-            lines |= set(range(token.start[0], token.end[0] + 1))
+    text = [line.strip() for line in path.read_text().splitlines()]
+    lines = {number for number, line in enumerate(text, 1) if line and not line.startswith("#")}
     for node in ast.walk(tree(path)):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
             docstring = node.body[0]
@@ -249,22 +237,22 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-BUDGETS = {  # ceilings of code lines; small packages have one together
-    "engine": 8005,
-    "spec": 4465,
-    "launch": 3750,
-    "app": 1030,
-    "cli": 1990,
-    "report": 2870,
-    "analysis": 2264,
+BUDGETS = {  # ceilings of code lines, 5 % above what was there; small packages have one together
+    "engine": 8470,
+    "spec": 4690,
+    "launch": 4000,
+    "app": 1080,
+    "cli": 2080,
+    "report": 3040,
+    "analysis": 2410,
     "job": 320,
-    "worker": 1470,
-    "tune": 1161,
-    "estimate": 2545,
-    "verify": 1875,
-    "workloads": 855,
-    "record": 1282,
-    "measure peers _inside children errors gpus private scratch topology units": 1340,
+    "worker": 1570,
+    "tune": 1220,
+    "estimate": 2690,
+    "verify": 2000,
+    "workloads": 910,
+    "record": 1350,
+    "measure peers _inside children errors gpus private scratch topology units": 1410,
 }
 
 
@@ -274,7 +262,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 35_300), ("tests", 37_770)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 37_430), ("tests", 39_970)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
@@ -338,7 +326,6 @@ def test_entries_of_the_engine_import_one_another_without_a_cycle_on_9_levels() 
 def test_help_imports_neither_torch_nor_optuna() -> None:
     code = """
 import sys
-import tokenize
 from zbench.cli.main import main
 try:
     main(["--help"])

@@ -39,7 +39,7 @@ def coverage(kind: noise.Noise, count: int, blocks: int, effect: float = 0.03) -
 
 @pytest.mark.parametrize("kind", noise.KINDS)
 def test_interval_covers_93_to_97_percent(kind: str) -> None:
-    assert 0.93 <= coverage(noise.KINDS[kind], 3000, blocks=12) <= 0.97
+    assert 0.93 <= coverage(noise.KINDS[kind], 1500, blocks=12) <= 0.97
 
 
 def family_decisions(

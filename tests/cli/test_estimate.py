@@ -175,6 +175,7 @@ def test_a_row_that_only_costs_says_so(estimate):
     assert "saves nothing" in out
 
 
+@pytest.mark.usefixtures("zbench")
 def test_python_gets_the_rows_of_the_command():
     mapping = {"workload": {"options": {"layers": 1, "width": 32, "heads": 2}, "sequence_length": 16}}
     mapping |= {"axes": {"zero_stage": [0, 3]}}

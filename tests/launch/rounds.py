@@ -109,10 +109,14 @@ class Round:
         that no process uses, and sockets in the round's directory."""
         until(lambda: not marked(self.mark), "everything ends with the command", 120.0, pause=0.1)
         files = [path for path in self.scratch.iterdir() if path.name != "pytest"]
-        shared = [path for path in set(SHARED_MEMORY.iterdir()) - self._shared_before if is_abandoned(path)]
+        with contextlib.suppress(AssertionError):  # other tests' files come and go
+            until(lambda: not self._abandoned(), "no shared memory is left", 10.0, pause=0.1)
         table = Path("/proc/net/unix").read_text().splitlines()
         sockets = [line.split()[-1] for line in table if str(self.home) in line]
-        return [f"left behind: {one}" for one in (*files, *shared, *sockets)]
+        return [f"left behind: {one}" for one in (*files, *self._abandoned(), *sockets)]
+
+    def _abandoned(self) -> list[Path]:
+        return [path for path in set(SHARED_MEMORY.iterdir()) - self._shared_before if is_abandoned(path)]
 
     def kill_all(self) -> None:
         """End what a failed round left."""

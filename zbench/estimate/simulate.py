@@ -176,10 +176,9 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     traffic = TrafficMeter(clock := LedgerClock(ledger, is_card=is_card))
     counter = StepCounter(ledger, run.world_size // run.nodes, is_card=is_card)
     instruments = _instruments(ledger, traffic, counter, is_card=is_card)
-    cpu = torch.device("cpu")
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with world(rank, run.world_size), _ways(run.device, ledger, counter), fake, ledger.watching():
-        trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
+        trainer = Trainer(trial, workload, base_dir, instruments, device=torch.device("cpu"), clock=clock)
         if isinstance(trainer.engine, TorchEngine):
             clock.gradients = trainer.engine.gradients
         build_bytes = ledger.peak

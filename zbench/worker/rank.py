@@ -95,6 +95,7 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
+    digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     algorithms = Determinism(*load_determinism(Path(job.reference_path)) if job.reference_path else (0, []))
     longer = algorithms.lengthened(trial)
     return algorithms.retried(lambda: _train(job, longer, device, algorithms))
@@ -103,16 +104,14 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Determinism) -> dict[str, Any]:
     workload = trial_workload(trial, job.base_dir)
     base_dir = Path(job.base_dir)
-    digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
     instruments = Instruments(wrap_collectives=meters.traffic.count, memory_limit=limit.on(device))
     trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
-    engine = trainer.engine
     read = inputs_of(trial, base_dir, workload.data)
     with limit.lifted():
-        observer = Observer(engine, trainer.model, trial, job.reference_path) if job.reference_path else None
+        observer = _observer(trainer, trial, job.reference_path)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
 
     def one_more_step() -> tuple[list[Tensor], StepInfo]:
@@ -132,7 +131,7 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
         fence = Fence(device, job)
         algorithms.begin(0)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
-    memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
+    memory = largest(from_all(meters.memory.summary(trainer.engine.memory_by_category())))
     with limit.lifted():
         if observer is not None:
             losses, info = one_more_step()
@@ -142,13 +141,13 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)
         if job.rank != 0 and job.trace is None:  # to count a model's FLOPs takes up to a second
-            engine.close()
+            trainer.engine.close()
             return {}
         timing = summarise(samples, workload, trainer.backwards)
         if job.trace is not None:
-            subject = Subject(one_more_step, meters.clock, meter, engine, device)
+            subject = Subject(one_more_step, meters.clock, meter, trainer.engine, device)
             look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
-    engine.close()
+    trainer.engine.close()
     gpus, slower = process.gpus_of(job, trial, device)
     mfu = utilization(timing.tflops, device, trial.engine.dtype, gpus)
     return {
@@ -162,6 +161,11 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
         "losses": observer.curve if observer is not None else [],
         "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,
     }
+
+
+def _observer(trainer: Trainer, trial: TrialSpec, path: str | None) -> Observer | None:
+    """Return what holds each step against the reference at `path`; None where nothing is verified."""
+    return Observer(trainer.engine, trainer.model, trial, path) if path else None
 
 
 def _can_count_operators(spec: EngineSpec) -> bool:
