@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 test: $(VENV)/.installed-test
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 # What starts processes, in random order, at nice 10 beside a busy loop on every core; ten minutes on 2 cores.
 PRESSED := $(addprefix tests/,launch worker tune cli github e2e)
@@ -22,7 +22,7 @@ test-pressure: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest-randomly>=3.15"
 	@trap 'kill $$loops' EXIT; trap 'exit 130' INT TERM; loops=; \
 	for core in $$(seq $$(nproc)); do while :; do :; done & loops="$$loops $$!"; done; \
-	nice -n 10 $(BIN)/pytest -p randomly -n $(WORKERS) --dist worksteal -o timeout=3600 $(PRESSED)
+	nice -n 10 $(BIN)/pytest -p randomly -n $(WORKERS) --dist loadfile -o timeout=3600 $(PRESSED)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -51,14 +51,6 @@ class RayNodes:
         self._cluster.shutdown()
 
 
-def look_unlike(*_: Any) -> tuple[str, str, str]:
-    """Tell of the node that this runs on that no other is like it; in place of `look` of the nodes."""
-    import ray
-
-    name = ray.get_runtime_context().get_node_id()
-    return name, f"a machine named {name}", ""
-
-
 @contextlib.contextmanager
 def running(count: int) -> Iterator[RayNodes]:
     """Run a cluster of so many nodes."""

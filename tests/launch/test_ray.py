@@ -134,7 +134,14 @@ def test_unlike_nodes_are_named_and_left_alone(
 ) -> None:
     told: list[str] = []
     cluster = RayCluster(nodes.address, told.append)
-    monkeypatch.setattr(ray_cluster, "look", ray_nodes.look_unlike)
+
+    def look(*_: object) -> tuple[str, str, str]:  # on a node: no other is of its kind
+        import ray
+
+        name = ray.get_runtime_context().get_node_id()
+        return name, f"a machine named {name}", ""
+
+    monkeypatch.setattr(ray_cluster, "look", look)
     cluster.require([make_trial(world_size=1)], tmp_path)
     assert len(cluster.nodes()) == 1
     (text,) = told

@@ -37,6 +37,7 @@ MORE += [
     {"zero_stage": 1, **SPECULATIVE, "dtype": "bfloat16", "gradient_clipping": 0.1},
     {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "dtype": "bfloat16"},
 ]
+pytestmark = pytest.mark.timeout(900)  # to shrink a sequence that fails takes up to five minutes
 ROUNDS = int(os.environ.get("ZBENCH_SEQUENCES", "20"))
 SEEDS = st.integers(0, 9999)
 RULE = st.tuples(st.sampled_from([rule for rule, weight in RULES.items() for _ in range(weight)]), SEEDS)
