@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 4 # processes that share the tests; two more than cores, because half of the tests wait at times
 NATIVE_SOURCES := $(shell find csrc -type f)
 
-unexport PYTHONDONTWRITEBYTECODE # the suite starts some 300 Python processes: compile each module once
+unexport PYTHONDONTWRITEBYTECODE # the suite starts over 200 Python processes: compile each module once
 
 .PHONY: demo test test-pressure lint format way soak docs sanitize neon clean
 
