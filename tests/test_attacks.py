@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import trial, write_run
 
+from tests.analysis.synthetic import trial, write_run
 from zbench.analysis.sources import load_results
 from zbench.engine.adam import nvrtc
 from zbench.errors import UsageError

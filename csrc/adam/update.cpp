@@ -28,7 +28,8 @@ std::int64_t last_level_cache_bytes() {
   return bytes;
 }
 
-// Whether writes in place go past the caches, too: where the call's data would not have stayed in them.
+// Whether the reduced copies of an update in place go past the caches, too: where the call's data would not
+// have stayed in them. 12: bytes of a parameter and two moments in float32.
 bool worth_streaming(const std::vector<Task>& tasks, std::int64_t total) {
   if (tasks.empty()) return false;
   return total * (12 + bytes_of(tasks[0].grad_dtype)) > last_level_cache_bytes();

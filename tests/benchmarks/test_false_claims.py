@@ -7,8 +7,8 @@ import time
 
 import psutil
 import pytest
-from analysis.synthetic import trial
 
+from tests.analysis.synthetic import trial
 from tools.benchmarks import false_claims
 from tools.benchmarks.trials import neighbour
 from zbench.analysis.compare import Comparison, compare_runs

@@ -25,6 +25,7 @@ def test_one_that_is_ahead_is_named_and_equals_are_not(monkeypatch: pytest.Monke
     monkeypatch.setattr(naming, "DRAWS", 20)
     monkeypatch.setattr(naming, "RACES", 3)
     text = naming.tables(json.loads(json.dumps(heats(0.01))))
+    # load, repeats, lead; the shares of named, of another named, of said to be behind, of bounds that hold
     assert "| none | 2 | 10% | 100.0% | 0.0% | 100.0% | 100.0% |" in text
     assert "| none | 2 | 0% |  | 0.0% |  | 100.0% |" in text
     assert "| a busy loop on each core | 3 | 0 |" in text

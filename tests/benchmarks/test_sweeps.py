@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from analysis.synthetic import BASE_ID, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, trial, write_run
 from tests.making import make_record
 from tools.benchmarks import sweeps
 from zbench.analysis.relative import compared

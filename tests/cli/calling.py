@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analysis.synthetic import saved, trial
 
+from tests.analysis.synthetic import saved, trial
 from tests.launch.conftest import FAKES
 from tests.shared_processes import SharedProcesses
 from zbench.cli.main import main

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 from zbench.record import lines
 from zbench.record.record import Timing
 

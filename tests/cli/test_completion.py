@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
 from zbench.record.tags import save_tag
 
 IDS = [saved(record(axes={"zero_stage": stage})).trial_id for stage in (3, 1, 2)]

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from analysis.synthetic import record
 
+from tests.analysis.synthetic import record
 from zbench.app.runs import exit_code
 from zbench.errors import ExitCode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.synthetic import saved, trial
 
+from tests.analysis.synthetic import saved, trial
 from zbench.analysis.sources import load_results, save_baseline
 from zbench.errors import UsageError
 from zbench.launch.samples import KeptSamples

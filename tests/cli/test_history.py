@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import trial, write_run
+
+from tests.analysis.synthetic import trial, write_run
 
 RUNS, CHANGE = 14, 8
 

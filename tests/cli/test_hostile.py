@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, write_run
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, saved, write_run
 from zbench.record.documents import sealed
 from zbench.record.record import Correctness, Failure, Record
 

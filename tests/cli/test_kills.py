@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from analysis.synthetic import trial, write_run
 
+from tests.analysis.synthetic import trial, write_run
 from tests.cli.calling import stand_in
 from tests.launch.injected import PACE
 from tests.launch.processes import MARK, marked, until

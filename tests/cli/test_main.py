@@ -5,8 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from analysis.synthetic import BASE_ID, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, trial, write_run
 from zbench import __version__
 from zbench.cli import main as cli_main
 from zbench.errors import ExitCode, UsageError

@@ -18,10 +18,10 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
-    code, out, err = zbench("plan", sweep, "--set", "run.repeats=4")
-    lines = out.splitlines()
-    assert code == 0
-    assert err == f"run them with: zbench sweep {sweep} --set run.repeats=4\n"
+    plan = zbench("plan", sweep, "--set", "run.repeats=4")
+    lines = plan.out.splitlines()
+    assert plan.code == 0
+    assert plan.err == f"run them with: zbench sweep {sweep} --set run.repeats=4\n"
     assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
     assert lines[4] == "sweep: 3 trials of 4 repeats, 1 invalid"
@@ -36,9 +36,9 @@ def test_plan_as_json_has_every_configuration(sweep, zbench):
 
 def test_plan_of_a_search_prints_the_space(sweep, zbench):
     sweep.write_text("search: {method: tpe}\naxes:\n  lr: {low: 0.1, high: 1, log: true}\n")
-    code, out, _ = zbench("plan", sweep)
-    assert code == 0
-    assert out.splitlines()[0] == "sweep: tpe draws 40 points from"
+    plan = zbench("plan", sweep)
+    assert plan.code == 0
+    assert plan.out.splitlines()[0] == "sweep: tpe draws 40 points from"
     assert zbench("plan", sweep, "--json").document["axes"]["lr"]["range"]["log"] is True
 
 
@@ -74,21 +74,21 @@ def test_a_mistake_with_json_is_one_document(sweep, zbench):
 
 
 def test_schema_prints_a_schema(zbench):
-    code, out, _ = zbench("schema")
-    assert code == 0
-    assert json.loads(out)["properties"]["engine"]
+    schema = zbench("schema")
+    assert schema.code == 0
+    assert json.loads(schema.out)["properties"]["engine"]
 
 
 def test_an_exported_configuration_imports_again(sweep, zbench):
     sweep.write_text("engine: {zero_stage: 3, offload_param: cpu, reduce_at: boundary}\n")
     exported, imported = sweep.with_name("ds.json"), sweep.with_name("again.yaml")
-    code, out, err = zbench("export", sweep, "--to", "deepspeed", "--output", exported)
-    assert (code, out) == (0, "")
-    assert "engine.reduce_at has no counterpart" in err
-    assert zbench("init", imported, "--from", exported)[0] == 0
-    again = zbench("export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")[1]
-    assert json.loads(again) == json.loads(exported.read_text())
-    assert zbench("init", imported, "--from", exported)[0] == 2  # never overwrites
+    written = zbench("export", sweep, "--to", "deepspeed", "--output", exported)
+    assert (written.code, written.out) == (0, "")
+    assert "engine.reduce_at has no counterpart" in written.err
+    assert zbench("init", imported, "--from", exported).code == 0
+    again = zbench("export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")
+    assert json.loads(again.out) == json.loads(exported.read_text())
+    assert zbench("init", imported, "--from", exported).code == 2  # never overwrites
 
 
 def test_export_of_several_trials_asks_which(sweep, zbench, refusal):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import trial, write_run
 
+from tests.analysis.synthetic import trial, write_run
 from tests.cli.calling import only_run
 from tests.power import Disk, ForgetfulDisk, laid_out
 from zbench.record.checking import checked

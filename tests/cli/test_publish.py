@@ -9,8 +9,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import record, trial, write_run
 
+from tests.analysis.synthetic import record, trial, write_run
 from zbench.report.site import publish
 
 RUNS, CHANGE = 16, 8

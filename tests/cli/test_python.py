@@ -36,10 +36,13 @@ assert zbench.build_engine.__module__.startswith("zbench.engine")
         face.swep  # noqa: B018
 
 
-def test_a_run_in_python_is_the_commands(zbench, capsys):
+def test_a_quiet_sweep_in_python_takes_settings_and_prints_nothing(zbench, capsys):
     results = face.sweep(SWEEP, set={"repeats": 1, "zero_stage": 1}, quiet=True)
     assert (len(results.trials), len(results.records)) == (1, 1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_sweep_in_python_gives_what_show_prints(zbench):
     results = face.sweep(SWEEP)
     document = zbench("show", "--json").document
     assert (results.path.name, results.ranking.recommended) == (document["run_id"], document["recommended"])
@@ -47,10 +50,15 @@ def test_a_run_in_python_is_the_commands(zbench, capsys):
     assert results.recommended is not None
     assert results.recommended.number("tokens_per_s") == 1000
     assert face.load("last") == results == face.load(results.path)
+
+
+def test_runs_and_comparisons_in_python_are_tables(zbench):
+    base = face.sweep(SWEEP, set={"repeats": 1, "zero_stage": 1}, quiet=True)
+    results = face.sweep(SWEEP)
     html = results._repr_html_()
     assert html.count("<tr") == 3
     assert "&lt;" not in html
-    compared = face.compare("last~1", results, across=True)
+    compared = face.compare(base.path, results, across=True)
     assert set(compared.answers.values()) == {"inconclusive"}
     assert compared.exit_code == ExitCode.INCONCLUSIVE
     assert compared._repr_html_().count("<tr") == 2

@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 from zbench.record.documents import sealed
 
 

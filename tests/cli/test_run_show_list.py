@@ -4,8 +4,8 @@ import csv
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, trial, write_run
 from tests.cli.calling import only_run
 
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import HEAD_ID, trial, write_run
+
+from tests.analysis.synthetic import HEAD_ID, trial, write_run
 
 NAME = "größe\U0001f642"
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 from zbench.analysis.sources import branch_baseline
 from zbench.record.store import load_records, resolve_run
 

@@ -27,6 +27,7 @@ ROWS = [
 ]
 SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
 SPECULATIVE_ROWS: list[dict[str, Any]] = [{"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3)]
+EVERY_ROW = [*ROWS, *SPECULATIVE_ROWS]
 SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "param_persistence_threshold": 30}
 CHOICES: dict[str, list[dict[str, Any]]] = {
     "clipping": [{}, {"gradient_clipping": 0.1}],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS, check, row_id
+from tests.engine.lattice import EVERY_ROW, SIZES, check, row_id
 from tests.engine.ranks import RankPool
 
 MODES: list[dict[str, Any]] = [
@@ -15,14 +15,12 @@ MODES: list[dict[str, Any]] = [
     {"accumulation_mode": "unmanaged", "backwards": 2},
 ]
 
-each_row = pytest.mark.parametrize("row", [*ROWS, *SPECULATIVE_ROWS], ids=row_id)
+each_row = pytest.mark.parametrize("row", EVERY_ROW, ids=row_id)
 
 
-@pytest.mark.parametrize("k", range(12), ids=lambda k: row_id([*ROWS, *SPECULATIVE_ROWS][k]))
+@pytest.mark.parametrize("k", range(len(EVERY_ROW)), ids=lambda k: row_id(EVERY_ROW[k]))
 def test_scaled_runs_have_the_bits_of_plain_ones_skipped_steps_and_all(ranks: RankPool, k: int) -> None:
-    point = (
-        [*ROWS, *SPECULATIVE_ROWS][k] | SIZES | MODES[k % 3] | {"dtype": "float16", "loss_scale_window": 2}
-    )
+    point = EVERY_ROW[k] | SIZES | MODES[k % 3] | {"dtype": "float16", "loss_scale_window": 2}
     scaled = point | {"initial_loss_scale": 2.0**26, "gradient_clipping": 0.1 * (k % 2)}
     expected = check(ranks, "mlp", 2, scaled, steps=10)
     assert any(expected.skipped)

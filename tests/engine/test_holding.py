@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.engine.holding import LAYERS, WIDTH
-from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS, row_id
+from tests.engine.lattice import EVERY_ROW, SIZES, row_id
 from tests.engine.ranks import RankPool
 
 WHOLE = 4 * LAYERS * WIDTH * WIDTH
@@ -25,12 +25,12 @@ SINGLE: list[dict[str, Any]] = [
 ]
 SEVERAL: list[dict[str, Any]] = [{"gradient_accumulation_steps": 3}, *SINGLE[1:]]
 
-each_row = pytest.mark.parametrize("k", range(12), ids=lambda k: row_id([*ROWS, *SPECULATIVE_ROWS][k]))
+each_row = pytest.mark.parametrize("k", range(len(EVERY_ROW)), ids=lambda k: row_id(EVERY_ROW[k]))
 
 
 def measure(ranks: RankPool, k: int, mode: dict[str, Any], backwards: int) -> tuple[dict[str, Any], ...]:
     """Run a row; nothing may grow, and the categories account for all; return row, ranks' results."""
-    row = [*ROWS, *SPECULATIVE_ROWS][k]
+    row = EVERY_ROW[k]
     spec = row | mode | {"param_persistence_threshold": 0, "prefetch_bucket_size": 1}
     results = ranks.run(2, "tests.engine.holding:steps", spec, backwards)
     for result in results:
@@ -76,7 +76,7 @@ def test_several_backwards_are_added_up_where_they_are_reduced(ranks: RankPool, 
 
 @each_row
 def test_what_fails_or_is_given_up_is_freed(ranks: RankPool, k: int) -> None:
-    spec = [*ROWS, *SPECULATIVE_ROWS][k] | SIZES | {"gradient_accumulation_steps": 2}
+    spec = EVERY_ROW[k] | SIZES | {"gradient_accumulation_steps": 2}
     for held in ranks.run(2, "tests.engine.holding:disturbed", spec):
         assert max(held[3:]) <= held[2], "the same every time, so nothing may be left"
 

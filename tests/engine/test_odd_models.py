@@ -7,13 +7,13 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from tests.engine import models
-from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS, check, row_id
+from tests.engine.lattice import EVERY_ROW, SIZES, check, row_id
 from tests.engine.ranks import RankPool
 from zbench.engine import build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
-each_row = pytest.mark.parametrize("row", [*ROWS, *SPECULATIVE_ROWS], ids=row_id)
+each_row = pytest.mark.parametrize("row", EVERY_ROW, ids=row_id)
 
 
 @each_row

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import Point, covering
-from tests.engine.lattice import CHOICES, PLACES, ROWS, SPECULATIVE, SPECULATIVE_ROWS, check, row_id
+from tests.engine.lattice import (
+    CHOICES,
+    EVERY_ROW,
+    PLACES,
+    ROWS,
+    SPECULATIVE,
+    SPECULATIVE_ROWS,
+    check,
+    row_id,
+)
 from tests.engine.ranks import RankPool
 
 SHARED_OUT: list[dict[str, Any]] = [
@@ -15,7 +24,7 @@ SHARED_OUT: list[dict[str, Any]] = [
     {"zero_stage": 2, **SPECULATIVE, "offload_ratio": 0.25},
     {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal", "offload_ratio": 0.7},
 ]
-ALL = [*ROWS, *SPECULATIVE_ROWS, *SHARED_OUT]
+ALL = [*EVERY_ROW, *SHARED_OUT]
 FLOAT16 = {"dtype": "float16", "loss_scale_window": 1}
 PAIRS = covering(
     {

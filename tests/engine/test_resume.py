@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.engine.lattice import PLACES, ROWS, SIZES, SPECULATIVE_ROWS
+from tests.engine.lattice import EVERY_ROW, PLACES, SIZES
 from tests.engine.ranks import RankPool
 
-ALL = [row | SIZES | {"gradient_clipping": 0.1} for row in (*ROWS, *SPECULATIVE_ROWS)]
+ALL = [row | SIZES | {"gradient_clipping": 0.1} for row in EVERY_ROW]
 AMSGRAD = {"optimizer": {"amsgrad": True}, "param_groups": {"*bias": {"weight_decay": 0.0}}}
 HALF = {"dtype": "bfloat16", "optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
 SCALED = {"dtype": "float16", "initial_loss_scale": 2.0**24, "loss_scale_window": 1}

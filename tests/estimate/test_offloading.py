@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import covering
-from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS
+from tests.engine.lattice import CHOICES, EVERY_ROW
 from tests.engine.ranks import RankPool
 from tests.estimate.real import Simulate
 from tests.estimate.test_reality import check
@@ -21,7 +21,7 @@ TIED = {
     "sequence_length": 40,
 }
 AXES: dict[str, Any] = {
-    "row": [*ROWS, *SPECULATIVE_ROWS],
+    "row": EVERY_ROW,
     "model": [MODEL, TIED],
     "checkpointing": [True, "selective", False],
     "chunks": [1, 3],

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import covering
-from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS
+from tests.engine.lattice import CHOICES, EVERY_ROW
 from tests.engine.ranks import RankPool
 from tests.estimate.real import COLLECTIVES, Simulate
 from zbench.estimate.simulate import MICRO_BATCHES
 from zbench.spec.trial import TrialSpec, accumulation
 
 AXES: dict[str, Any] = {
-    "row": [*ROWS, *SPECULATIVE_ROWS],
+    "row": EVERY_ROW,
     "world_size": [2, 4],
     "model": [
         {"model": "gpt", "options": {"layers": 2, "width": 32, "heads": 2}, "sequence_length": 24},

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, results, trial, write_run
 from ruamel.yaml import YAML
 
+from tests.analysis.synthetic import BASE_ID, HEAD_ID, results, trial, write_run
 from zbench.analysis.compare import compare_runs
 from zbench.analysis.settings import Settings
 from zbench.report.exports import document

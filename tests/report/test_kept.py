@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from analysis.synthetic import results, trial
 
+from tests.analysis.synthetic import results, trial
 from tests.report.keeping import check, drawn
 from zbench.analysis.history import Change, Series, Visit
 from zbench.record.record import Correctness, MemoryPeaks, Record, Timing, Traffic

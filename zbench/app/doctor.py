@@ -13,7 +13,7 @@ from zbench.errors import ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
-from zbench.launch.process.local import run_once
+from zbench.launch.process.local import call_on_new_server
 from zbench.launch.trial import run_trial
 from zbench.scratch import scratch_directory
 from zbench.spec.machine import MachineSpec
@@ -54,7 +54,7 @@ def calibrate(world_size: int) -> MachineSpec:
     """
     here = Path.cwd()
     tiny = _calibration_trial(_TINY, world_size)
-    rates = run_once("zbench.worker.calibration:measure", tiny, here, patience=180.0)
+    rates = call_on_new_server("zbench.worker.calibration:measure", tiny, here, patience=180.0)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
     probe = _calibration_trial(_PROBE, world_size)
     with scratch_directory() as scratch:

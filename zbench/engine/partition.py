@@ -72,8 +72,8 @@ class Portion:
 
 @dataclass(frozen=True)
 class Layout:
-    """The flat layout of one model, cut into `shards` shards. `spans[i]` is that of parameter i in
-    registration order.
+    """The flat layout of one model, cut into `shards` shards. `spans[i]` is the place of parameter i, in
+    registration order, without its padding.
     """
 
     shards: int

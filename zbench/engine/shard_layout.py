@@ -45,7 +45,7 @@ def joined(
         yield run
 
 
-def packed(items: Iterable[T], size: int, length: Callable[[T], int]) -> list[list[T]]:
+def grouped(items: Iterable[T], size: int, length: Callable[[T], int]) -> list[list[T]]:
     """Return the items, in order, in groups of at most `size` elements; a longer item is a group alone."""
     groups: list[list[T]] = []
     room = 0

@@ -15,13 +15,13 @@ from typing import Any
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import NOT_IDENTITY, TrialSpec, accumulation
 
-_SHAPES_NO_BIT = {
+_CHANGES_NO_BIT = {
     "engine", "engine_python", "ds_config", "zero_stage", "shard_group_size", "leaf_modules", "overlap_comm",
     "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio", "optimizer_threads",
     "rollback", "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",
     "param_persistence_threshold", "compile", "reduction", "build",
 }  # fmt: skip
-_SAID_OTHERWISE = {  # by `accumulation`, and by the loss scale of float16
+_IN_OTHER_FIELDS = {  # of `reference_key`: accumulation and loss_scale
     "gradient_accumulation_steps", "accumulation_mode", "reduce_at",
     "initial_loss_scale", "loss_scale_window",
 }  # fmt: skip
@@ -101,7 +101,7 @@ def reference_key(trial: TrialSpec) -> str:
         "workload": trial.workload.model_dump(mode="json"),
         "run": trial.run.model_dump(include={"world_size", "device", "seed", "threads_per_rank"}),
         "steps": trial.run.warmup_steps + trial.run.steps,
-        "engine": engine.model_dump(mode="json", exclude=_SHAPES_NO_BIT | _SAID_OTHERWISE),
+        "engine": engine.model_dump(mode="json", exclude=_CHANGES_NO_BIT | _IN_OTHER_FIELDS),
         "loss_scale": (engine.initial_loss_scale, engine.loss_scale_window)
         if engine.dtype == "float16"
         else None,

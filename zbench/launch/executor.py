@@ -316,7 +316,7 @@ class JobFactory:
         }
 
 
-def patience(task: TrialTask) -> float:
+def deadline_of(task: TrialTask) -> float:
     """Return the seconds after which a task is ended; what it waits for turns does not count."""
     run = task.trial.run
     if isinstance(task, ReferenceTask):

@@ -52,7 +52,7 @@ def held_bytes(record: Record) -> Bytes | None:
     return Bytes(host * ranks, gpu)
 
 
-def shows_need_of_alone(trial: TrialSpec) -> bool:
+def bounds_memory_of_alone(trial: TrialSpec) -> bool:
     """Whether compute alone, on the same workload, needs no more of a GPU: both hold the whole state."""
     return trial.engine.zero_stage == 0 and trial.engine.engine in ("builtin", "ddp", "deepspeed")
 
@@ -99,5 +99,5 @@ class Room:
         On a CPU it always does: what a heat leaves of the memory is for it.
         """
         held = [(trial, self._held[trial.trial_id].gpu) for trial in heat if trial.trial_id in self._held]
-        needed = sum(gpu * (1 + shows_need_of_alone(trial)) for trial, gpu in held)
+        needed = sum(gpu * (1 + bounds_memory_of_alone(trial)) for trial, gpu in held)
         return needed == 0 or needed <= gpus.free_bytes() * SHARE

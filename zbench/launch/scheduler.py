@@ -42,7 +42,7 @@ class Proposal:
     """One repeat of a trial, or of each of several that take turns; or samples of versions, likewise.
 
     lot: draws the order of the turns; None for a trial that takes none. has_room_for_alone: whether the
-    yardstick of this name can run beside them. trace: trace a step afterwards. judge: sees each progress line
+    yardstick of this name can run beside them. trace: trace a step afterwards. watch: sees each progress line
     of a trial that takes no turns; a reason that it returns ends the trial.
     """
 
@@ -51,7 +51,7 @@ class Proposal:
     lot: random.Random | None = None
     has_room_for_alone: bool = True
     trace: bool = False
-    judge: Watch | None = None
+    watch: Watch | None = None
     samples: tuple[SampleTask, ...] = ()
 
 
@@ -116,7 +116,8 @@ class Scheduler:
         self._retries = Retries(rerun_disturbed=rerun_disturbed and not is_paired, tell=self._note)
         self._under_way: dict[int, _UnderWay] = {}
         self._postponed: list[Proposal] = []
-        self._paid, self._told = Counter[str](), set[str]()
+        self._alone_credit = Counter[str]()
+        self._told = set[str]()
 
     def run(self, proposer: Proposer) -> None:
         """Run until nothing is under way and nothing more is proposed."""
@@ -141,12 +142,12 @@ class Scheduler:
         """Whether nothing is under way."""
         return not self._under_way
 
-    def has_references(self, trials: Iterable[TrialSpec]) -> bool:
-        """Whether the references of these trials are known; has those computed that are missing."""
+    def request_references(self, trials: Iterable[TrialSpec]) -> bool:
+        """Have the missing references of these trials computed; return whether all are known."""
         trials = list(trials)
         for task in self.references.missing(trials):
             self._tell(ReferenceStarted(task.trial))
-            self._submit([task], _UnderWay(None, Yardsticks([], 0, self._paid)))
+            self._submit([task], _UnderWay(None, Yardsticks([], 0, self._alone_credit)))
         return self.references.are_known(trials)
 
     def _fill(self, proposer: Proposer) -> None:
@@ -155,7 +156,7 @@ class Scheduler:
             proposal = self._postponed.pop() if self._postponed else proposer.propose(self)
             if proposal is None:
                 return
-            if not self.has_references(proposal.trials):
+            if not self.request_references(proposal.trials):
                 self._postponed.append(proposal)
                 return
             self._begin(proposal, proposer)
@@ -177,9 +178,9 @@ class Scheduler:
         takes_turns = proposal.lot is not None
         participants = [task.trial for task in able if takes_turns and isinstance(task, RepeatTask)]
         yardsticks = Yardsticks(
-            participants, proposal.repeat, self._paid, has_room=proposal.has_room_for_alone
+            participants, proposal.repeat, self._alone_credit, has_room=proposal.has_room_for_alone
         )
-        if yardsticks.too_few:
+        if yardsticks.leaves_out_alone:
             self._note_once(
                 "computing alone (see `of compute`) is timed in one of three repeats, to save time",
                 about="price",
@@ -198,8 +199,8 @@ class Scheduler:
         if task in begun.yardsticks.tasks or isinstance(task, SampleTask):
             return None
         self._tell(StepDone(task.trial, line))
-        judge = begun.proposal.judge if begun.proposal is not None else None
-        return None if judge is None else judge(line)
+        watch = begun.proposal.watch if begun.proposal is not None else None
+        return None if watch is None else watch(line)
 
     def _withdraw(self) -> None:
         """Give up what has not begun."""

@@ -99,10 +99,11 @@ class Rounds(Proposer):
             return None
         vacancy = scheduler.vacancy()
         self._take_turns = scheduler.takes_turns
-        if vacancy.batches > 1 and not scheduler.has_references(trials):
+        # several batches at once: the references of the whole round are computed side by side
+        if vacancy.batches > 1 and not scheduler.request_references(trials):
             return None
         candidates = self._candidates(trials)
-        if not scheduler.has_references(candidates):
+        if not scheduler.request_references(candidates):
             return None
         repeat = self._todo[0][1]
         lot = self._lot()

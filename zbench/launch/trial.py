@@ -56,7 +56,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         watch: sees each progress line; a reason that it returns ends the repeat. StorageError if a disk is
         full.
         """
-        source = Given(Proposal((trial,), repeat, trace=trace, judge=watch))
+        source = Given(Proposal((trial,), repeat, trace=trace, watch=watch))
         self.scheduler.run(source)
         return source.records[0]
 

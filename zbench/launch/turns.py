@@ -56,14 +56,14 @@ class TurnGate(AbstractContextManager["TurnGate"]):
         self._listener.listen(socket.SOMAXCONN)
 
     @property
-    def is_taken(self) -> bool:
+    def all_wait(self) -> bool:
         """Whether every rank waits here."""
         return 0 < self._world_size == len(self._ranks) and all(self._ranks.values())
 
     @property
     def asks(self) -> bool:
         """Whether every rank waits here for a turn."""
-        return self.is_taken and ASK in self._ranks.values()
+        return self.all_wait and ASK in self._ranks.values()
 
     def waitable(self) -> Sequence[socket.socket]:
         """Return the sockets that become readable when a rank connects, asks or leaves."""
@@ -119,7 +119,7 @@ class Participant(ABC):
     @property
     def waits(self) -> bool:
         """Whether it waits at its gate."""
-        return self.gate is not None and self.gate.is_taken
+        return self.gate is not None and self.gate.all_wait
 
     @property
     def asks(self) -> bool:

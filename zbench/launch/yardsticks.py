@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
-from zbench.launch.room import shows_need_of_alone, uses_cpu
+from zbench.launch.room import bounds_memory_of_alone, uses_cpu
 from zbench.record.record import Heat, Record
 from zbench.spec.engine import ALONE_KEYS, EngineSpec
 from zbench.spec.run import VerifySpec
@@ -25,13 +25,14 @@ _PRICE = 3
 class Yardsticks:
     """The yardsticks of one heat, and their measurements.
 
-    too_few: whether this heat has no `alone`, because too few configurations share it.
+    leaves_out_alone: whether some `alone` does not run in this heat, to save time.
     """
 
     def __init__(
-        self, trials: Sequence[TrialSpec], repeat: int, paid: Counter[str], *, has_room: bool = True
+        self, trials: Sequence[TrialSpec], repeat: int, credit: Counter[str], *, has_room: bool = True
     ) -> None:
-        """trials: the configurations of the heat. paid: repeats that shared each `alone`, less its price.
+        """trials: the configurations of the heat. credit: by the ID of each `alone`, the repeats
+        that have shared it since it ran last; with _PRICE of them it runs.
 
         has_room: whether `alone` may run. On a GPU it does beside a trial that shows what it needs.
         """
@@ -46,14 +47,14 @@ class Yardsticks:
         shared = {
             alone.trial_id: alone
             for alone, trial in pairs
-            if uses_cpu(trial.run.device) or shows_need_of_alone(trial)
+            if uses_cpu(trial.run.device) or bounds_memory_of_alone(trial)
         }
-        paid.update(alone.trial_id for alone, _ in pairs if alone.trial_id in shared)
+        credit.update(alone.trial_id for alone, _ in pairs if alone.trial_id in shared)
         for trial_id, trial in shared.items():
-            if paid[trial_id] >= _PRICE:
-                paid[trial_id] -= _PRICE
+            if credit[trial_id] >= _PRICE:
+                credit[trial_id] -= _PRICE
                 self._alone[trial_id] = RepeatTask(trial, repeat)
-        self.too_few = len(self._alone) < len(shared)
+        self.leaves_out_alone = len(self._alone) < len(shared)
 
     @property
     def tasks(self) -> list[RepeatTask | MachineTask]:

@@ -65,10 +65,10 @@ DEPENDENCIES = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`applies` returns whether an engine configuration breaks the rule. `key` is the key to change."""
+    """`is_broken_by` tells it of an engine configuration. `key` is the key to change."""
 
     key: str
-    applies: Callable[[EngineSpec], bool]
+    is_broken_by: Callable[[EngineSpec], bool]
     reason: str
 
 
@@ -146,7 +146,7 @@ def advice(engine: EngineSpec) -> str | None:
 
 def broken(rules: Iterable[Rule], engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield (key to change, reason) for each rule that a configuration breaks."""
-    return ((rule.key, rule.reason) for rule in rules if rule.applies(engine))
+    return ((rule.key, rule.reason) for rule in rules if rule.is_broken_by(engine))
 
 
 def engine_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:

@@ -250,7 +250,7 @@ def conflict(
     shared_gpus: those of this machine, if it has fewer than the trial has ranks. simulated: no engine runs.
     """
     conflicts = _conflicts(engine, run, workload, place, simulated=simulated)
-    return next(itertools.chain(conflicts, _additions(engine, run, elsewhere, shared_gpus)), None)
+    return next(itertools.chain(conflicts, _reduction_conflicts(engine, run, elsewhere, shared_gpus)), None)
 
 
 def _conflicts(
@@ -289,10 +289,10 @@ def _conflicts(
         )
 
 
-def _additions(
+def _reduction_conflicts(
     engine: EngineSpec, run: RunSpec, elsewhere: bool, shared_gpus: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield why no backend adds the gradients: gloo does not."""
+    """Yield why `reduction: backend` cannot be had: ranks on CPUs, or ranks that share a GPU."""
     if engine.engine != "builtin" or engine.reduction != "backend" or run.world_size == 1:
         return
     if run.device == "cpu" if elsewhere else is_on_cpu(run.device):

@@ -27,7 +27,10 @@ NOT_IDENTITY = frozenset(
 
 
 def config_id(config: Mapping[str, Any]) -> str:
-    """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration without `NOT_IDENTITY`."""
+    """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration without `NOT_IDENTITY`.
+
+    The IDs of trials leave out keys at their defaults; that of a point which no trial can be has all keys.
+    """
     run = {key: value for key, value in config.get("run", {}).items() if key not in NOT_IDENTITY}
     canonical = json.dumps({**config, "run": run}, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]

@@ -36,7 +36,7 @@ class Finalists(Proposer):
 
     def propose(self, scheduler: Scheduler) -> Proposal | None:
         """Return those that take turns, and then the others one by one."""
-        if not self._trials or not scheduler.has_references(self._trials):
+        if not self._trials or not scheduler.request_references(self._trials):
             return None
         able = [trial for trial in self._trials if scheduler.takes_turns and can_take_turns(trial)]
         heat = self._room.share(able, scheduler.references.most_bytes, scheduler.vacancy().bytes)

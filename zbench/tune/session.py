@@ -265,7 +265,7 @@ class Session(Proposer):
         hold.callback(self._ledger.drop, lease, "interrupted")  # nothing happens where it has ended
         hold.enter_context(self._ledger.held(lease))
         self._under_way[trial.trial_id] = _Lease(trial, lease, hold)
-        return Proposal((trial,), judge=pruner(trial, self._goals, self._best_rate, factor))
+        return Proposal((trial,), watch=pruner(trial, self._goals, self._best_rate, factor))
 
     def _measure_again(self, trials: Sequence[TrialSpec], repeat: int) -> None:
         """Run a fresh repeat of each finalist; each is kept before it counts."""

@@ -88,7 +88,7 @@ class Trainer:
         model = make_model(trial, workload, instruments, device, group)
         self.engine = build(spec.engine, model, spec, base_dir, instruments, group)
         self.model = model
-        self._model: nn.Module = getattr(self.engine, "module", model)  # an engine may wrap it
+        self._called: nn.Module = getattr(self.engine, "module", model)  # what an engine wraps the model in
         self._accumulation = accumulation(spec, trial.workload)
         self._marks_last = spec.accumulation_mode == "multi_backward"
         self._workload, self._device, self._clock = workload, device, clock
@@ -122,7 +122,7 @@ class Trainer:
         for micro, (seed, weight, batch) in enumerate(batches):
             seed_all(seed, self._device)
             with self._clock.phase("forward"), self._saving():
-                loss = self._workload.loss(self._model, batch)
+                loss = self._workload.loss(self._called, batch)
                 losses.append(loss.detach())
                 loss = weighted(loss, weight, self._accumulation.loss_divisor)
             with self._clock.phase("backward"):
@@ -138,11 +138,11 @@ class Trainer:
         """
         seed, _, batch = self.batches(step)[0]
         seed_all(seed, self._device)
-        kept_in_eval = [module for module in self._model.modules() if not module.training]
-        self._model.eval()
+        kept_in_eval = [module for module in self._called.modules() if not module.training]
+        self._called.eval()
         with torch.no_grad():
-            self._workload.loss(self._model, batch)
-        self._model.train()
+            self._workload.loss(self._called, batch)
+        self._called.train()
         for module in kept_in_eval:
             module.training = False
 
@@ -173,7 +173,7 @@ def run_steps(
         if is_first:
             samples.turns.append(0)
             with meters.memory.aside():
-                turns.wait()  # `slowest` synchronised the device
+                turns.wait()  # no step is under way: after each one `slowest` waits for the device
         batches = trainer.batches(step)
         _take(meters)
         meters.memory.begin()
@@ -212,8 +212,8 @@ class Fence:
     """Synchronises all ranks, and the device."""
 
     def __init__(self, device: torch.device, job: RankJob) -> None:
-        # kept: a thread of gloo may hold what it reduced for some time, and a step's memory would count that
         self._device = device
+        # kept: a thread of gloo may hold what it reduced for some time, and a step's memory would count that
         self._token = torch.zeros(1, dtype=torch.float64)
         self.turns = Turns(job.turns, job.world_size)
 

@@ -94,7 +94,7 @@ class Observer:
         )
 
     def _sketches(self) -> Tensor:
-        """Return those of weights and moments; NaN for moments that cannot be read."""
+        """Return sketches [S + 1, P, 2, 64] of weights and moments; NaN for moments that cannot be read."""
         everyone = from_all(self._moments)
         rank = dist.get_rank()
         sizes = {name: self._sizes[name] for name in self._replayer.names}
@@ -157,7 +157,7 @@ class _Replayer:
     ) -> None:
         self._engine = engine
         self.names, self._active, self._digests = load_steps(path)
-        self._is_reference = True  # so far
+        self._equals_reference = True  # so far: this rank's parameters
         self.adams = {name: adam_of(name, trial.engine) for name in self.names}
         self.last = last = trial.run.warmup_steps + trial.run.steps
         self.drawn = {2 + derived_seed(trial.run.seed, _LOT, last) % (last - 2)} if last > 2 else set()
@@ -173,7 +173,7 @@ class _Replayer:
         self, step: int, skipped: bool, parameters: Mapping[str, Tensor], digests: Mapping[str, int]
     ) -> None:
         """Replay the finished step if it is to be replayed; if the next one is, keep the state before it."""
-        self._is_reference &= self._digests[step : step + 1] == [[digests.get(n) for n in self.names]]
+        self._equals_reference &= self._digests[step : step + 1] == [[digests.get(n) for n in self.names]]
         self._skipped.append(skipped)
         if not skipped and self._skipped.count(False) == 1:
             moments = self.moments(parameters)
@@ -183,7 +183,7 @@ class _Replayer:
             return
         parts = self._parts(parameters)
         own_parts = _own(parts, parameters, digests) if step in self._steps else {}
-        if own_parts and not skipped and not self._is_reference:
+        if own_parts and not skipped and not self._equals_reference:
             before = self._before.take()
             counts = self._counts(step)
             rank = dist.get_rank()

@@ -40,7 +40,7 @@ from zbench.workloads.workload import Data
 
 
 def run_rank(job: RankJob) -> None:
-    """Run one rank of a trial to its end; rank 0 writes the result. `job.call` reports what it raises."""
+    """Run one rank of a trial to its end; rank 0 writes the result. `calling.call` reports errors."""
     trial = TrialSpec.model_validate(job.trial)
     if trial.workload.command is None:
         result = run_trial(job, trial)

@@ -4,8 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from analysis.synthetic import saved, trial
-
+from tests.analysis.synthetic import saved, trial
 from zbench.record import lines
 
 BACKEND = '''

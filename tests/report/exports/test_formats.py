@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from analysis.synthetic import record, results, trial
 
+from tests.analysis.synthetic import record, results, trial
 from tests.report.html.samples import full
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.ranking import Ranking

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from analysis.synthetic import record, results, trial
 
+from tests.analysis.synthetic import record, results, trial
 from zbench.analysis.compare import PairedData, compare_runs
 from zbench.analysis.rows import Row
 from zbench.analysis.settings import Settings

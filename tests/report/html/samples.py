@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from analysis.synthetic import record, results, trial
-
+from tests.analysis.synthetic import record, results, trial
 from zbench.analysis.compare import compare_runs
 from zbench.analysis.ranking import rank
 from zbench.analysis.settings import Settings

@@ -3,8 +3,8 @@
 import xml.etree.ElementTree as ET
 
 import pytest
-from analysis.synthetic import record, results
 
+from tests.analysis.synthetic import record, results
 from zbench.record.record import VerdictName
 from zbench.report.html import axes, charts, style
 from zbench.report.html.charts import Position, front_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from analysis.synthetic import record, results, trial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tests.analysis.synthetic import record, results, trial
 from tests.report.keeping import drawn
 from zbench.analysis.compare import compare_runs
 from zbench.analysis.history import Change, Series, Visit

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import record, results
 
+from tests.analysis.synthetic import record, results
 from tests.report.keeping import check, drawn
 from zbench import __version__
 from zbench.analysis.trials import RunResults

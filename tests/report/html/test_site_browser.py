@@ -5,8 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import record, trial, write_run
 
+from tests.analysis.synthetic import record, trial, write_run
 from zbench.report.html import style
 from zbench.report.site.publish import publish
 from zbench.report.site.store import Site

@@ -1,6 +1,6 @@
 """The life of a bucket of gradients, from its first gradient to the optimizer step.
 
-         write             launch              complete           report
+         write             launch              complete           on_reduced
 EMPTY ----------> FILLING ----------> IN_FLIGHT ----------> REDUCED ----------> CONSUMED
   ^                 ^                                        |  |                  |
   |                 |       write, in the next backward      |  |                  |
@@ -93,8 +93,10 @@ class Buckets:
         self._running: deque[tuple[GradientBucket, Work, Loan]] = deque()
 
     def begin(self, memory: BucketMemory, *, reduces: bool, first: bool = True, last: bool = True) -> None:
-        """Start a backward whose gradients are written to `memory`, and reduced if it `reduces`: they are the
-        `first`, the `last` of a step that are.
+        """Start a backward whose gradients are written to `memory`.
+
+        reduces: whether they are reduced in it. first, last: whether it is the first, and the last, backward
+        of its step that reduces.
         """
         self._memory, self._reduces, self._last = memory, reduces, last
         self._to_launch = deque(self.all if reduces else ())
@@ -166,7 +168,7 @@ class Buckets:
             bucket.become(BucketState.FILLING)
         return bucket.loan
 
-    def _completed(self, bucket: GradientBucket) -> Loan:
+    def _zero_filled(self, bucket: GradientBucket) -> Loan:
         """Return the memory of a bucket to which no more gradients come: what it does not hold is zero."""
         loan = self._open(bucket)
         for portion in bucket.portions:
@@ -175,7 +177,7 @@ class Buckets:
         return loan
 
     def _keep(self, bucket: GradientBucket) -> None:
-        bucket.loan = self._memory.keep(bucket.place, self._completed(bucket), bucket.holds)
+        bucket.loan = self._memory.keep(bucket.place, self._zero_filled(bucket), bucket.holds)
 
     def _launch_full(self) -> None:
         while self._to_launch and self._to_launch[0].missing == 0:
@@ -184,7 +186,7 @@ class Buckets:
     def _launch(self, bucket: GradientBucket) -> None:
         self._complete_down_to(self.in_flight - bucket.place.length)  # bounds the memory in flight
         target = self.sums.target(bucket.place)
-        bucket.loan = self._memory.ready(bucket.place, self._completed(bucket))
+        bucket.loan = self._memory.ready(bucket.place, self._zero_filled(bucket))
         work = self.collectives.reduce_scatter(bucket.loan.buffer, target.buffer, bucket.tag)
         bucket.become(BucketState.IN_FLIGHT)
         self._running.append((bucket, work, target))

@@ -226,6 +226,7 @@ class RankSums:
         far = {flat.memory for flat in self.sums.flats if flat.memory.device.type != device.type}
         self._far = {memory: HostSums(memory, self._add) for memory in far}
         self.is_near = not far
+        # then all shards are in `sums`, so that flat places are places in `sums`
         self._has_others = shard.keeps_all and shard.layout.shards > 1
         self._first = self._gathered = True
         self._gathers: list[Work] = []

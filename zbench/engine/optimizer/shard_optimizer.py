@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
+from zbench.engine.adam import NORM_CHUNK, AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.parameters.base import Parameters
-from zbench.engine.shard_layout import Segment, ShardLayout, joined, packed
+from zbench.engine.shard_layout import Segment, ShardLayout, grouped, joined
 from zbench.errors import nearest
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -87,7 +87,8 @@ class ShardOptimizer:
         self.count = 0
         self.skipped_steps = [0] * len(group_of)
         spans = shard.layout.spans
-        self._canonical = [sum(s.padded_stop - s.start for s in spans[:i]) for i in range(len(spans))]
+        # where the rounding stream of each parameter begins: by registration order, whatever the layout
+        self._rounding_starts = [sum(s.padded_stop - s.start for s in spans[:i]) for i in range(len(spans))]
         self.planned: tuple[list[int], list[list[UpdateRun]]] | None = None
 
     def subgroups(self, active: Sequence[bool]) -> list[list[UpdateRun]]:
@@ -97,7 +98,7 @@ class ShardOptimizer:
         key = [skipped if on else -1 for skipped, on in zip(self.skipped_steps, active, strict=True)]
         if self.planned is None or self.planned[0] != key:
             runs = self._runs(self.shard.segments, key)
-            self.planned = (key, packed(runs, self.sub_group_size, lambda run: run.segment.length))
+            self.planned = (key, grouped(runs, self.sub_group_size, lambda run: run.segment.length))
         return self.planned[1]
 
     def runs(self, segments: Sequence[Segment]) -> list[UpdateRun]:
@@ -115,7 +116,9 @@ class ShardOptimizer:
         if self.stochastic:
             span = self.shard.layout.spans[run.segment.parameter]
             task.rounding_seed = self.count + 1
-            task.rounding_offset = self._canonical[run.segment.parameter] + run.segment.flat - span.start
+            task.rounding_offset = (
+                self._rounding_starts[run.segment.parameter] + run.segment.flat - span.start
+            )
         return task
 
     def update(
@@ -182,6 +185,8 @@ class ShardOptimizer:
         return [(group["amsgrad"], list(map(id, group["params"]))) for group in self.groups]
 
     def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[UpdateRun]:
+        """Yield the runs of segments. key: each parameter's skipped steps, or -1 if it is not updated."""
+
         def alike(run: Segment, s: Segment) -> bool:
             return (
                 self.group_of[run.parameter] == self.group_of[s.parameter]
@@ -190,9 +195,9 @@ class ShardOptimizer:
                 and not self.stochastic
             )
 
-        alignment = max(self.sub_group_size // 256, 1) * 256
+        most = max(self.sub_group_size // NORM_CHUNK, 1) * NORM_CHUNK
         for whole in joined((s for s in segments if key[s.parameter] >= 0), alike):
-            yield from (self._bind(part, key) for part in whole.cut(alignment))
+            yield from (self._bind(part, key) for part in whole.cut(most))
 
     def _bind(self, s: Segment, key: Sequence[int]) -> UpdateRun:
         masters, group = self.masters[s.dtype_group], self.group_of[s.parameter]

@@ -15,7 +15,7 @@ from zbench.engine.adam.native import PlanCache, call_native, flatten, steps_of
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket
-from zbench.engine.shard_layout import Segment, ShardLayout, packed
+from zbench.engine.shard_layout import Segment, ShardLayout, grouped
 from zbench.engine.speculative.rollback import Rollback
 
 LARGEST = {"cpu": 1 << 19, "cuda": 1 << 22}
@@ -43,7 +43,7 @@ def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[S
         extent = shard.local(bucket)
         inside = (s for s in shard.segments if extent.start <= s.local < extent.stop)
         pieces = (piece for s in inside for piece in s.cut(alignment))
-        of_bucket = packed(pieces, alignment, lambda s: s.length)
+        of_bucket = grouped(pieces, alignment, lambda s: s.length)
         subgroups.append([Subgroup(next(numbers), tuple(segments)) for segments in of_bucket])
     return subgroups
 

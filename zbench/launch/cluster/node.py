@@ -18,7 +18,7 @@ import psutil
 from zbench.errors import UsageError
 from zbench.job.failures import kind_of
 from zbench.launch.executor import Attempt, Batch, OnLine, ReferenceTask, RepeatTask, Targets, Task
-from zbench.launch.process.local import LocalExecutor
+from zbench.launch.process.local import LocalExecutor, Share
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
@@ -149,7 +149,7 @@ class NodeWorker:
         references: see `references_of`. on_line: for a caller that does not use `progress`.
         """
         self._reason = None
-        self._executor.share = None if meeting is None else (number, nodes, meeting)
+        self._executor.share = None if meeting is None else Share(number, nodes, meeting)
         for name, data in references.items():
             (self._references() / name).write_bytes(data)
         placed = replace(batch, tasks=tuple(map(self._placed, batch.tasks)))

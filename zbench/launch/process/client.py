@@ -134,7 +134,7 @@ class RankGroup:
         """Return True when all ranks wait at `gate`, False when the group has ended or must be ended."""
         give_up = deadline
         while not self.is_gone:
-            if gate is not None and gate.is_taken:
+            if gate is not None and gate.all_wait:
                 return True
             remaining = give_up - time.monotonic()
             if remaining <= 0:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zbench.errors import ZbenchError
 from zbench.gpus import visible_gpus
@@ -29,7 +29,7 @@ from zbench.launch.executor import (
     TaskFiles,
     TrialTask,
     collected,
-    patience,
+    deadline_of,
 )
 from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.process.processes import Launcher, Processes, ProcessPlan
@@ -43,8 +43,13 @@ from zbench.topology import Host, node_of_device, pinning_refusal, this_host
 
 _COMPILING_SECONDS = 60.0
 
-Share = tuple[int, int, str]
-"""One machine's share of ranks that span several: its number, of how many, and where all ranks meet."""
+
+class Share(NamedTuple):
+    """One node's share of ranks that span several nodes. init_method: the URL where all ranks meet."""
+
+    number: int
+    nodes: int
+    init_method: str
 
 
 class LocalExecutor(HeatExecutor[Processes]):
@@ -66,7 +71,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         """run_dir: None for one that goes with the server. cpus: how many may be used, 0 for all.
 
         tell: told which of the server's imports failed, and that updates on GPUs will be slower, and why.
-        Where they are a part of the cores no rank is pinned: somebody else's may be pinned to the same.
+        With fewer `cpus` than this machine's cores no rank is pinned: another launcher's may be pinned there.
         """
         super().__init__()
         chosen = targets or executor.DEFAULT_TARGETS
@@ -96,7 +101,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
         gate = stack.enter_context(TurnGate(scratch / "gate")) if among > 1 or paired is not None else None
-        number, nodes, meeting = self.share or (0, 1, f"file://{scratch}/rendezvous")
+        number, nodes, meeting = self.share or Share(0, 1, f"file://{scratch}/rendezvous")
         job = self._jobs.job(task, files, init_method=meeting, turns=None if gate is None else str(gate.path))
         if nodes > 1 and isinstance(job, RankJob):
             each = job.world_size // nodes
@@ -107,7 +112,7 @@ class LocalExecutor(HeatExecutor[Processes]):
             process_starts(job, files.logs, self._host),
             files,
             log_name=log_name,
-            deadline=patience(task),
+            deadline=deadline_of(task),
             watch=watch,
             memory_limit=task.trial.run.memory_limit,
             first=job.rank if isinstance(job, RankJob) else 0,
@@ -120,7 +125,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         assert not isinstance(task, SampleTask), "it runs trials"
         facts = environment_facts(task.trial, self._jobs.base_dir)
         attempt = replace(participant.attempt(), environment=facts, seconds=participant.seconds)
-        if self.share is not None and self.share[0] > 0:
+        if self.share is not None and self.share.number > 0:
             return attempt
         return collected(task, participant.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
@@ -184,8 +189,8 @@ def call(
     return json.loads(files.result.read_text())
 
 
-def run_once(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) -> Any:
-    """Return what `call` does, of all ranks of a trial: to measure what is no trial."""
+def call_on_new_server(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) -> Any:
+    """Start a trial server, and `call` once on as many ranks as a trial has."""
     with Launcher() as launcher:
         ranks = trial.run.world_size
         return call(launcher, target, resolved(trial), ranks, str(base_dir), patience=patience)

@@ -109,7 +109,7 @@ class Processes(Participant):
         self._has_begun, self._lost = False, ""
         self._meter = DisturbanceMeter()
         self._oom_kills = 0
-        self._own_seconds = 0.0
+        self._launcher_cpu_seconds = 0.0
         self.seconds = 0.0
 
     def advance(self) -> None:
@@ -139,7 +139,7 @@ class Processes(Participant):
             self._lost = str(error) or reason or "the trial server was killed from outside"
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
-        self._own_seconds += time.process_time() - cpu_seconds
+        self._launcher_cpu_seconds += time.process_time() - cpu_seconds
         self.seconds += time.monotonic() - began
 
     def attempt(self) -> Attempt:
@@ -159,7 +159,7 @@ class Processes(Participant):
             shutil.rmtree(logs)
         else:
             mask_files(logs)
-        disturbance = self._meter.disturbance(end.cpu_seconds + self._own_seconds)
+        disturbance = self._meter.disturbance(end.cpu_seconds + self._launcher_cpu_seconds)
         return Attempt(outcome, error, disturbance=disturbance, peak_rss_bytes=end.peak_rss_bytes)
 
     def __exit__(self, *_: object) -> None:

@@ -50,7 +50,7 @@ class Sweep(Participant):
                 return
         elif self.gate is not None:
             self.gate.go()
-        while self.gate is not None and not self.gate.is_taken and self._process.poll() is None:
+        while self.gate is not None and not self.gate.all_wait and self._process.poll() is None:
             self.gate.receive(connection.wait(self.gate.waitable(), _POLL_SECONDS))
         if not self.waits:
             self._process.wait()
