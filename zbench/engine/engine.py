@@ -169,6 +169,7 @@ class Engine:
                 core.parameters.mark_updated(summary.active)
             core.gradients.clear()
             core.parameters.settle()
+            core.state.frozen.settle()
             policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
 

@@ -71,6 +71,21 @@ def test_a_loss_computed_before_a_layer_was_thawed_is_differentiated(row: dict[s
     engine.close()
 
 
+def test_a_frozen_weight_that_the_loss_has_read_is_given_back_at_the_step() -> None:
+    """Stage 3 would hold the whole of what is frozen, where parents read the weights of their children."""
+
+    def loss(net: Any, x: Tensor) -> Tensor:
+        return by_forward(net, x) + 0.1 * (net[0].weight.square().sum() + net[3].weight.square().sum())
+
+    engine, plain = pair({"zero_stage": 3}, (2, 3))
+    parameters = engine.memory_by_category()["parameters"]
+    for number in range(3):
+        step(engine, plain, number, loss)
+        assert engine.memory_by_category()["parameters"] == parameters
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
 @each_row
 @pytest.mark.parametrize("begun", [False, True], ids=["between steps", "in a step"])
 def test_a_layer_that_was_frozen_at_the_build_is_refused_when_it_is_unfrozen(

@@ -102,6 +102,9 @@ class Frozen:
         for t in self.members:
             t.parameter.copy_(value(t))
 
+    def settle(self) -> None:
+        """A step was taken: free what nobody needs between steps."""
+
     def leave(self) -> None:
         """The engine is closed: the model's parameters are nobody's now."""
 
@@ -128,6 +131,11 @@ class FrozenShards(Frozen):
         self.store.release()  # no copy reads what is written; what it brings is gathered anew below
         self.fill(value)
         self.store.settle()
+
+    def settle(self) -> None:
+        for group in self.store.groups:
+            if not (group.resident or group.frames):
+                self.store.reshard(group)
 
     def leave(self) -> None:
         self.store.leave()
