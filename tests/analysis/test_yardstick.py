@@ -130,7 +130,7 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
     [
         (beside([0.0] * 5, version=2), {}, "another version (base 1, head 2)"),
         ([replace(one, heat=None) for one in trial([1.0] * 5)], {}, "three repeats of head"),
-        (beside([0.0] * 2), {}, "three repeats of head"),
+        (beside([0.0] * 2), {}, "run zbench sweep --resume head --repeats 3"),
         (beside([0.0] * 5), {"facts": MACHINE | {"cpu": "Other CPU"}}, "another CPU"),
     ],
     ids=["version", "none", "two repeats", "cpu"],
@@ -143,4 +143,6 @@ def test_without_a_common_yardstick_one_message_says_why_and_what_to_do(
     assert [why in line for line in texts.summary(comparison)].count(True) == 1
     answer = "inconclusive" if len(head) == 5 else "unchecked"  # three repeats are lost
     assert comparison.rows[0].answer == answer
-    assert comparison.rows[0].step_time.reason.endswith("measure it paired: zbench compare --paired")
+    assert comparison.rows[0].step_time.reason.endswith(
+        "measure it paired: zbench compare BASE HEAD --paired --sweep FILE"
+    )

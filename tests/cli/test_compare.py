@@ -35,7 +35,7 @@ def test_two_runs_without_a_yardstick_are_to_be_measured_paired(zbench, out):
     write_run(out / "example" / "20250101-000000-aaaa", bare)
     code, text, _ = zbench("compare", BASE_ID, "20250101-000000-aaaa")
     assert (code, "inconclusive" in text, "regression" in text) == (3, True, False)
-    assert "measure it paired: zbench compare --paired" in text
+    assert "measure it paired: zbench compare BASE HEAD --paired" in text
 
 
 def test_json_is_one_document(zbench, out):

@@ -115,3 +115,9 @@ def test_shipped_sweeps_are_found_by_name_anywhere(zbench: Any, refusal: Any) ->
         assert zbench("plan", name, "--json", *few).code in (0, 2), name
     assert zbench("plan", "quickstart", "--json").document["trials"]
     assert "`zbench init` writes one" in refusal("plan", "no-such-sweep")
+    assert "did you mean 'quickstart'?" in refusal("plan", "quickstrat")
+
+
+def test_a_folder_does_not_hide_the_shipped_sweep_of_its_name(zbench: Any) -> None:
+    Path("quickstart").mkdir()
+    assert zbench("plan", "quickstart").code == 0

@@ -101,7 +101,9 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, refusal, 
     message = refusal("sweep", sweep_file, "--resume", "last")
     assert "has changed" in message
     assert "axes.zero_stage was [0, 1], is [0, 2]" in message
-    assert "quickstart.yaml has changed" in refusal("sweep", "quickstart", "--resume", "last")
+    message = refusal("sweep", "quickstart", "--resume", "last")
+    assert f"was started from {sweep_file}, not from " in message
+    assert "leave the file out to continue that run" in message
 
 
 def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, refusal, sweep_file):
@@ -182,7 +184,7 @@ def test_jobs_without_slurm_are_refused_and_leave_nothing(refusal, sweep_file, m
 def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
     output = zbench("sweep", sweep_file, "--max-time", "0.001ms")
     assert output.code == 3
-    assert "stopped at --max-time; 4 repeats left" in output.err
+    assert "stopped at --max-time; 4 repeats left; no repeat had ended, so nothing was kept" in output.err
     assert find_runs(Path("results")) == []
 
 

@@ -32,7 +32,7 @@ def space_file(tmp_path) -> Path:
 def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file) -> None:
     output = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
     assert output.code == 0, output.err
-    assert "stopped the budget of 4 trials is spent" in output.out
+    assert "stopped: the budget of 4 trials is spent" in output.out
     assert Counter(record.repeat > 0 for record in load_records(only_run())) == {False: 4, True: 8}
     assert "method: tpe" in (only_run() / "spec.yaml").read_text()
 
@@ -47,6 +47,13 @@ def test_json_is_one_document_with_records_and_findings(zbench, space_file) -> N
     assert document["search"]["best"] in document["indistinguishable"]
     assert document["search"]["indistinguishable"] == document["indistinguishable"], "one rule for both"
     assert document["search"]["separated"] == (document["best"] is not None)
+
+
+def test_a_sweep_is_not_continued_as_a_search(zbench, refusal, sweep_file) -> None:
+    zbench("sweep", sweep_file)
+    before = load_records(only_run())
+    assert "is a run of zbench sweep; continue it with" in refusal("tune", "--resume", "last")
+    assert load_records(only_run()) == before
 
 
 def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(zbench, space_file) -> None:

@@ -99,7 +99,7 @@ def test_the_findings_of_a_search(best: str | None) -> None:
 
 def test_long_findings_are_one_line_each_for_whoever_searches_them() -> None:
     reason = "as asked " * 12
-    assert findings(width=40, stopped=reason).splitlines()[0].strip() == f"stopped {reason}".strip()
+    assert findings(width=40, stopped=reason).splitlines()[0].strip() == f"stopped: {reason}".strip()
 
 
 def test_a_history_with_a_change_of_level() -> None:

@@ -71,8 +71,10 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
     assert [(row[0], row[-1]) for row in words] == [("trial", "slower"), ("*", "1.04"), ("id0", "%")]
     low, high = words[2][-4], words[2][-2]
     assert (words[2][-3], 30 < int(low) < 70 < int(high) < 100) == ("to", True)
-    assert lines[3].startswith("spread: how far its repeats are apart; verdict: identical means ")
-    assert lines[3].endswith("; slower: than whatever is best, with 95 % confidence")
+    assert lines[3].startswith(
+        "spread: half the range of a row's repeats over their median; verdict: identical means "
+    )
+    assert lines[3].endswith("; slower: than the best row, with 95 % confidence")
     assert re.fullmatch(r"  zero_stage: 0 against 1 \+7\d\.\d % \(\+[\d.]+ to \+[\d.]+\), 1 pair", lines[5])
     best = "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, peak 20 MiB, identical"
     assert lines[-1] == f"{best}; the others are at least {low} % slower"
@@ -80,7 +82,10 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
 
 @pytest.mark.parametrize(
     ("size", "why"),
-    [(20, "the fastest repeat by repeat"), (10, "the least memory within 5 % of the fastest")],
+    [
+        (20, "the fastest repeat by repeat"),
+        (10, "the least memory within 5 % of the fastest repeat by repeat"),
+    ],
 )
 def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(size, why):
     sizes, rates = (20, size, 5), ((1005.0, 995.0, 1003.0), (1000.0, 1010.0, 990.0), (500.0, 505.0, 495.0))
@@ -161,7 +166,7 @@ def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
 def test_warnings_are_counted_by_kind():
     records = [record(n, 9.0, warnings=[f"loaded: {n} %", "torn: all"]) for n in range(3)]
     lines = printed(records)
-    assert "warning loaded: 2 %, e.g. (3 configurations)" in lines
+    assert "warning loaded: 2 % (up to this, in 3 configurations)" in lines
     assert "warning torn: all (3 configurations)" in lines
 
 

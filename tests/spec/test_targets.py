@@ -90,10 +90,10 @@ def test_the_trainer_reads_its_arguments(tmp_path: Path, engine: dict[str, Any])
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_export_says_which_engine_was_measured_and_how_to_measure_its_own(target: str) -> None:
-    assert f"zbench's own engine, not of {target}; to measure that, " in measured_by(trial({}), target)
+    assert f"zbench's own engine, not of {target}; to measure {target}, " in measured_by(trial({}), target)
     other = measured_by(trial({"engine": "fsdp2", "zero_stage": 3}), target)
     verb = "were measured with" if target == "fsdp2" else "are those of"
-    assert other.startswith(f"Its speed and verdict {verb} fsdp2")
+    assert other.startswith(f"The speed and verdict {verb} fsdp2")
     with_command = trial({}).model_copy(update={"workload": WorkloadSpec(command="python train.py")})
     assert "those of the command that ran" in measured_by(with_command, target)
     assert "zbench's own engine, not of fsdp2" in " ".join(exported("fsdp2", {}).text.split())

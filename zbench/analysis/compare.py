@@ -195,7 +195,8 @@ def _refused(pair: Pair, settings: Settings) -> Decision:
     family = {"": (of_runs(base, head), settings.margin("step_time"))}
     reason = "two stored runs without a common yardstick do not show what the machine did between them"
     return decision.refused(
-        decision.decide(family, settings.alpha)[""], f"{reason}; measure it paired: zbench compare --paired"
+        decision.decide(family, settings.alpha)[""],
+        f"{reason}; measure it paired: zbench compare BASE HEAD --paired --sweep FILE",
     )
 
 
@@ -203,6 +204,11 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
     """Return why two trials cannot be compared over the machine's yardstick; empty if they can."""
     sides = list(zip((base.name, head.name), pair, strict=True))
     lacking = [name for name, trial in sides if not trials.turn_logs(trial)]
+    few = [name for name, trial in sides if trials.has_yardstick(trial) and name in lacking]
+    if few:
+        least = trials.LEAST_BESIDE_YARDSTICK
+        remedy = " and ".join(f"zbench sweep --resume {name} --repeats {least}" for name in few)
+        return f"{' and '.join(few)} need {least} repeats that took turns with it; run {remedy}"
     if lacking:
         return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
     keys = ["cpu", "cores", "usable_threads", *(["gpus"] if any(map(trials.is_on_gpu, pair)) else [])]

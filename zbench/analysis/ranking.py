@@ -126,7 +126,8 @@ def rank(
     ids = bounds.leaders
     estimates = dict(zip(fit.rows, fit.estimates.tolist(), strict=True))
     chosen = _recommended([names[name] for name in ids], estimates, goal)
-    why = "the least memory within 5 % of the fastest" if chosen != ids[0] else "the fastest repeat by repeat"
+    fastest = "the fastest repeat by repeat"
+    why = fastest if chosen == ids[0] else f"the least memory within 5 % of {fastest}"
     return Ranking(
         best=ids[0] if len(ids) == 1 else None,
         indistinguishable=ids,

@@ -51,7 +51,7 @@ def step_logs(trial: ConfigSummary) -> tuple[float, ...]:
 Logs = dict[str, tuple[float, ...]]
 PLAIN = "plain time"  # counts too: load that slows the yardstick may slow a trial by any share of that
 
-_LEAST = 3
+LEAST_BESIDE_YARDSTICK = 3
 """Repeats beside the yardstick that a side must have for its step time to be compared."""
 
 
@@ -61,10 +61,15 @@ def turn_logs(trial: ConfigSummary) -> Logs:
     Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
     """
     heats = [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
-    if len(heats) < _LEAST:
+    if len(heats) < LEAST_BESIDE_YARDSTICK:
         return {}
     parts = {part: tuple(mean_log(heat.machine[part]) for heat in heats) for part in heats[0].machine}
     return parts | {PLAIN: tuple(mean_log(heat.turn_seconds) for heat in heats)}
+
+
+def has_yardstick(trial: ConfigSummary) -> bool:
+    """Return whether some repeat took turns with the yardstick."""
+    return any(r.heat is not None and r.heat.machine and r.heat.turn_seconds for r in trial.ok)
 
 
 def yardstick_versions(trial: ConfigSummary) -> list[int]:

@@ -51,7 +51,9 @@ def compare_stored(
         comparison = compare_runs(loaded[0], loaded[1], settings)
     if save_baseline is not None:
         place = stored.save_baseline(save_baseline, loaded[-1], output_dir)
-        voice.note(f"baseline {save_baseline}: {place}; next: zbench compare {save_baseline} last")
+        voice.note(
+            f"baseline {save_baseline}: {place}; after the next run: zbench compare {save_baseline} last"
+        )
     return comparison
 
 

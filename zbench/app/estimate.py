@@ -17,7 +17,7 @@ from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import card_name, described
-from zbench.spec.peers import PEERS
+from zbench.spec.peers import PEERS, peer_conflicts
 from zbench.spec.shapes import PREFIX, configuration, layers_of
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
@@ -32,10 +32,7 @@ _RULES = (
     "engine deepspeed is by rules read from DeepSpeed {deepspeed}, which missed at most {largest_error:.0%}"
     " of a measured peak"
 )
-_OWN = (
-    "the memory is that of zbench's own engine; for DeepSpeed's, FSDP2's or DDP's add --set engine=deepspeed,"
-    " fsdp2 or ddp"
-)
+_OTHERS = ("deepspeed", "fsdp2", "ddp")
 _SHOWN = (
     ("model", "workload", "model"),
     ("ranks", "run", "world_size"),
@@ -140,7 +137,7 @@ class Forecast:
             texts.append(_RULES.format(**BY_RULES))
         is_default = "engine" not in self.sweep.engine.model_fields_set
         if is_default and all(row.trial.engine.engine == "builtin" for row in self.rows):
-            texts.append(_OWN)
+            texts.append(_of_others(self.rows))
         return list(dict.fromkeys(filter(None, texts)))
 
     def document(self) -> dict[str, Any]:
@@ -207,6 +204,15 @@ def _asked(source: Path | Mapping[str, Any] | None, settings: Sequence[str]) -> 
         return sweep_from_mapping(asked, settings, simulated=True), Path.cwd()
     path = sweep_file(source)
     return load_sweep(path, settings, simulated=True), path.absolute().parent
+
+
+def _of_others(rows: Sequence[EstimateRow]) -> str:
+    """Return how to estimate another engine's memory: one that has every key that some row sets."""
+    engines = [row.trial.engine.model_copy(update={"engine": name}) for name in _OTHERS for row in rows]
+    able = {engine.engine for engine in engines if not any(peer_conflicts(engine, simulated=True))}
+    names = [name for name in _OTHERS if name in able]
+    own = "the memory is that of zbench's own engine"
+    return f"{own}; for another's add --set engine={' or '.join(names)}" if names else own
 
 
 def _on_card(trial: TrialSpec) -> TrialSpec:

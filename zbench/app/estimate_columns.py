@@ -42,7 +42,7 @@ HOST = _bytes("host_bytes", "host", lambda e, _: e.peak_host_bytes)
 HOST_OF_A_NODE = _bytes(
     "host_bytes_of_a_node", "host of a node", lambda _, row: row.host_bytes_of_a_node or None
 )
-VERDICT = _column("verdict", lambda row: row.verdict)
+VERDICT = _column("verdict", lambda row: row.verdict, title="room")
 _PARTS = (
     _bytes("state_bytes", "state", lambda e, _: _held(e, *_STATE)),
     _bytes("activations", "activations", lambda e, _: _held(e, "activations")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.record.secrets import MASK, masked
 from zbench.record.store import load_environment, resolve_run
+from zbench.report.text import plural
 from zbench.report.trackers import tracker_factory
 from zbench.spec.keys import leaves
 from zbench.spec.load import load_sweep, read_sweep, sweep_file, sweep_from_mapping
@@ -92,8 +93,14 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
 
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and is_there:
-        problem = f"{source} has changed since {path.name} was started"
-        remedy = "restore the file to continue that run, or start a new one without --resume"
+        is_another = named is not None and source.absolute() != Path(named).absolute()
+        problem = (
+            f"{path.name} was started from {named}, not from {source}"
+            if is_another
+            else f"{source} has changed since {path.name} was started"
+        )
+        remedy = "leave the file out" if is_another else "restore the file"
+        remedy += " to continue that run, or start a new one without --resume"
         _require_same(recorded, read(), problem, remedy)
         base_dir = source.absolute().parent
     current = read(*settings)
@@ -108,7 +115,13 @@ def to_search(
 ) -> Request:
     """Return the request to search a file's axes: by TPE, unless the file or the flag names a search."""
     if resume is not None:
-        return resumed(resume, output_dir, file, settings)
+        request = resumed(resume, output_dir, file, settings)
+        if request.sweep.search.is_listed and request.run is not None:
+            name = request.run.name
+            raise UsageError(
+                f"{name} is a run of zbench sweep; continue it with zbench sweep --resume {name}"
+            )
+        return request
     assert file is not None
     document = read_sweep(sweep_file(file)).data
     default = [] if "objective" in document else ["objective.maximize=[tokens_per_s]"]
@@ -132,5 +145,5 @@ def _require_same(
         f"{key} was {old}, is {new}" for key, (old, new) in pairs.items() if key not in free and old != new
     ]
     if changes:
-        more = f" (and {len(changes) - 1} more keys)" if len(changes) > 1 else ""
+        more = f" (and {plural(len(changes) - 1, 'more key')})" if len(changes) > 1 else ""
         raise UsageError(f"{problem}: {changes[0]}{more}; {remedy}")

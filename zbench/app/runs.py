@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from zbench.analysis.ranking import Ranking
 from zbench.app.request import Request
 from zbench.app.voice import Voice
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, OutOfTimeError, UsageError, ZbenchError
 from zbench.launch.events import OnEvent
 from zbench.record import environment
 from zbench.record.record import Record
@@ -85,8 +85,10 @@ def carried_out(
             return directory, work(directory, tell), None
     except (ZbenchError, KeyboardInterrupt) as error:
         if request.run is None and directory.discard_if_empty():
-            nothing = f"{str(error) or 'interrupted'} before a repeat ended: nothing was kept; run it again"
-            raise (error if isinstance(error, ZbenchError) else KeyboardInterrupt(nothing)) from None
+            if not isinstance(error, KeyboardInterrupt | OutOfTimeError):
+                raise
+            reason = str(error) or "interrupted"
+            raise type(error)(f"{reason}; no repeat had ended, so nothing was kept; run it again") from None
         return directory, None, error
 
 

@@ -13,13 +13,14 @@ from zbench.errors import UsageError
 from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
 from zbench.report.text import axes_text
+from zbench.spec import LISTED
 from zbench.units import parse_count
 
 
 def command(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Sweep file, quickstart or stages, or a model: hf:Llama-3-8B."),
+        typer.Argument(metavar="FILE", help=f"Sweep file, {LISTED}, or a model: hf:Llama-3-8B."),
     ] = None,
     world_size: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks to simulate. Default: the file's.")

@@ -8,7 +8,7 @@ from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
 from zbench.report.screen import print_table
-from zbench.report.text import axes_text
+from zbench.report.text import axes_text, plural
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
@@ -75,6 +75,6 @@ def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
     console.result("\nTraffic of one rank in one step, sent and received:" + " none" * (not estimate.traffic))
     for kind, payload in estimate.traffic.items():
         both = "  ".join(f"{format_bytes(size):>9}" for size in moved({kind: payload}, trial))
-        console.result(f"  {kind:18}  {payload['calls']:>5} calls  {both}")
+        console.result(f"  {kind:18}  {plural(payload['calls'], 'call'):>11}  {both}")
     if estimate.flops:
         console.result(f"\n{estimate.flops:.4g} FLOPs of one rank in one step")

@@ -12,9 +12,10 @@ import typer
 from zbench.app import DEFAULT_OUTPUT_DIR as DEFAULT_OUTPUT_DIR
 from zbench.cli import console
 from zbench.errors import UsageError
+from zbench.spec import LISTED
 from zbench.units import parse_bytes, parse_duration
 
-_FILE = typer.Argument(metavar="FILE", help="Sweep file (YAML, TOML, JSON), or quickstart, stages or tune.")
+_FILE = typer.Argument(metavar="FILE", help=f"Sweep file (YAML, TOML, JSON), or {LISTED}.")
 SweepFile = Annotated[Path, _FILE]
 OptionalSweepFile = Annotated[Path | None, _FILE]
 Resume = Annotated[

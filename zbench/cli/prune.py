@@ -31,6 +31,7 @@ def command(
     files of a run that is in progress.
     """
     folders = removable(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
+    age = f"{older_than}s" if older_than[-1].isdigit() else older_than
     removed = folders if dry_run else [one for one in folders if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in removed]
@@ -40,11 +41,11 @@ def command(
         sizes = [one.size for one in removed if one.kind == kind]
         console.result(f"{format_bytes(sum(sizes))} in {plural(len(sizes), 'place')}: {kind}")
     if not removed:
-        console.result(f"nothing to remove that has not changed for {older_than}")
+        console.result(f"nothing to remove that has not changed for {age}")
         return
     total = format_bytes(sum(one.size for one in removed))
     console.result(
-        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer; {_KEPT}"
+        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {age} or longer; {_KEPT}"
     )
 
 

@@ -13,7 +13,8 @@ from zbench.spec.trial import TrialSpec
 class SweepStarted:
     """repeats: the number to run, without `finished`, which an earlier start of this run recorded.
 
-    axes: the varied keys.
+    axes: the varied keys. is_search: `configurations` and `repeats` are the most before its finalists run
+    again.
     """
 
     run_dir: Path
@@ -21,6 +22,7 @@ class SweepStarted:
     repeats: int
     finished: list[Record]
     axes: tuple[str, ...] = ()
+    is_search: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def resolve_commit(revision: str) -> str:
         why = (
             "no such revision in this repository"
             if here
-            else "and the current directory is no git repository"
+            else "no file of this name, and the current directory is no git repository"
         )
         raise UsageError(f"{revision!r}: {why}; expected a git revision, an environment or an interpreter")
     return done.stdout.decode().strip()

@@ -31,7 +31,8 @@ def worse(objective: ObjectiveSpec) -> str:
 
 
 def bound_text(summary: ConfigSummary, ranking: Ranking) -> str:
-    """Return by how much a configuration is worse than the best: `at most 9 %` or `4 to 12 %`.
+    """Return by how much a configuration is worse than the best: `at most 9 %` of one that may be the best,
+    `4 to 12 %` of others.
 
     Both ends are rounded outward. Empty for the best, and for a configuration that takes no part.
     """
@@ -45,7 +46,9 @@ def bound_text(summary: ConfigSummary, ranking: Ranking) -> str:
         return f"at least {_below(low)}" if low > 0 else "not known"
     if high > 1:
         return f"{1 + low:.1f} to {1 + high:.1f} times" if low > 0 else f"at most {1 + high:.1f} times"
-    return f"{_below(low)} to {_above(high)} %" if low > 0 else f"at most {_above(high)} %"
+    if low == 0 and name in ranking.indistinguishable:
+        return f"at most {_above(high)} %"
+    return f"{_below(low)} to {_above(high)} %"
 
 
 def _above(share: float) -> str:

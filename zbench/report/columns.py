@@ -104,10 +104,10 @@ class DataTable(Generic[Row]):
         return [{column.name: column.value(row) for column in self.columns} for row in self.rows]
 
 
-_BOUND = "than whatever is best, with 95 % confidence"
+_BOUND = "than the best row, with 95 % confidence"
 _NOTES = {
-    "of_compute": "its speed as a share of that of computing alone",
-    "error_ratio": "its distance from an exact run, divided by plain PyTorch's",
+    "of_compute": "a row's speed over its speed without communication and optimizer",
+    "error_ratio": "the distance of a row's weights from exact ones over that of plain PyTorch's",
 }
 
 
@@ -124,7 +124,7 @@ def metric(name: str) -> Column[ConfigSummary]:
 
 def spread(rate: str) -> Column[ConfigSummary]:
     """Return the column of how far a metric's repeats are apart, as `ConfigSummary.spread` has it."""
-    note = "how far its repeats are apart"
+    note = "half the range of a row's repeats over their median"
     return Column("spread", lambda summary: summary.spread(rate), lambda share: f"±{share:.1%}", note=note)
 
 

@@ -39,6 +39,7 @@ class PlainView:
         self._noted: set[str] = set()
         self._seconds: list[float] = []
         self._left = 0
+        self._is_search = False
 
     def __call__(self, event: events.Event) -> None:
         """Handle one event, and print its line, if it has one."""
@@ -46,6 +47,7 @@ class PlainView:
             case events.SweepStarted():
                 self._records += event.finished
                 self._left = event.repeats
+                self._is_search = event.is_search
                 self._print(_opening(event))
                 if event.repeats:
                     self._show("importing torch, once for all trials")
@@ -78,8 +80,12 @@ class PlainView:
 
     def _finished_line(self, record: Record) -> Text:
         total = self._done + self._left
-        count = f"[{self._done:>{len(str(total))}}/{total}] "
-        return Text.assemble(count, record_line(record), f"  ({self._time_left} left)" if self._left else "")
+        count = f"[{self._done}] " if self._is_search else f"[{self._done:>{len(str(total))}}/{total}] "
+        return Text.assemble(
+            count,
+            record_line(record),
+            f"  ({self._time_left} left)" if self._left and not self._is_search else "",
+        )
 
     def _print(self, line: Text | str) -> None:
         self._screen.print(line, soft_wrap=True)
@@ -130,7 +136,10 @@ class LiveView(PlainView):
         # rich makes it narrower on a narrow terminal
         bar = ProgressBar(total=max(1, total), completed=self._done, width=_WIDEST_BAR)
         failures = Text(f"{self._failed} failed" if self._failed else "", "red")
-        head.add_row(bar, f"{self._done}/{total}", f"{self._time_left} left", failures)
+        if self._is_search:
+            head.add_row(plural(self._done, "repeat"), failures)
+        else:
+            head.add_row(bar, f"{self._done}/{total}", f"{self._time_left} left", failures)
         lines = [Text(f"{self._now}{self._step}"), Text(self._leader, "dim")]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
@@ -170,4 +179,7 @@ def _opening(event: events.SweepStarted) -> str:
     failed = any(record.outcome != "ok" for record in event.finished)
     finished += " (only a new run repeats what failed)" * failed
     counts = f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run"
+    if event.is_search:
+        trials = f"at most {plural(event.repeats, 'trial')}" if event.repeats else "trials within the budget"
+        counts = f"{trials}, then the best of them again"
     return f"{counts}{finished}: {printable(str(event.run_dir))}"

@@ -100,7 +100,7 @@ def _summary(rows: Sequence[RelativeRow]) -> str:
 
 def _spread(name: str, ratios: Sequence[Ratio]) -> str:
     median = statistics.median(ratio.value for ratio in ratios)
-    above = f"in {sum(r.low > 1 for r in ratios)} of {len(ratios)} the whole interval is above 1"
+    above = f"the whole interval is above 1 in {sum(r.low > 1 for r in ratios)} of {len(ratios)} rows"
     return f"{name} {median:.2f} in the median, {ratio_text(max(ratios))} at most, {above}"
 
 
@@ -117,7 +117,8 @@ def print_relative(screen: Screen, relative: Relative) -> None:
         screen.print(Text(table.caption, "bold"))
         print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=("verdict",))
         screen.print(f"{table.below}\n", soft_wrap=True)
-    screen.print(lonely_line(relative), soft_wrap=True, end="")
+    if line := lonely_line(relative):
+        screen.print(line, soft_wrap=True)
 
 
 def relative_documents(relative: Relative) -> list[dict[str, Any]]:

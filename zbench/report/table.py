@@ -29,7 +29,6 @@ _MOST_ROWS = 500
 _MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
 _SHOWN_WHERE_USED = ("peak_host_bytes", "of_compute", "bound", "outside")
-_PINNED = ("verdict",)
 _DROPPED_FIRST = ("median_step_s", "of_compute", "peak_host_bytes", "error_ratio", "spread", "outcome")
 
 Line = tuple[str, str]
@@ -59,7 +58,8 @@ def print_results(
     run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
     remedy = printable(f"`zbench show{run} --verbose`")
     table = replace(table, columns=columns)
-    print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=_PINNED, remedy=remedy)
+    pinned = (objective.goals[0].metric, "verdict")
+    print_table(screen, table, dropped_first=_DROPPED_FIRST, pinned=pinned, remedy=remedy)
     if rest := summaries[_MOST_ROWS:]:
         remedy = printable(f"`zbench show{run} --format csv` has all")
         print_note(screen, Text(f"{plural(len(rest), 'more configuration')}: {remedy}", "dim"))
@@ -126,9 +126,14 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
             texts.add(warning)
             trials.add(summary.trial_id)
     return [
-        f"{printable(max(texts))}{', e.g.' * (len(texts) > 1)} ({plural(len(trials), 'configuration')})"
+        f"{printable(max(texts, key=_numbers))} ({'up to this, in ' * (len(texts) > 1)}"
+        f"{plural(len(trials), 'configuration')})"
         for texts, trials in kinds.values()
     ]
+
+
+def _numbers(text: str) -> tuple[list[float], str]:
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)], text
 
 
 def log_path(log: str, run_dir: Path | None) -> str:
@@ -164,7 +169,7 @@ def print_search(screen: Screen, document: Mapping[str, Any], records: Sequence[
 
 
 def _search_lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
-    yield "stopped", str(document["stopped"])
+    yield "stopped:", str(document["stopped"])
     if (miss := document["nearest_miss"]) is not None and document["best"] is None:
         yield "nearest", f"{axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
     front = [by_id[key] for key in document["pareto"] if key in by_id]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from zbench.errors import SpecError
+from zbench.errors import SpecError, nearest
+from zbench.spec import LISTED, SHIPPED
 from zbench.spec.problems import KeyPath, key_text, shown
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        message = "no such file; check the path; `zbench init` writes one; quickstart and stages need none"
+        hint = nearest(path, SHIPPED) if str(path) == path.name else ""
+        message = f"no such file{hint}; check the path; `zbench init` writes one; {LISTED} needs none"
         raise SpecError(message, file=str(path)) from None
     except OSError as error:
         raise SpecError(f"cannot be read ({error.strerror}); check its permissions", file=str(path)) from None

@@ -217,7 +217,7 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
 
 def sweep_file(path: Path) -> Path:
     """Return the file of a shipped sweep for a bare name such as `quickstart`; any other path unchanged."""
-    if path.exists() or path.name != str(path) or path.suffix:
+    if path.is_file() or path.name != str(path) or path.suffix:
         return path
     package = Path(zbench.__file__).parent
     places = (package.parent / "sweeps", package / "sweeps")  # of a clone, and of a wheel

@@ -216,12 +216,12 @@ def measured_by(trial: TrialSpec, target: str) -> str:
     """Return which engine produced a trial's speed and verdict, and how to measure the target itself."""
     engine = trial.engine.engine
     if trial.workload.command is not None:
-        return "Its speed and verdict are those of the command that ran, workload.command."
+        return "The speed and verdict are those of the command that ran, workload.command."
     name = "zbench's own engine" if engine == "builtin" else engine
     if engine == target:
-        return f"Its speed and verdict were measured with {name}, run by zbench."
-    remedy = f"to measure that, {_MEASURED_BY[target]}"
-    return f"Its speed and verdict are those of {name}, not of {target}; {remedy}."
+        return f"The speed and verdict were measured with {name}, run by zbench."
+    remedy = f"to measure {target}, {_MEASURED_BY[target]}"
+    return f"The speed and verdict are those of {name}, not of {target}; {remedy}."
 
 
 _TEMPLATE = '''"""FSDP2 with the settings of zbench's trial {trial_id}: zero_stage {stage}, {dtype}.

@@ -160,7 +160,8 @@ class Session(Proposer):
         finished = self._directory.records()
         remaining = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
-        self._tell(SweepStarted(self._directory.path, self._spec.trials, remaining, finished, keys))
+        place = self._directory.path
+        self._tell(SweepStarted(place, self._spec.trials, remaining, finished, keys, is_search=True))
         if self._earlier:
             self._listed = [*self._best_earlier(), *self._space.included]
             self._tell(Notice(f"{len(self._earlier)} trials of earlier runs of this sweep teach the search"))

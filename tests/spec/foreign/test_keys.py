@@ -104,7 +104,11 @@ def test_a_value_that_deepspeed_would_not_read_is_refused_with_its_key(
 @pytest.mark.parametrize(
     ("config", "effect", "note"),
     [
-        (zero(stage=3, stage3_prefetch_buket_size=1), "speed", "did you mean stage3_prefetch_bucket_size?"),
+        (
+            zero(stage=3, stage3_prefetch_buket_size=1),
+            "speed",
+            "did you mean zero_optimization.stage3_prefetch_bucket_size?",
+        ),
         (
             {"offload_optimizer": {"device": "cpu"}},
             "speed",

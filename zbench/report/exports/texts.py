@@ -189,7 +189,7 @@ def summary(comparison: Comparison) -> list[str]:
         lines.append(f"no time is compared without the machine's yardstick: {comparison.no_yardstick}")
     if comparison.warnings:
         lines.append(f"warnings: {'; '.join(comparison.warnings)}")
-    return [*lines, *_would_have_seen(comparison), method(comparison)]
+    return [*lines, *_would_have_seen(comparison), *([] if comparison.no_yardstick else [method(comparison)])]
 
 
 def _would_have_seen(comparison: Comparison) -> list[str]:

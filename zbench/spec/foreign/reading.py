@@ -215,8 +215,7 @@ def reason_of_unknown(key: str, keys: Sequence[str], tool: str, refuses: bool) -
     beside = [name for name in keys if name.rpartition(".")[0] == parent]
     similar = _similar(leaf, beside, 0.8) or _similar(leaf, keys, 0.85)
     if similar:
-        leaf = similar.rpartition(".")[2]
-        return Note(_effect_of(similar), f"{key}: no key of {tool}, which {does} it; did you mean {leaf}?")
+        return Note(_effect_of(similar), f"{key}: no key of {tool}, which {does} it; did you mean {similar}?")
     return Note("training", f"{key}: no key of {tool}, which {does} it") if refuses else Note("rest", key)
 
 
