@@ -66,7 +66,7 @@ def test_calibrate_prints_what_a_sweep_file_takes(zbench, monkeypatch):
     def measured(target: str, *_: object, **__: object) -> dict[str, Any]:
         return rates if target.endswith(":measure") else {"step_s": 0.05}
 
-    monkeypatch.setattr(app_doctor, "run_once", measured)
+    monkeypatch.setattr(app_doctor, "call_on_new_server", measured)
     machine = zbench("doctor", "--calibrate", "--world-size", "1", "--json").document["machine"]
     assert machine["flops"] == rates["flops"]
     check_machine(machine)

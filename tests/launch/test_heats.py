@@ -214,10 +214,10 @@ def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
 def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int, joins: list[int]) -> None:
     """As often as it takes a quarter of all repeats at most."""
     sharing = [mlp({"zero_stage": stage}) for stage in range(count)]
-    paid = Counter[str]()
-    heats = [Yardsticks(sharing, repeat, paid) for repeat in range(6)]
+    credit = Counter[str]()
+    heats = [Yardsticks(sharing, repeat, credit) for repeat in range(6)]
     having = [n for n, heat in enumerate(heats) if any(isinstance(task, RepeatTask) for task in heat.tasks)]
-    assert having == [n for n, heat in enumerate(heats) if not heat.too_few] == joins
+    assert having == [n for n, heat in enumerate(heats) if not heat.leaves_out_alone] == joins
 
 
 @pytest.mark.parametrize(("yardstick", "sizes"), [(["machine"], [1, 1]), (["alone"], []), ("none", [])])

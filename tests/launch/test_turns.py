@@ -59,7 +59,7 @@ class Sweep(Participant):
             self._thread.start()
         else:
             self.gate.go()
-        while not self.gate.is_taken and self._thread.is_alive():
+        while not self.gate.all_wait and self._thread.is_alive():
             self.gate.receive(connection.wait(self.gate.waitable(), 0.01))
         if not self.waits:
             self._thread.join()
