@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zbench.record.record import Record
+from zbench.record.record import Heat, Record
 from zbench.record.summary import ConfigSummary, summarize
 
 
@@ -60,7 +60,7 @@ def turn_logs(trial: ConfigSummary) -> Logs:
 
     Repeats under load count, because the yardstick was under it, too; nothing for fewer than three.
     """
-    heats = [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
+    heats = _beside_yardstick(trial)
     if len(heats) < LEAST_BESIDE_YARDSTICK:
         return {}
     parts = {part: tuple(mean_log(heat.machine[part]) for heat in heats) for part in heats[0].machine}
@@ -69,7 +69,11 @@ def turn_logs(trial: ConfigSummary) -> Logs:
 
 def has_yardstick(trial: ConfigSummary) -> bool:
     """Return whether some repeat took turns with the yardstick."""
-    return any(r.heat is not None and r.heat.machine and r.heat.turn_seconds for r in trial.ok)
+    return bool(_beside_yardstick(trial))
+
+
+def _beside_yardstick(trial: ConfigSummary) -> list[Heat]:
+    return [r.heat for r in trial.ok if r.heat is not None and r.heat.machine and r.heat.turn_seconds]
 
 
 def yardstick_versions(trial: ConfigSummary) -> list[int]:

@@ -79,13 +79,11 @@ class PlainView:
             self._print(Text(now, "dim"))
 
     def _finished_line(self, record: Record) -> Text:
+        if self._is_search:
+            return Text.assemble(f"[{self._done}] ", record_line(record))
         total = self._done + self._left
-        count = f"[{self._done}] " if self._is_search else f"[{self._done:>{len(str(total))}}/{total}] "
-        return Text.assemble(
-            count,
-            record_line(record),
-            f"  ({self._time_left} left)" if self._left and not self._is_search else "",
-        )
+        count = f"[{self._done:>{len(str(total))}}/{total}] "
+        return Text.assemble(count, record_line(record), f"  ({self._time_left} left)" if self._left else "")
 
     def _print(self, line: Text | str) -> None:
         self._screen.print(line, soft_wrap=True)
