@@ -208,7 +208,8 @@ def _yardstick_gap(base: Source, head: Source, pair: Pair) -> str:
     if few:
         least = trials.LEAST_BESIDE_YARDSTICK
         remedy = " and ".join(f"zbench sweep --resume {name} --repeats {least}" for name in few)
-        return f"{' and '.join(few)} need {least} repeats that took turns with it; run {remedy}"
+        verb = "needs" if len(few) == 1 else "need"
+        return f"{' and '.join(few)} {verb} {least} repeats that took turns with it; run {remedy}"
     if lacking:
         return f"none took turns with three repeats of {' or '.join(lacking)} (`run.yardstick: [machine]`)"
     keys = ["cpu", "cores", "usable_threads", *(["gpus"] if any(map(trials.is_on_gpu, pair)) else [])]

@@ -60,8 +60,8 @@ class Pair:
         return any(p.requires_grad for p in self.plain.model.parameters())
 
     def step_plain(self, loss: Loss, batches: list[list[tuple[torch.Tensor, ...]]]) -> None:
-        """Take the plain step; the norm adds parameters up in the order in which the engine was built."""
-        self.plain.names = [t.name for t in self.engine._core.state.param_infos]
+        """Take the plain step of what the engine trains."""
+        self.plain.names = self.plain.trained = sorted(self.trained())
         self.plain.step(loss, batches)
 
     @property

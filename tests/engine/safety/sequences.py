@@ -123,8 +123,8 @@ class Both(Pair):
             if self.draw.random() < 0.5 and self.row["zero_stage"] < 3:
                 self.step()
             has_moved = held.data_ptr() != memory_of(p).data_ptr()
-            if has_moved and not self.trains:
-                return
+            if has_moved and not (self.trains and held.any()):
+                return  # no step follows that could refuse it, or zeros stay what they are
             held.mul_(0.875)
         if has_moved:
             self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
