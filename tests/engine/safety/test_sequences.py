@@ -49,7 +49,9 @@ def follow(ranks: RankPool, world_size: int, row: dict[str, Any], sequences: int
 
     @hypothesis.seed(10 * [*ROWS, *MORE].index(row) + world_size)
     @hypothesis.settings(max_examples=sequences, database=None)
-    @hypothesis.given(SEEDS, st.lists(RULE, min_size=longest // 3, max_size=longest))
+    @hypothesis.given(
+        SEEDS, st.integers(1, longest).flatmap(lambda n: st.lists(RULE, min_size=n, max_size=n))
+    )
     def check(seed: int, rules: list[tuple[str, int]]) -> None:
         ranks.run(world_size, "tests.engine.safety.sequences:run", row, seed, rules)
 
