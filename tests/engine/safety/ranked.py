@@ -65,6 +65,24 @@ def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     return message, same
 
 
+def with_default_device(
+    group: dist.ProcessGroup, row: dict[str, Any], device: str, folder: str
+) -> dict[str, torch.Tensor]:
+    """Return the parameters of a run, saved and loaded, where torch makes tensors on `device` by default."""
+    model = net().bfloat16()
+    with torch.device(device):
+        engine = build(model, row, group, dtype="bfloat16", gradient_clipping=0.1)
+        for _ in range(2):
+            x = torch.ones(2, WIDTH, dtype=torch.bfloat16, device="cpu")
+            engine.backward(model(x).square().mean())
+            engine.step()
+        save(engine, Path(folder, device))
+        load(engine, Path(folder, device))
+        values = engine.full_parameters()
+        engine.close()
+    return values
+
+
 def train(engine: Engine) -> None:
     """Take a step."""
     engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())

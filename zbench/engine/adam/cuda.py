@@ -164,7 +164,7 @@ class TorchFusedAdam:
             slot = task.into
         moments = [m for m in (slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq) if m is not None]
         wide = [moment.float() for moment in moments]  # float32 ones themselves
-        single = torch.tensor(grad_scale, dtype=torch.float64).float().item()
+        single = torch.tensor(grad_scale, dtype=torch.float64, device="cpu").float().item()
         step = float(task.step) if hyper.bias_correction else math.inf  # 1 - beta ** inf corrects nothing
         fused = torch._fused_adamw_ if hyper.decoupled else torch._fused_adam_
         fused(

@@ -167,7 +167,7 @@ def _overlap(one: Tensor, two: Tensor) -> bool:
     if one.element_size() != two.element_size():
         return True
     elements = max(_place(one)[2], _place(two)[2]) // one.element_size()
-    seen = torch.zeros(elements, dtype=torch.bool)
+    seen = torch.zeros(elements, dtype=torch.bool, device="cpu")
     seen.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
     return bool(seen.as_strided(two.shape, two.stride(), two.storage_offset()).any())
 

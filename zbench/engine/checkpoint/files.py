@@ -163,7 +163,7 @@ def _header(entries: Iterable[StateEntry]) -> bytes:
 def _name(dtype: torch.dtype) -> str | None:
     """Return what the library calls a dtype in the header of a file; None for one that it does not know."""
     try:
-        file = file_of({"": torch.empty(0, dtype=dtype)})
+        file = file_of({"": torch.empty(0, dtype=dtype, device="cpu")})
     except KeyError:
         return None
     name: str = json.loads(file[8:])[""]["dtype"]
@@ -177,9 +177,9 @@ def rng_state() -> dict[str, Tensor]:
     return {
         "torch.cpu": torch.get_rng_state(),
         **{f"torch.cuda.{k}": state for k, state in enumerate(_cuda_states())},
-        "python": torch.tensor(numbers, dtype=torch.int64),
+        "python": torch.tensor(numbers, dtype=torch.int64, device="cpu"),
         "numpy.keys": torch.from_numpy(np.asarray(keys, dtype=np.int64)),
-        "numpy.rest": torch.tensor([position, has_gauss, gauss], dtype=torch.float64),
+        "numpy.rest": torch.tensor([position, has_gauss, gauss], dtype=torch.float64, device="cpu"),
     }
 
 

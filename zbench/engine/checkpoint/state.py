@@ -129,14 +129,13 @@ class EngineState:
     def _numbers(self) -> dict[str, Tensor]:
         o = self.optimizer
         groups = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in o.groups]
+        number = partial(torch.tensor, device="cpu")
         return {
-            "engine.steps": torch.tensor(o.count),
-            "engine.loss_scale": torch.tensor(
-                [self.scaling.scale, self.scaling.good_steps], dtype=torch.float64
-            ),
-            **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
-            **{f"group_of.{t.name}": torch.tensor(t.group) for t in self.param_infos},
-            **{f"step.{t.name}": torch.tensor(o.count - o.skipped_steps[t.index]) for t in self.param_infos},
+            "engine.steps": number(o.count),
+            "engine.loss_scale": number([self.scaling.scale, self.scaling.good_steps], dtype=torch.float64),
+            **{f"group.{k}": number(values, dtype=torch.float64) for k, values in enumerate(groups)},
+            **{f"group_of.{t.name}": number(t.group) for t in self.param_infos},
+            **{f"step.{t.name}": number(o.count - o.skipped_steps[t.index]) for t in self.param_infos},
         }
 
     @torch.no_grad()
@@ -164,9 +163,8 @@ class EngineState:
     def _load_small(self, state: Mapping[str, Tensor]) -> None:
         o = self.optimizer
         o.count = int(state["engine.steps"])
-        o.skipped_steps = [
-            o.count - int(state.get(f"step.{t.name}", torch.tensor(0))) for t in self.param_infos
-        ]
+        steps = [state.get(f"step.{t.name}") for t in self.param_infos]
+        o.skipped_steps = [o.count - (0 if step is None else int(step)) for step in steps]
         scale, good = state["engine.loss_scale"].tolist()
         self.scaling.resume(scale, int(good))
         for k, saved in self.saved_groups(state).items():
@@ -227,7 +225,7 @@ class EngineState:
                 )
         moments = {f"{kind}.{t.name}": t.parameter for t in self.param_infos for kind in MOMENTS}
         buffers = {f"buffer.{name}": buffer for name, buffer in self.model.named_buffers()}
-        groups = {key: torch.zeros(5) for key in state if key.startswith("group.")}
+        groups = {key: torch.zeros(5, device="cpu") for key in state if key.startswith("group.")}
         check_others(state, {**self._numbers(), **groups}, {**moments, **buffers})
         self.saved_groups(state)
         return key_of
@@ -260,7 +258,7 @@ class EngineState:
             [part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype) for s in self._segments[t.index]]
             for t, span in zip(infos, spans, strict=True)
         ]
-        none = torch.empty(0, dtype=dtype)
+        none = torch.empty(0, dtype=dtype, device="cpu")
         if self.shard.keeps_all:
             values = [torch.cat([none, *parts]) for parts in own_parts]
         else:

@@ -54,7 +54,7 @@ class Summarizer:
         # zeros say that a step can be taken: a simulation reads nothing else
         missing = packed([not there for there in contributed], comm.world_size)
         own_terms = terms.words(self.agreement)
-        flags = torch.tensor([*own_terms, *missing], dtype=torch.int64)
+        flags = torch.tensor([*own_terms, *missing], dtype=torch.int64, device="cpu")
         if needs_norm:  # each shard once: the first shard group has them all
             sums = self.square_sums() if comm.rank < comm.shards else exact_zero()
             flags = torch.cat([to_device(flags, sums.device), sums])

@@ -121,9 +121,9 @@ class PinnedHostMemory:
         return self.empty(numel, dtype).zero_()
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return (
-            _locked(numel, dtype, self._beside) if self.pinned and numel else torch.empty(numel, dtype=dtype)
-        )
+        if self.pinned and numel:
+            return _locked(numel, dtype, self._beside)
+        return torch.empty(numel, dtype=dtype, device=self.device)
 
     def occupied(self, nbytes: int) -> int:
         """Return the bytes of memory that a block of `nbytes` takes."""

@@ -57,11 +57,16 @@ class Contents:
         size = buffer.element_size()
         generator = torch.Generator().manual_seed(0)
         lines = [
-            torch.arange(extent.start * size // _LINE, -(-extent.stop * size // _LINE), _PAGE // _LINE)
+            torch.arange(
+                extent.start * size // _LINE,
+                -(-extent.stop * size // _LINE),
+                _PAGE // _LINE,
+                device="cpu",
+            )
             for extent in extents
         ]
-        at = torch.cat([torch.empty(0, dtype=torch.int64), *lines])
-        odd = torch.randint(1 << 62, (len(at), 1), generator=generator) * 2 + 1
+        at = torch.cat([torch.empty(0, dtype=torch.int64, device="cpu"), *lines])
+        odd = torch.randint(1 << 62, (len(at), 1), generator=generator, device="cpu") * 2 + 1
         self._lines, self._odd = at.to(buffer.device), odd.to(buffer.device)
         self._buffer = buffer
         self._sums = self._of(buffer)

@@ -44,7 +44,7 @@ def to_host(values: Tensor, attend: Callable[[], None] | None = None) -> Tensor:
     if values.device.type != "cuda":
         return values.cpu()
     with torch.cuda.device(values.device):  # pages are locked by the current one
-        there = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        there = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
         there.copy_(values, non_blocking=True)
         torch.cuda.current_stream().synchronize()
     return there

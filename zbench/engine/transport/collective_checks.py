@@ -53,7 +53,7 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
     except BaseException as error:
         failed = error
     numbers = [float(failed is not None), float(zlib.crc32("\n".join(lines).encode()))]
-    sent = torch.tensor(numbers, dtype=torch.float64)
+    sent = torch.tensor(numbers, dtype=torch.float64, device="cpu")
     gathered = to_host(collectives.all_gather_small(sent, joint.tag), agreement.attend)
     if gathered[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")

@@ -69,7 +69,7 @@ class MemoryProbe:
         """Return whether this process reads the right bytes; in another container the pid may be another
         process.
         """
-        value = torch.zeros(len(self.value), dtype=torch.uint8)
+        value = torch.zeros(len(self.value), dtype=torch.uint8, device="cpu")
         try:
             if self.host == _host():
                 read_memory(self.pid, self.address, value)
@@ -84,7 +84,7 @@ def publish_probe(memory: Memory | None) -> tuple[MemoryProbe, Tensor]:
     """
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
-    tensor = torch.tensor(list(value), dtype=torch.uint8)
+    tensor = torch.tensor(list(value), dtype=torch.uint8, device="cpu")
     if memory is not None:
         tensor = memory.zeros(len(value), torch.uint8).copy_(tensor)
     return MemoryProbe(_host(), os.getpid(), tensor.data_ptr(), value), tensor

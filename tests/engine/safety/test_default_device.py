@@ -1,0 +1,40 @@
+"""`torch.set_default_device` is for the user's tensors: the engine names the device of each of its own."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zbench.engine
+from tests.engine.lattice import row_id
+from tests.engine.plain import assert_same
+from tests.engine.ranks import RankPool
+from tests.engine.safety.plainly import STAGES
+
+FACTORIES = ["arange", "as_tensor", "empty", "eye", "full", "linspace"]
+FACTORIES += ["ones", "rand", "randint", "randn", "tensor", "zeros"]
+
+
+@pytest.mark.parametrize("row", STAGES, ids=row_id)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_another_default_device_changes_nothing(
+    ranks: RankPool, row: dict[str, Any], world_size: int, tmp_path: Path
+) -> None:
+    case = "tests.engine.safety.ranked:with_default_device"
+    runs = [ranks.run(world_size, case, row, device, str(tmp_path)) for device in ("cpu", "meta")]
+    for here, elsewhere in zip(*runs, strict=True):
+        assert_same(elsewhere, here)
+
+
+def test_every_tensor_that_the_engine_makes_names_its_device() -> None:
+    """Also those that only a GPU needs, where `cuda` as the default device is usual."""
+    (folder,) = zbench.engine.__path__
+    unnamed = [
+        f"{path}:{node.lineno}"
+        for path in Path(folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"torch.{name}" for name in FACTORIES}
+        if "device" not in {keyword.arg for keyword in node.keywords}
+    ]
+    assert not unnamed
