@@ -3,8 +3,11 @@
 import csv
 import io
 import json
+import os
+import resource
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from tests.report.html.samples import full
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.ranking import Ranking
 from zbench.analysis.settings import Settings
+from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.report import exports
 from zbench.report.exports import csv as csv_format
@@ -142,3 +146,27 @@ def test_without_a_best_nothing_is_bold_and_a_failure_says_its_outcome() -> None
     text = markdown.render_run(replace(full(), winner=None, ranking=Ranking()))
     assert "**" not in text
     assert "| oom |" in text
+
+
+def test_a_full_disk_keeps_the_earlier_file_whole(tmp_path: Path) -> None:
+    """A limit on file size stands for the full disk: the write is cut short."""
+    exports.write({"page.html": "the page of before"}, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(UsageError, match="cannot write into"):
+            exports.write({"page.html": "a longer page" * 1000}, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["the page of before"]
+
+
+def test_links_and_pipes_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to("page.html")
+    (tmp_path / "page.html").touch()
+    os.mkfifo(tmp_path / "pipe.html")
+    reader = os.open(tmp_path / "pipe.html", os.O_RDONLY | os.O_NONBLOCK)
+    exports.write({"link.html": "1", "pipe.html": "2"}, tmp_path)
+    assert (tmp_path / "page.html").read_text() == "1"
+    assert os.read(reader, 10) == b"2"
+    os.close(reader)
