@@ -54,6 +54,23 @@ def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, keys, code
     assert (document["run_exit_code"], document["recommended"]) == (code, None)
 
 
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"verdict": "wrong"}, " is wrong and is never recommended; choose another"),
+        ({"do": "allocate"}, " is oom ("),
+        ({}, None),
+    ],
+)
+def test_an_export_of_a_faulty_configuration_names_the_fault(zbench, sweep_file, keys, says):
+    zbench("sweep", sweep_file, *options(**keys))
+    trial_id = load_records(only_run())[0].trial_id
+    output = zbench("export", "last", "--trial", trial_id)
+    assert (output.code, "zero_optimization" in output.out) == (0, True)
+    assert (f"warning: trial {trial_id}" in output.err) == (says is not None)
+    assert (says or "") in output.err
+
+
 def test_flags_are_settings(zbench, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1", "--seed", "7", "--timeout", "9s", "--set", "steps=3")
     assert "min_gain: 0.01" in (only_run() / "spec.yaml").read_text()

@@ -14,7 +14,7 @@ from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.record.record import Record
 from zbench.record.store import load_records, resolve_run
-from zbench.record.summary import summarize
+from zbench.record.summary import ConfigSummary, has_failed, is_incorrect, summarize
 from zbench.report.exports.csv import render_relative
 from zbench.report.text import axes_text, failure_message
 from zbench.spec.expand import expand
@@ -81,9 +81,23 @@ def command(
     exported = TARGETS[to](chosen)
     if not Path(source).is_file():
         console.note(f"trial {chosen.trial_id}: {measured_by(chosen, to)}")
+        for summary in summarize(record for record in records if record.trial_id == chosen.trial_id):
+            _warn_of_fault(summary)
     for note in exported.notes:
         console.warn(note)
     _write(exported.text, output)
+
+
+def _warn_of_fault(summary: ConfigSummary) -> None:
+    """Say that a configuration which the user named trains something else, or did not run to its end."""
+    if is_incorrect(summary):
+        fault, why = str(summary.verdict), summary.diagnosis
+    elif has_failed(summary):
+        fault, why = summary.outcome, failure_message(summary)
+    else:
+        return
+    because = f" ({why})" if why else ""
+    console.warn(f"trial {summary.trial_id} is {fault}{because} and is never recommended; choose another")
 
 
 def _write(text: str, output: Path | None) -> None:
