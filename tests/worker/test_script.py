@@ -180,6 +180,27 @@ def test_the_cause_of_a_failure_under_torchrun_is_named_and_not_a_rule() -> None
     assert str(script._failure(1, ["it stopped", "=" * 60])).endswith("it stopped")
 
 
+@pytest.mark.parametrize(
+    ("printed", "cause"),
+    [
+        ("mine.TooLongException: 9 tokens", "mine.TooLongException: 9 tokens"),
+        ("training begins", "rank 0 ended with status 7"),
+    ],
+)
+def test_the_cause_of_a_failure_of_many_ranks_is_kept(printed: str, cause: str, tmp_path: Path) -> None:
+    """torchrun's report has seven lines for each rank, and prints the first to fail again at the end."""
+    others = "".join(f"rank : {n} (local_rank: {n})\nexitcode : -15 (pid: 9)\n\n\n\n\n" for n in range(64))
+    report = f"{printed}\nE0102 failed (exitcode: 7) local_rank: 0\n{others}rank      : 0 (local_rank: 0)\n"
+    report += "exitcode  : 7 (pid: 1)\ntraceback : To enable traceback see: https://pytorch.org\n"
+    (tmp_path / "report.txt").write_text(report)
+    (trial, _) = sweep(tmp_path).trials
+    workload = trial.workload.model_copy(update={"command": "sh -c 'cat report.txt; exit 1'"})
+    with pytest.raises(script.CommandFailedError, match=f"status 1: {cause}$"):
+        run_once(
+            trial.model_copy(update={"workload": workload}), tmp_path, tmp_path / "scratch", lambda *_: None
+        )
+
+
 def children_of(place: Path) -> list[int]:
     """Return the processes that scripts started, as the logs under `place` tell."""
     texts = [log.read_text(errors="replace") for log in place.rglob("*.log")]

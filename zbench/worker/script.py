@@ -39,7 +39,8 @@ from zbench.worker.step_times import ConsoleTimes, seconds_in
 
 _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
-_LAST_LINES = 40
+_LAST_LINES = 2000  # torchrun alone prints 20, and 7 more for each rank
+_TORCHRUNS = re.compile(r"failed \(exitcode: -?\d+\) local_rank")
 _TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "training_args"}
 _REPOSITORY = str(Path(__file__).parents[2])
 
@@ -224,10 +225,10 @@ def _failure(status: int, lines: list[str]) -> Exception:
     shortage = [line for line in lines if any(words in line.lower() for words in OUT_OF_MEMORY)]
     if shortage:
         return MemoryError(shortage[-1][:_LONGEST_LINE])
-    errors = [line for line in lines if "Error: " in line or line.endswith("Error")]
-    causes = [line for line in errors if "ChildFailedError" not in line]  # torchrun's own, of the cause below
+    lines, ended = _without_torchruns(lines)
+    errors = [line for line in lines if re.search(r"(Error|Exception)(: |$)", line)]
     worded = [line for line in lines if any(letter.isalpha() for letter in line)]
-    last = (causes or errors or worded or ["no output"])[-1]
+    last = (errors or ended or worded or ["no output"])[-1]
     return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
 
 
@@ -262,3 +263,13 @@ def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgemen
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))
     return judge_weights(read_weights(checkpoint), load_base(Path(job.reference_path)))
+
+
+def _without_torchruns(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Return the lines before torchrun's own report, and how the rank ended that it names as the cause."""
+    at = next((at for at, line in enumerate(lines) if _TORCHRUNS.search(line)), None)
+    if at is None:
+        return lines, []
+    report = dict(re.findall(r"^(rank|exitcode)\s*:\s*(-?\d+)", "\n".join(lines[at:]), re.MULTILINE))
+    ended = [f"rank {report['rank']} ended with status {report['exitcode']}"] if len(report) == 2 else []
+    return lines[:at], ended
