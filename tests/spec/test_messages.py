@@ -9,6 +9,10 @@ from zbench.spec.problems import shown
 
 Refusal = Callable[..., str]
 YAML = {
+    "mistyped extends": (
+        "extnds: base.yaml\n",
+        "sweep.yaml:1: extnds: unknown key (did you mean 'extends'?); rename or remove it",
+    ),
     "unknown key": (
         "run:\n  world_siz: 2\n",
         "sweep.yaml:2: run.world_siz: unknown key (did you mean 'world_size'?); rename or remove it",

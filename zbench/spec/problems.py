@@ -99,6 +99,7 @@ def _place(detail: ErrorDetails, data: object) -> KeyPath:
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
     name = str(path[-1])
     fields = list(model_at(path, model).model_fields)
+    fields += ["extends"] if len(path) == 1 and "workload" in fields else []  # read before the rest
     if closest(name, fields) is None:
         elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)
         if elsewhere:
