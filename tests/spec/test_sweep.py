@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from zbench.spec.expand import expand
 from zbench.spec.keys import known_paths, short_name
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec, dump_sweep, sweep_document, sweep_schema
@@ -90,3 +91,16 @@ def test_a_range_is_written_with_its_own_keys_only() -> None:
     axis = {"low": 1e-5, "high": 1e-2, "log": True}
     sweep = SweepSpec.model_validate({"search": {"method": "tpe"}, "axes": {"lr": axis}})
     assert sweep_document(sweep)["axes"] == {"lr": axis}
+
+
+@pytest.mark.parametrize("stage", [{}, {"zero_stage": 0}])
+def test_a_recorded_sweep_has_the_same_trials(stage: dict[str, int], tmp_path: Path) -> None:
+    """FSDP2 has a stage of its own only where the file names none."""
+    axes = {"engine": ["builtin", "fsdp2", "zero_redundancy"]}
+    sweep = SweepSpec.model_validate(
+        {"name": "peers", "run": {"world_size": 2}, "engine": stage, "axes": axes}
+    )
+    (tmp_path / "spec.yaml").write_text(dump_sweep(sweep))
+    again = load_sweep(tmp_path / "spec.yaml", environ={})
+    assert [trial.trial_id for trial in expand(again).trials] == [t.trial_id for t in expand(sweep).trials]
+    assert len(expand(again).trials) == (1 if stage else 3)

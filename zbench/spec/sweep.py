@@ -191,6 +191,8 @@ def sweep_document(sweep: SweepSpec, *, defaults: bool = True) -> dict[str, Any]
     """Return a sweep as plain JSON values; without `defaults`, only the keys that differ from them."""
     document: dict[str, Any] = sweep.model_dump(mode="json", exclude_defaults=not defaults)
     written = sweep.model_dump(mode="json", include={"axes"}, exclude_defaults=True)
+    if defaults and "zero_stage" not in sweep.engine.model_fields_set:  # each engine has a stage of its own
+        del document["engine"]["zero_stage"]
     return document | written
 
 
