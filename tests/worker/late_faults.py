@@ -28,6 +28,28 @@ class _LateGradients(Engine):
         self.inner.backward(loss * (1 + self.more * (self.count + 1 >= self.first)), last)
 
 
+class SkipsAStep(OtherOrder):
+    """Its fifth step leaves weights, moments and torch's count of steps as they were."""
+
+    taken = 0
+
+    def step(self) -> StepInfo:
+        self.taken += 1
+        if self.taken != 5:
+            return super().step()
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        return StepInfo(None)
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        states = self._adam.state
+        return {
+            f"{name}@0": {"param": master.reshape(-1)}
+            | {kind: states[master][kind].reshape(-1) for kind in ("exp_avg", "exp_avg_sq") if states[master]}
+            for name, master in self._masters.items()
+        }
+
+
 class _StaleCopies(OtherOrder):
     """Some weights that the model computes with are not renewed, on some ranks, from a step on."""
 

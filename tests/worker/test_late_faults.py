@@ -27,6 +27,14 @@ def test_the_step_is_named(run_trial: RunTrial, engine: str, diagnosis: str, dty
     assert re.fullmatch(diagnosis, str(result.diagnosis))
 
 
+@pytest.mark.parametrize("seed", [0, 1])  # other seeds replay other steps
+def test_a_skipped_step_is_named_before_its_consequences(run_trial: RunTrial, seed: int) -> None:
+    run = {**RUN, "seed": seed}
+    result = run_trial(trial({"engine": HERE + "SkipsAStep"}, workload=GPT, run=run)).correctness
+    assert result.verdict == "wrong"
+    assert str(result.diagnosis).startswith("the update of step 5 is lost; updates ")
+
+
 @pytest.mark.parametrize(
     ("engine", "says"),
     [

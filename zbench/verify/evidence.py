@@ -62,7 +62,9 @@ def examine(
         neither = "the engine reports neither first_moments() nor gradient norms"
         unchecked["scale"] = evidence.unread_moments or neither
     faults = [*scale, *updates, *state]
-    faults = faults or judge_steps(observed, reference, evidence.adams, evidence.dtype)
+    if all(fault.gravity != "wrong" for fault in faults):  # a lost step leaves small faults in later ones
+        of_steps = judge_steps(observed, reference, evidence.adams, evidence.dtype)
+        faults += [one for one in of_steps if not faults or one.gravity == "wrong"]
     findings = sorted(faults, key=lambda finding: finding.gravity != "wrong")
     return findings, [*of_gradient, *of_update], unchecked
 
