@@ -90,3 +90,36 @@ def test_compiled_extensions_of_each_environment_lie_apart_in_the_users_cache(
     assert old.parent == new.parent == tmp_path / "zbench" / "extensions"
     assert old != new
     assert old.name == "c296c863f54e", "the same in every version: they are built once"
+
+
+@pytest.mark.parametrize(
+    ("python", "is_refused"),
+    [((3, 10, 14), True), ((2, 12, 0), True), ((3, 11, 0), False), ((3, 14, 1), False), ((4, 0, 0), False)],
+)
+def test_a_python_older_than_the_workers_is_refused_with_both_versions(
+    python: tuple[int, int, int], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = dict.fromkeys(("torch", *environments.WORKER_NEEDS), "2")
+    there = environments.Environment(Path("/envs/old"), python, "cpython", packages, frozenset())
+    monkeypatch.setattr(environments, "describe", lambda python, names: there)
+    version = ".".join(map(str, python))
+    refused = f"old is Python {version}; zbench's worker needs 3.11 or newer"
+    assert environments.environment("old", Path()) == (refused if is_refused else there)
+    assert there.facts() == {"path": "/envs/old", "python": version, "torch": "2"}
+    assert not there.same_python
+
+
+def test_a_plan_starts_no_interpreter_and_names_those_left_out(folder: Path) -> None:
+    def presumed(name: str) -> environments.Environment | None:
+        return environments.presumed(name, folder, frozenset({"mine"}))
+
+    assert presumed("old") is None, "outside, it is asked"
+    with environments.unasked() as left_out:
+        old = presumed("old")
+        assert presumed("absent") is None
+    assert old is not None
+    assert (old.path, old.plugins, old.versions) == (folder / "old/bin/python", frozenset({"mine"}), {})
+    assert old.same_python
+    assert old.python == sys.version_info[:3]
+    assert left_out == {old.path}
+    assert presumed("old") is None

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.shapes import GPT_PRESETS, MLP_PRESETS, SHAPES, bundled, gpt_shape, mistake, mlp_shape
+from zbench.spec.shapes import (
+    GPT_PRESETS,
+    MLP_PRESETS,
+    SHAPES,
+    bundled,
+    configuration,
+    gpt_shape,
+    layers_of,
+    mistake,
+    mlp_shape,
+)
 
 
 def test_a_preset_stays_what_records_call_by_its_name() -> None:
@@ -75,6 +85,54 @@ def test_a_bundled_shape_computes_what_its_maker_published(
 @pytest.mark.parametrize("name", ["Llama-3-8B", "meta-llama/Meta-Llama-3-8B", "a/mirror/of/llama-3-8b"])
 def test_a_bundled_shape_is_found_with_and_without_its_makers_name(name: str) -> None:
     assert bundled(name) is SHAPES["llama-3-8b"]
+
+
+@pytest.mark.parametrize(
+    ("written", "layers"),
+    [
+        ({"model_type": "gpt2"}, ("n_layer", None)),
+        ({"model_type": "llama"}, ("num_hidden_layers", None)),
+        ({}, ("num_hidden_layers", None)),
+        ({"model_type": "gpt2", "n_layer": 7}, ("n_layer", 7)),
+        ({"model_type": "mpt", "n_layers": 7}, ("n_layers", 7)),
+        ({"model_type": "t5", "num_layers": 7}, ("num_layers", 7)),
+        ({"num_layers": 3, "num_hidden_layers": 7}, ("num_hidden_layers", 7)),
+    ],
+)
+def test_layers_are_counted_by_the_key_that_a_configuration_has(
+    written: dict[str, Any], layers: tuple[str, int | None]
+) -> None:
+    assert layers_of(written) == layers
+
+
+def test_a_configuration_is_read_from_a_file_a_folder_or_the_bundled(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text('{"model_type": "known"}')
+    (tmp_path / "list.json").write_text("[1]")
+    for place in ("hf:mine", "hf:mine/config.json"):
+        assert configuration(place, tmp_path) == {"model_type": "known"}
+    assert configuration("hf:GPT2", tmp_path) == {"model_type": "gpt2"}
+    assert [configuration(name, tmp_path) for name in ("gpt2", "hf:list.json", "hf:absent")] == [{}] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "nothing is downloaded: fetch the model's config.json and name its path"),
+        ("{", "new.json:1: not JSON"),
+        ("[1]", "has no model_type"),
+        ('{"model_type": 3}', "has no model_type"),
+        ('{"model_type": "known"}', None),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_with_the_remedy(
+    text: str | None, message: str | None, tmp_path: Path, transformers: ModuleSpec
+) -> None:
+    if text is not None:
+        (tmp_path / "new.json").write_text(text)
+    told = mistake("hf:new.json", tmp_path)
+    assert told is None if message is None else message in (told or "")
+    assert mistake("hf:gpt2", tmp_path) is None
 
 
 @pytest.fixture
