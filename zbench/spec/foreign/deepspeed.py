@@ -20,6 +20,7 @@ from zbench.spec.foreign.reading import (
     reason_of_unknown,
     whole,
 )
+from zbench.spec.keys import value_at
 from zbench.spec.problems import shown
 from zbench.spec.run import RunSpec
 
@@ -92,7 +93,7 @@ def _current(options: dict[str, Any]) -> dict[str, Any]:
             current[f"{ZERO}stage"] = int(boolean(value, key))
         elif key in old:
             if boolean(value, key):
-                current[f"{ZERO}{_TABLE.written['old_offload'][key]}.device"] = "cpu"
+                current[f"{ZERO}{old[key]}.device"] = "cpu"
         elif key in _BLOCKS and value != {}:
             raise UsageError(f"{key}: expected a block of keys, got {shown(value)}; correct it")
         elif value != {}:
@@ -151,8 +152,7 @@ def _default(ours: str) -> str:
     if ours in SIZES:
         beside = f" (on a GPU {GPU_SIZES[ours]:,})" if GPU_SIZES[ours] != SIZES[ours] else ""
         return f"{SIZES[ours]:,}{beside}"
-    field = EngineSpec.model_fields.get(ours)
-    return shown(field.default) if field is not None else "as it is"
+    return shown(value_at(EngineSpec().model_dump(mode="json"), ours.split(".")))
 
 
 def _precision(options: dict[str, Any], sweep: Imported) -> None:
@@ -280,32 +280,32 @@ def _batch(options: dict[str, Any], sweep: Imported) -> None:
     if isinstance(total, list) or isinstance(micro, list) or isinstance(steps, list):
         sweep.note("training", f"train_batch_size: {shown(total)} follows from the other sizes, which vary")
         return
-    share = (micro or 1) * (steps or 1)
-    if min(total, share) < 1 or total % share:
+    share, fewest = (micro or 1) * (steps or 1), sweep.get("engine.shard_group_size", 1)
+    if min(total, share) < 1 or total % (share * fewest):
+        groups = " x mics_shard_size" if fewest > 1 else ""
         raise UsageError(
             f"train_batch_size: {total} is not a multiple of train_micro_batch_size_per_gpu x"
-            f" gradient_accumulation_steps, which is {share}; change one of them"
+            f" gradient_accumulation_steps{groups}, which is {share * fewest}; change one of them"
         )
     if micro and steps:
-        ranks = total // share
-        group = sweep.get("engine.shard_group_size", 1)
-        sweep.put("run.world_size", ranks if ranks % group == 0 else group)
+        sweep.put("run.world_size", total // share)
         return
     sweep.put("workload.global_batch_size", total)
     ranks = sweep.get("run.world_size", _ranks())
-    fits = total % (share * ranks) == 0
-    if micro is None:
-        sweep.put("workload.micro_batch_size", total // (share * ranks) if fits else 1)
-    if not fits or (micro and total % (micro * ranks)):
-        sweep.put("run.world_size", 1)
+    if total % (share * ranks):
+        sweep.put("run.world_size", fewest)
         sweep.note(
-            "training", f"train_batch_size: {total} does not divide over {ranks} ranks; run.world_size is 1"
+            "training",
+            f"train_batch_size: {total} does not divide over {ranks} ranks; run.world_size is {fewest}",
         )
+        ranks = fewest
+    if micro is None:
+        sweep.put("workload.micro_batch_size", total // (share * ranks))
     if options.pop("gradient_accumulation_steps", None) is not None:
         sweep.note(
             "speed",
             f"gradient_accumulation_steps: it follows from global_batch_size: {total}"
-            f" ({steps} with {ranks} ranks)",
+            f" ({steps} with run.world_size: {ranks})",
         )
 
 
