@@ -50,7 +50,7 @@ class Imported:
         key = tuple(path.split("."))
         if theirs is not None:
             value = checked(key, value, theirs)
-        if isinstance(value, list) and path != "engine.optimizer.betas":
+        if isinstance(value, list) and (key[-1] != "betas" or isinstance(value[0], list)):
             self.document.setdefault("axes", {})[path] = value
         else:
             assign(self.document, key, value)
