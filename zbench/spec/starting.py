@@ -131,6 +131,7 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
 
 def _completed(imported: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
     """Return a complete sweep document: `imported`, and defaults for what it lacks."""
+    accelerate.within_peer(sweep)
     workload, engine = dict(imported.get("workload", {})), dict(imported.get("engine", {}))
     if "command" in workload:
         run = {"warmup_steps": 2, "steps": 10, "repeats": 3} | imported["run"]
@@ -162,13 +163,10 @@ def _axes(engine: dict[str, Any], read: Mapping[str, Any], sweep: Imported) -> d
 
     Keys that become axes are removed from `engine`.
     """
-    accelerate.within_peer(sweep)
     engine_name = str(engine.get("engine", "builtin"))
     peer = PEERS.get(engine_name)
     stage = engine.pop("zero_stage", None)
     is_3 = stage == 3 and engine.get("offload_param", "none") != "none"
-    for key in [key for key in engine if peer is not None and key not in peer.reads]:
-        del engine[key]
     if peer is not None:
         stages = [3] if is_3 else sorted(peer.stages, key=lambda one: (one != stage, one))
         if stage not in stages:

@@ -132,7 +132,7 @@ def fsdp_of_trainer(args: Mapping[str, Any], base_dir: Path, sweep: Imported) ->
         return
     theirs = block(read_foreign(base_dir / config) if isinstance(config, str) else config, "fsdp_config")
     for word in words:
-        if word.upper() in (*_STRATEGIES, "HYBRID_SHARD_ZERO2"):
+        if word.upper() in _STRATEGIES:
             theirs.setdefault("sharding_strategy", word.upper())
     if "offload" in words:
         theirs["offload_params"] = True
@@ -145,7 +145,7 @@ def _fsdp(written: Mapping[str, Any], dtype: str, ranks_of_node: int, sweep: Imp
     theirs = {key.removeprefix("fsdp_"): value for key, value in written.items() if value is not None}
     strategy = _strategy(theirs)
     if strategy == "NO_SHARD":
-        sweep.document["engine"] = {"engine": "ddp", "zero_stage": 0}
+        sweep.document["engine"] = sweep.document.get("engine", {}) | {"engine": "ddp", "zero_stage": 0}
         sweep.note("speed", "fsdp_sharding_strategy: NO_SHARD shards nothing, which is engine: ddp")
         return
     version = whole(theirs.get("version", 1), "fsdp_version")
@@ -165,13 +165,15 @@ def _fsdp(written: Mapping[str, Any], dtype: str, ranks_of_node: int, sweep: Imp
     sweep.document["engine"] = sweep.document.get("engine", {}) | engine
     for key, value in theirs.items():
         effect, reason = _FSDP.reason(key)
-        if effect is None and key not in _FSDP.read:
+        if key in _FSDP.read:
+            continue
+        if effect is None:
             keys = [f"fsdp_{name}" for name in _FSDP.known]
             unknown = reason_of_unknown(f"fsdp_{key}", keys, "accelerate", refuses=True)
             sweep.note("training", f"fsdp_config.{unknown.text}")
         elif effect == "rest" or value in (False, "false", "NO_WRAP", "NO_PREFETCH"):
             sweep.note("rest", f"fsdp_{key}")
-        elif effect is not None:
+        else:
             sweep.note(effect, f"fsdp_{key}: {reason}")
 
 
