@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zbench.errors import UsageError
+from zbench.spec.document import MAX_DEPTH
 from zbench.spec.foreign.hjson import read_foreign
 
 
@@ -28,6 +29,12 @@ def read(text: str, place: Path, name: str = "ds.json") -> Any:
         ("{a: 'it''s'}", None),
         ("{a: 'one \"two\"', b: '''\n  lines\n  '''}", {"a": 'one "two"', "b": "lines"}),
         ("{a: 5e8 elements}", None),
+        ("[1, [], {}, -0.5e+2, two\n]", [1, [], {}, -50.0, "two"]),
+        (
+            "a: 01\nb: 5e8 elements\nc: 1 # one\n\"d\": ''\n",
+            {"a": "01", "b": "5e8 elements", "c": 1, "d": ""},
+        ),
+        ("'e': 'it\\'s'", {"e": "it's"}),
     ],
 )
 def test_comments_loose_commas_and_bare_words_are_read(text: str, data: Any, tmp_path: Path) -> None:
@@ -39,19 +46,40 @@ def test_comments_loose_commas_and_bare_words_are_read(text: str, data: Any, tmp
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "message"),
     [
-        ('{"a": 1', r":1: .*before the end of the file"),
-        ('{\n"a": }', r":2: .*expected a value"),
-        ('{"a" 1}', r":1: .*expected a colon after the key 'a'"),
-        ('{"a": 1, "a": 2, }', "'a' is given twice"),
-        ('{"a": "x', "a quote has no end"),
-        ("{}\n}", ":2: .*expected the end of the file"),
+        ('{"a": 1', 1, "expected '}' before the end of the file"),
+        ("[1,\n2", 2, "expected ']' before the end of the file"),
+        ('{\n"a": }', 2, "expected a value, got '}'"),
+        ("{a: ,23456789012345678901}", 1, "expected a value, got ',2345678901234567890'"),
+        ('{"a" 1}', 1, "expected a colon after the key 'a'"),
+        ("{\n[: 1}", 2, "expected a key, got '['"),
+        ('{"a": 1, "a": 2, }', 1, "the key 'a' is given twice; remove one of them"),
+        ('{"a": "x', 1, "a quote has no end on its line"),
+        ("{a: '''x}", 1, "''' has no end"),
+        ('{a: "\\q"}', 1, "Invalid \\escape"),
+        ("[1,\n[],, ]", 2, "expected a value, got ', ]'"),
+        ("{}\n}", 2, "expected the end of the file, got '}'"),
+        ("{}\n\n2345678901234567890123", 3, "expected the end of the file, got '23456789012345678901'"),
     ],
 )
-def test_a_mistake_names_its_line(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
-        read(text, tmp_path)
+def test_a_mistake_names_its_line(text: str, line: int, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(text, tmp_path, "ds.hjson")
+    told = f"ds.hjson:{line}: neither JSON nor Hjson: {message}; correct the syntax"
+    assert str(refused.value) == f"{tmp_path}/{told}"
+
+
+@pytest.mark.parametrize(
+    ("before", "opening", "closing"), [("", "{a: ", "\n}"), ("a: ", "{a: ", "\n}"), ("", "[", "]")]
+)
+def test_what_nests_deeper_than_a_sweep_may_is_refused(
+    before: str, opening: str, closing: str, tmp_path: Path
+) -> None:
+    most = MAX_DEPTH - bool(before)
+    assert read(before + opening * most + "1" + closing * most, tmp_path, "ds.hjson")
+    with pytest.raises(UsageError, match="nested too deeply"):
+        read(before + opening * (most + 1) + "1" + closing * (most + 1), tmp_path, "ds.hjson")
 
 
 VALUES = st.recursive(

@@ -152,7 +152,7 @@ def _default(ours: str) -> str:
     if ours in SIZES:
         beside = f" (on a GPU {GPU_SIZES[ours]:,})" if GPU_SIZES[ours] != SIZES[ours] else ""
         return f"{SIZES[ours]:,}{beside}"
-    return shown(value_at(EngineSpec().model_dump(mode="json"), ours.split(".")))
+    return shown(value_at(EngineSpec().model_dump(mode="json"), tuple(ours.split("."))))
 
 
 def _precision(options: dict[str, Any], sweep: Imported) -> None:
