@@ -141,7 +141,7 @@ def _completed(imported: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
     run = {"world_size": "auto", "warmup_steps": 2, "steps": 6, "repeats": 5, "timeout": "120s"}
     read = {key.removeprefix("engine."): values for key, values in imported.get("axes", {}).items()}
     stage, offload = engine.get("zero_stage", read.get("zero_stage")), engine.get("offload_optimizer")
-    axes = _axes(engine, read, sweep)
+    axes = _axes(engine, read)
     document = {
         "name": str(imported["name"]),
         "workload": model | data | workload,
@@ -158,21 +158,16 @@ def _completed(imported: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
     return document
 
 
-def _axes(engine: dict[str, Any], read: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
+def _axes(engine: dict[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
     """Return the axes around an engine: its stage, its offload, what the file lists, what depends on these.
 
     Keys that become axes are removed from `engine`.
     """
-    engine_name = str(engine.get("engine", "builtin"))
-    peer = PEERS.get(engine_name)
+    peer = PEERS.get(str(engine.get("engine")))
     stage = engine.pop("zero_stage", None)
     is_3 = stage == 3 and engine.get("offload_param", "none") != "none"
     if peer is not None:
         stages = [3] if is_3 else sorted(peer.stages, key=lambda one: (one != stage, one))
-        if stage not in stages:
-            sweep.note(
-                "speed", f"engine.zero_stage: zbench's {engine_name} has stage {stages[0]}, not {stage}"
-            )
         return {"zero_stage": stages, **read}
     axes: dict[str, Any] = {"zero_stage": [3] if is_3 else [0, 1, 2, 3]}
     engine.pop("offload_optimizer", None)
