@@ -29,6 +29,7 @@ def read(text: str, place: Path, name: str = "ds.json") -> Any:
         ("{a: 'it''s'}", None),
         ("{a: 'one \"two\"', b: '''\n  lines\n  '''}", {"a": 'one "two"', "b": "lines"}),
         ("{a: 5e8 elements}", None),
+        ('{a:1,"b":[2,{c:3}]}', {"a": 1, "b": [2, {"c": 3}]}),
         ("[1, [], {}, -0.5e+2, two\n]", [1, [], {}, -50.0, "two"]),
         (
             "a: 01\nb: 5e8 elements\nc: 1 # one\n\"d\": ''\n",
@@ -51,6 +52,7 @@ def test_comments_loose_commas_and_bare_words_are_read(text: str, data: Any, tmp
         ('{"a": 1', 1, "expected '}' before the end of the file"),
         ("[1,\n2", 2, "expected ']' before the end of the file"),
         ('{\n"a": }', 2, "expected a value, got '}'"),
+        ("\n{a: ]}", 2, "expected a value, got ']}'"),
         ("{a: ,23456789012345678901}", 1, "expected a value, got ',2345678901234567890'"),
         ('{"a" 1}', 1, "expected a colon after the key 'a'"),
         ("{\n[: 1}", 2, "expected a key, got '['"),

@@ -71,11 +71,11 @@ class _Reader:
         if literal := _LITERAL.match(self._text, self._at):
             self._at = literal.end()
             return json.loads(literal[1])
-        line = _LINE.match(self._text, self._at)
-        word = line[0].strip() if line else ""
+        line = next(_LINE.finditer(self._text, self._at))[0]
+        word = line.strip()
         if not word or word[0] in ",:]}":
             self._fail(f"expected a value, got {word[:20]!r}")
-        self._at += len(line[0]) if line else 0
+        self._at += len(line)
         return word
 
     def _block(self, end: str, depth: int) -> dict[str, Any]:
@@ -146,8 +146,7 @@ class _Reader:
         return "\n".join(line.strip() for line in text.strip().splitlines())
 
     def _skip(self) -> None:
-        blank = _BLANK.match(self._text, self._at)
-        self._at = blank.end() if blank else self._at
+        self._at = next(_BLANK.finditer(self._text, self._at)).end()
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]
