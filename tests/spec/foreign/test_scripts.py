@@ -7,6 +7,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.spec.foreign.scripts import form_of, from_script, is_script
+from zbench.spec.starting import starting_sweep
 
 NAME = "name the function or class that makes your model: --from"
 MODULES = {
@@ -109,3 +110,11 @@ def test_a_script_becomes_a_command_with_what_it_takes(
     assert "workload.checkpoint: name the weights" in notes
     elsewhere = from_script(script, tmp_path / "other").document["workload"]["command"]
     assert elsewhere == f"{command} {script}{config}"
+
+
+def test_a_first_sweep_of_a_script_times_ten_steps(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("import deepspeed\nif __name__ == '__main__': ...\n")
+    document = starting_sweep(str(tmp_path / "t.py"), tmp_path).document
+    assert document.keys() == {"name", "workload", "run", "axes"}
+    assert document["run"] == {"warmup_steps": 2, "steps": 10, "repeats": 3, "world_size": "auto"}
+    assert (document["name"], document["axes"]) == ("script", {})
