@@ -29,6 +29,7 @@ def read(text: str, place: Path, name: str = "ds.json") -> Any:
         ("{a: 'it''s'}", None),
         ("{a: 'one \"two\"', b: '''\n  lines\n  '''}", {"a": 'one "two"', "b": "lines"}),
         ("{a: 5e8 elements}", None),
+        ("{a: '''one\n two''', b: '''''', c: 1}", {"a": "one\ntwo", "b": "", "c": 1}),
         ('{a:1,"b":[2,{c:3}]}', {"a": 1, "b": [2, {"c": 3}]}),
         ("[1, [], {}, -0.5e+2, two\n]", [1, [], {}, -50.0, "two"]),
         (
