@@ -6,7 +6,7 @@ import pytest
 
 from zbench.errors import SpecError
 from zbench.spec import document
-from zbench.spec.document import Document, read_document
+from zbench.spec.document import Document, read_document, read_sweep_file
 from zbench.spec.load import load_sweep
 
 
@@ -69,3 +69,17 @@ def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
         load_sweep(tmp_path / "none.yaml", (), {})
     with pytest.raises(SpecError, match="this is a directory; name a sweep file in it"):
         load_sweep(tmp_path, (), {})
+
+
+def test_blocks_are_merged_over_a_base_but_axes_replaced(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nengine: {dtype: float32, optimizer: {lr: 1, eps: 2}}\n"
+        "axes: {zero_stage: [0, 1], lr: {low: 1, high: 2}}\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        "extends: base.yaml\nengine: {optimizer: {lr: 3}}\naxes: {lr: {values: [1]}}\n"
+    )
+    assert read_sweep_file(tmp_path / "own.yaml").data == {
+        "engine": {"dtype": "float32", "optimizer": {"lr": 3, "eps": 2}},
+        "axes": {"zero_stage": [0, 1], "lr": {"values": [1]}},
+    }
