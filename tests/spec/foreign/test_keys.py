@@ -19,6 +19,7 @@ from zbench.spec.expand import expand
 from zbench.spec.foreign.accelerate import from_accelerate
 from zbench.spec.foreign.deepspeed import KNOWN, from_deepspeed
 from zbench.spec.foreign.reading import Imported, Table
+from zbench.spec.foreign.recognition import known_tool
 from zbench.spec.foreign.trainer import from_training_args
 from zbench.spec.keys import resolve_key
 from zbench.spec.load import load_sweep, sweep_from_mapping
@@ -292,6 +293,13 @@ def test_another_tools_file_in_place_of_a_sweep_names_the_command_that_converts_
         file.write_text(text)
         with pytest.raises(UsageError, match=f"convert it with `zbench init sweep.yaml --from {file}`"):
             load_sweep(file, (), {})
+
+
+@pytest.mark.parametrize("mark", ["workload", "axes", "schema_version"])
+def test_a_sweep_is_no_other_tools_whatever_else_it_has(mark: str) -> None:
+    assert known_tool({"distributed_type": "FSDP"}) == "accelerate"
+    assert known_tool({"distributed_type": "FSDP", mark: {}}) is None
+    assert known_tool(["distributed_type", mark]) is None
 
 
 REAL: list[dict[str, Any]] = [
