@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -137,6 +138,25 @@ def test_a_killed_build_keeps_no_command_waiting_and_one_that_goes_on_keeps_its_
         run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None)
     assert held.exists()
     assert not abandoned.exists()
+
+
+def test_a_command_has_a_free_port_and_both_startup_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user's `sitecustomize` runs in a perturbed run, too, and does not take the place of zbench's."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import os; os.environ['OWN'] = 'own'")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
+    code = "import os, sys; print('step', sys.argv[2], os.environ['OWN'], type(sys.meta_path[0]).__name__)"
+    (tmp_path / "tell.py").write_text(code)
+    command = "python tell.py {zero_stage} {port}"
+    workload = {"command": command, "step_times": {"regex": "^step"}, "checkpoint": None}
+    trial = sweep(tmp_path, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
+    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None, perturbed=True)
+    _, port, *told = capsys.readouterr().out.split()
+    assert told == ["own", "NudgeWeights"]
+    with socket.create_server(("127.0.0.1", int(port))):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from tests.worker.conftest import trial
 from zbench.launch.trial import TrialRunner
 from zbench.report.detail import trace_lines
-from zbench.worker.trace import bounds, update_bytes
+from zbench.worker.trace import bounds, memory_samples, update_bytes
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,23 @@ def test_the_trace_is_chromes_and_memory_has_categories_of_host_and_device(trace
     assert any("parameters" in sample["device"] for sample in samples)
     assert document["limit_bytes"] is None, "no limit was set, and a CPU has none of its own"
     assert set(document["bounds"]) == {"compute", "exposed_communication", "exposed_update", "other"}
+    assert document["bounds"]["compute"]["least_seconds"] > 0, "the operations of this model are known"
+
+
+@pytest.mark.parametrize(("kind", "rest"), [("cpu", 100 - 30 - 50), ("cuda", 100 - 30)])
+def test_activations_are_what_lives_on_the_device_beside_the_rest(kind: str, rest: int) -> None:
+    """What is in host memory is a part of what lives on a CPU, and no part of what lives on a GPU."""
+    held = {"parameters": 30, "host_moments": 50}
+    subject: Any = SimpleNamespace(
+        engine=SimpleNamespace(memory_by_category=lambda: held),
+        meter=SimpleNamespace(live=lambda: 100),
+        device=torch.device(kind),
+    )
+    with memory_samples(subject) as samples:
+        pass
+    for sample in samples:
+        assert sample["device"] == {"parameters": 30, "activations": rest}
+        assert sample["host"] == {"host_moments": 50}
 
 
 def test_what_a_trace_says_is_shown_with_the_trial(traced: tuple[Path, str]) -> None:
