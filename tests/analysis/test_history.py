@@ -53,6 +53,11 @@ def test_levels_are_told_apart_and_noise_outliers_and_few_runs_are_none(
     assert change_points(values) == pytest.approx(changes, abs=2 if changes == [40] else 0)
 
 
+@pytest.mark.parametrize(("count", "changes"), [(5, []), (6, [3]), (7, [3]), (8, [4])])
+def test_a_level_has_three_runs_where_little_certainty_is_asked_for(count: int, changes: list[int]) -> None:
+    assert change_points([float(i >= count // 2) for i in range(count)], alpha=0.25) == changes
+
+
 def remembering(phi: float, n: int, rng: np.random.Generator) -> list[float]:
     """Return values of 2 % noise that keep `phi` of the deviation before."""
     values = [rng.normal(0, 0.02)]

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ from scipy.stats import t
 from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.bounds import dunnett
 from zbench.analysis.cells import cells_of
-from zbench.analysis.ranking import Ranking, dominates, pareto_front, rank
+from zbench.analysis.ranking import Ranking, dominates, pareto_front, rank, rank_run
 from zbench.launch.sweep import shuffled
 from zbench.record.record import Heat, Record
+from zbench.record.store import SEARCH, SPEC
 from zbench.record.summary import summarize
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
 from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -251,6 +255,32 @@ def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking,
         rounds += 1
         rivals = set(contenders(records, FASTEST))
     return ranked(records), rounds
+
+
+@pytest.mark.parametrize(
+    ("files", "finished", "pending"),
+    [
+        ([SPEC], 2, 1),
+        ([SPEC], 3, 0),
+        ([SPEC, SEARCH], 2, 0),
+        ([], 2, 0),
+    ],
+    ids=["a sweep", "a finished sweep", "a search", "no sweep file"],
+)
+def test_nothing_leads_until_all_that_a_sweep_lists_has_run(
+    tmp_path: Path, files: list[str], finished: int, pending: int
+) -> None:
+    sweep_file = {"schema_version": 1, "workload": {"model": "mlp"}, "axes": {"zero_stage": [1, 2, 3]}}
+    for name in files:
+        (tmp_path / name).write_text(json.dumps(sweep_file))
+    ids = [trial.trial_id for trial in expand(sweep_from_mapping(sweep_file, environ={})).trials]
+    records = [
+        replace(record(0.1 * (n + 1), repeat=repeat), trial_id=one)
+        for n, one in enumerate(ids[:finished])
+        for repeat in range(5)
+    ]
+    ranking = rank_run(tmp_path, summarize(records), FASTEST)
+    assert (ranking.pending, ranking.best) == (pending, None if pending else ids[0])
 
 
 POINTS = st.dictionaries(

@@ -206,6 +206,26 @@ def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
     assert [len(turn) for turn in brief.turns] == [1]
 
 
+@pytest.mark.parametrize(
+    ("turns", "means", "trimmed", "lower"),
+    [
+        (([1.0, 3.0, 2.0], [9.0, 4.0]), 2 * 6.5, 2 * 3 * 4, 1 * 2 * 3),
+        (([1.0, 9.0], [2.0, 4.0]), 5 * 3, 2 * 4, 1 * 2),
+        (([5.0], [5.0]), 5 * 5, 5 * 5, 5),
+    ],
+)
+def test_a_stall_is_in_the_mean_and_beyond_what_the_others_take(
+    turns: tuple[list[float], ...], means: float, trimmed: float, lower: float
+) -> None:
+    """The mean is that of turns, of which each has the mean of its seconds; the others leave steps out."""
+    logs = tuple(np.log(turn) for turn in turns)
+    of_all, middle, quick = (float(np.exp(summary(logs))) for summary in SUMMARIES.values())
+    count = sum(map(len, turns))
+    assert of_all == pytest.approx(means ** (1 / len(turns)))
+    assert middle == pytest.approx(trimmed ** (1 / (count - 2 * (count // 4))))
+    assert quick == pytest.approx(lower ** (1 / math.ceil(count / 2)))
+
+
 def test_critical_values() -> None:
     for degrees, alpha in ((1, 0.005), (4, 0.01), (30, 0.05), (500, 0.005)):
         assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)

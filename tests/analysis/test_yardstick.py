@@ -125,6 +125,11 @@ def test_every_part_must_say_so_beyond_the_residual() -> None:
     assert answer(within, within + 0.001) == "inconclusive"
 
 
+def test_runs_that_each_had_two_yardsticks_have_none_in_common() -> None:
+    mixed = [*beside([0.0] * 6)[:3], *beside([0.0] * 6, version=2)[3:]]
+    assert "another version (base 1 and 2, head 1 and 2)" in compared(mixed, mixed).no_yardstick
+
+
 @pytest.mark.parametrize(
     ("head", "source", "why"),
     [

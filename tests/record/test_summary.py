@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from zbench.analysis.ranking import by_figure
-from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
+from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import cost, has_failed, obstacles, point, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -24,6 +24,21 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
     assert second.spread("tokens_per_s") is None
     (two,) = summarize([make_record(rate=80.0), make_record(repeat=1, rate=120.0)])
     assert two.spread("tokens_per_s") == pytest.approx(0.2), "half their distance"
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "severity", "words"),
+    [
+        (Disturbance(0.10), 1.0, ""),
+        (Disturbance(0.10, 0.03), 1.0, ""),
+        (Disturbance(0.2), 2.0, "the machine was loaded: other processes took 20% of the CPU time"),
+        (Disturbance(0.0, 0.06), 2.0, "the hypervisor took CPU time: 6%"),
+        (Disturbance(0.0, 0.0, 3), 2.0, "the CPU was throttled for heat: 3 times"),
+    ],
+)
+def test_what_was_not_seen_disturbs_nothing(disturbance, severity, words):
+    assert disturbance.severity == pytest.approx(severity)
+    assert str(disturbance) == words
 
 
 def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
