@@ -21,8 +21,12 @@ LINK = "{http://www.w3.org/1999/xlink}href"
 @pytest.mark.parametrize(
     ("values", "units", "name", "size"),
     [
-        ([2.0**40], axes.BYTES, "TiB", 2**40),
+        *(
+            ([size, 1.0], axes.BYTES, name, size)
+            for name, size in (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
+        ),
         ([5e6, 1.0], axes.BYTES, "MiB", 2**20),
+        ([5.0, 0.1], axes.SECONDS, "s", 1),
         ([float("inf")], axes.BYTES, "B", 1),
         ([0.5, 0.1], axes.SECONDS, "ms", 1e-3),
         ([], axes.SECONDS, "us", 1e-6),

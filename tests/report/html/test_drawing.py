@@ -59,6 +59,10 @@ def test_a_file_has_room_for_the_title_and_the_legend_above_the_chart(legend: Le
     assert title.get_text() == "An example"
     assert (title.get_size(), title.get_weight()) == (14, "bold")
     assert title.get_transform().transform(title.get_position()) == pytest.approx((14, height - 24))
+    for marks in paint.sheets[0].figure.legends:
+        assert [text.get_text() for text in marks.get_texts()] == list(NAMES)
+        box = marks.get_window_extent()
+        assert (box.x0, box.y1) == pytest.approx((14, height - 32), abs=1), "below the title"
 
 
 def test_a_hover_text_is_the_first_thing_in_its_mark() -> None:
