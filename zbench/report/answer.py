@@ -43,7 +43,7 @@ def bound_text(summary: ConfigSummary, ranking: Ranking) -> str:
         return "measured once"
     low, high = ranking.worse_by.get(name, 0.0), ranking.at_most.get(name)
     if high is None:
-        return f"at least {_below(low)}" if low > 0 else "not known"
+        return f"at least {_below(low)} %" if low > 0 else "not known"
     if high > 1:
         return f"{1 + low:.1f} to {1 + high:.1f} times" if low > 0 else f"at most {1 + high:.1f} times"
     if low == 0 and name in ranking.indistinguishable:
