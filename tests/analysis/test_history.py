@@ -58,6 +58,12 @@ def test_a_level_has_three_runs_where_little_certainty_is_asked_for(count: int, 
     assert change_points([float(i >= count // 2) for i in range(count)], alpha=0.25) == changes
 
 
+def test_changes_of_a_long_history_are_found_once_and_where_they_are() -> None:
+    """It is searched 200 runs at a time."""
+    starts = [130, 230]
+    assert change_points([float(sum(i >= start for start in starts) % 2) for i in range(240)]) == starts
+
+
 def remembering(phi: float, n: int, rng: np.random.Generator) -> list[float]:
     """Return values of 2 % noise that keep `phi` of the deviation before."""
     values = [rng.normal(0, 0.02)]

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import t
 
 from zbench.analysis.compare import Comparison, PairedData
+from zbench.analysis.evidence import of_blocks
 from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.noise import noise_report
 from zbench.analysis.ratios import Contrast
@@ -65,3 +66,5 @@ def test_a_report_rests_on_the_configurations_with_two_blocks_or_more() -> None:
     assert (tally.blocks, tally.comparisons, tally.drift) == (2, 2, 0.1)
     assert tally.noise == pytest.approx(0.01, rel=0.5)
     assert tally.margin / 0.005 == pytest.approx(round(tally.margin / 0.005)), "rounded up to half a percent"
+    reaches = [of_blocks(blocks[name]).contrast.reach(0.01, 0.95) for name in ("two", "all")]
+    assert any(0 <= tally.margin - math.expm1(reach) < 0.005 for reach in reaches)

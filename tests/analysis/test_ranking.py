@@ -257,6 +257,18 @@ def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking,
     return ranked(records), rounds
 
 
+def test_compute_alone_is_a_share_of_the_mean_step_whatever_the_goal() -> None:
+    records = [
+        replace(record(step, axes={"n": n}, repeat=repeat), heat=Heat(str(repeat), [step] * 3, [0.05] * 3))
+        for n, step in enumerate((0.1, 0.08))
+        for repeat in range(4)
+    ]
+    goals = [{"minimize": ["mean_step_s"]}, {"maximize": ["tokens_per_s"]}, {"minimize": ["peak_rss_bytes"]}]
+    for goal in goals:
+        shares = ranked(records, ObjectiveSpec(**goal)).of_compute
+        assert shares == {"tn0": pytest.approx((0.5, 0.5)), "tn1": pytest.approx((0.625, 0.625))}, goal
+
+
 @pytest.mark.parametrize(
     ("files", "finished", "pending"),
     [

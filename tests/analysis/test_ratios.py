@@ -226,6 +226,32 @@ def test_a_stall_is_in_the_mean_and_beyond_what_the_others_take(
     assert quick == pytest.approx(lower ** (1 / math.ceil(count / 2)))
 
 
+def test_a_repeat_without_the_goals_figure_has_no_cell() -> None:
+    rates = [500.0, None, math.nan, 0.0]
+    repeats = [
+        replace(record(repeat=n), timing=replace(record().timing, tokens_per_s=rate))
+        for n, rate in enumerate(rates)
+    ]
+    cells = cells_of(summarize(repeats), Goal("tokens_per_s", "maximize"))
+    assert [cell.round.split()[-1] for cell in cells] == ["0", "3"], "nothing a second is a figure"
+
+
+def test_rows_that_vary_unlike_are_known_with_fewer_degrees() -> None:
+    def degrees(factor: float) -> Floats:
+        turns = {row: [factor**n * turn for turn in (0.01, 0.0, -0.01)] for n, row in enumerate("abc")}
+        return fitted(
+            [
+                Cell(row, str(heat), str(heat), tuple(np.array([turn]) for turn in turns[row]))
+                for heat in range(3)
+                for row in turns
+            ],
+            "mean",
+        ).degrees
+
+    assert degrees(1.0) == pytest.approx(4 + 4), "those of the prior, and of 9 cells of 3 rows in 3 heats"
+    assert (degrees(3.0) < 8).all()
+
+
 def test_critical_values() -> None:
     for degrees, alpha in ((1, 0.005), (4, 0.01), (30, 0.05), (500, 0.005)):
         assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)

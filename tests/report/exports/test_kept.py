@@ -6,9 +6,12 @@ import math
 
 import pytest
 
+from tests.analysis.synthetic import results, trial
 from tests.report.keeping import check
+from zbench.analysis.compare import compare_runs
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange
+from zbench.analysis.settings import Settings
 from zbench.report.exports import csv as csv_format
 from zbench.report.exports import document, junit, markdown, table, texts
 from zbench.report.screen import Screen
@@ -40,6 +43,17 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_what_is_kept(name: str) -> None:
     check(name, FORMATS[name]())
+
+
+def test_figures_that_changed_are_folded_before_any_is_left_out() -> None:
+    head = results(trial([0.2, 0.21, 0.2], verdict="equivalent", peak=2_000_000, traffic=8_000_000), "head")
+    out = io.StringIO()
+    screen = Screen(file=out, width=128, force_terminal=True, no_color=True, _environ={"TERM": "xterm"})
+    table.print_comparison(compare_runs(results(trial([0.1, 0.11, 0.1])), head, Settings()), screen)
+    assert "no room" not in out.getvalue()
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    (below,) = [line for line in lines if "equivalent" in line and "identical" not in line]
+    assert " ".join(below[-9:-1]) == "1.91 MiB, +100.0 % 7.63 MiB, +100.0 %"
 
 
 @pytest.mark.parametrize(
