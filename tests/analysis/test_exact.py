@@ -58,18 +58,10 @@ def test_above_the_threshold_in_most_repeats_is_a_regression_and_in_some_suspect
     assert figures["traffic_calls"] == "same"
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "answer"),
-    [
-        ([10, 12], [11], "varies"),
-        ([12], [10, 12], "varies"),
-        ([12, 12], [10, 10], "lower"),
-        ([10], [12, 12], "higher"),
-    ],
-)
-def test_bytes_within_a_threshold_say_where_they_went(base: list[int], head: list[int], answer: str) -> None:
-    before, after = (side(*(record(peak=peak) for peak in peaks)) for peaks in (base, head))
-    assert exact_changes(before, after, {"peak_device_bytes": 0.2})[0].answer == answer
+def test_bytes_within_a_threshold_vary_if_either_side_does() -> None:
+    varying, one = side(record(peak=10), record(peak=12)), side(record(peak=12))
+    for pair in ((varying, one), (one, varying)):
+        assert answers(*pair)["peak_device_bytes"] == "varies"
 
 
 @pytest.mark.parametrize("counted", [[True, False], [False, True]], ids=["lost", "new"])

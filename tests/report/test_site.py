@@ -14,7 +14,7 @@ from zbench.report.site.pages import Overview
 from zbench.report.site.publish import publish
 from zbench.report.site.store import KeptRun, Site
 
-RUNS, LATE = 34, 20
+RUNS, LATE = 40, 20
 
 
 def overview(place: Path, change: int, *others: Record) -> Path:
@@ -23,9 +23,7 @@ def overview(place: Path, change: int, *others: Record) -> Path:
     for index in range(RUNS):
         step = (0.1 if index < change else 0.12) * (1 + 0.002 * (index % 3))
         records = [*trial([step] * 3), *(others if index == RUNS - 1 else ())]
-        day = f"2026-{1 + index // 28:02}-{1 + index % 28:02}"
-        about = {"run_ids": (f"{day.replace('-', '')}-000000-00000",), "started": f"{day}T00:00:00+0000"}
-        run = results(records, commit=f"{index:040x}", branch="main", **about)
+        run = results(records, run_ids=(f"202601{index:02}-000000-00000",))
         kept.append(KeptRun.of(run, report_of(run, None)))
     with closing(Site(place)) as site:
         Overview(kept, "").publish(site)
