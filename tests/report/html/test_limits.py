@@ -178,13 +178,23 @@ def test_of_many_steps_at_most_24_are_dots(steps: int, dots: int) -> None:
     assert len(re.findall(r"\[[\d.]+, 0.66\]", line)) == dots
 
 
+def labels(changes: list[int], visits: int, *, narrow: bool) -> list[tuple[int, str]]:
+    """Return the changes of a trend whose labels are drawn, and on which side of them their text begins."""
+    seen = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100, 0.1, 0.2) for n in range(visits))
+    (summary,) = results(trial([0.1])).trials
+    series = Series(summary, {}, seen, tuple(Change(one, one / 100, None, None) for one in changes))
+    marks = drawn(trend(series, "median_step_s", {visit.run_id: "" for visit in seen}), narrow=narrow)
+    found = re.findall(r"text=  ?\+(\d+)\.0 %.* ha=(\w+)", marks)
+    return [(int(change), side) for change, side in found]
+
+
 @pytest.mark.parametrize(("index", "side"), [(1, "left"), (3, "left"), (4, "right"), (5, "right")])
 def test_a_changes_text_stays_within_the_picture(index: int, side: str) -> None:
-    visits = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100, 0.1, 0.2) for n in range(6))
-    (summary,) = results(trial([0.1])).trials
-    series = Series(summary, {}, visits, (Change(index, 0.3, None, None),))
-    marks = drawn(
-        trend(series, "median_step_s", {f"run{n}": "" for n in range(6)}), narrow=False
-    ).splitlines()
-    (label,) = [mark for mark in marks if "+30.0" in mark]
-    assert f"ha={side}" in label
+    assert labels([index], 6, narrow=False) == [(index, side)]
+
+
+@pytest.mark.parametrize(("narrow", "second"), [(False, 34), (True, 38)])
+def test_no_changes_text_covers_another(narrow: bool, second: int) -> None:
+    """Texts at the right end where their change is: 26 and, in the narrow picture, 34 would reach 13's."""
+    changes = [13, 18, 26, 34, 38]
+    assert labels(changes, 41, narrow=narrow) == [(13, "left"), (second, "right")]

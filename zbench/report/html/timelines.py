@@ -43,21 +43,21 @@ def trend(series: Series, metric: str, pages: Mapping[str, str]) -> Picture:
         dots = axes.scatter(places, [visit.value for visit in shown], 30, style.LIGHT["ink"], zorder=3)
         texts_of = [f"{visit.run_id} {commit_text(visit.commit)}: {form(visit.value)}" for visit in shown]
         canvas.link(dots, [(pages[v.run_id], text) for v, text in zip(shown, texts_of, strict=True)])
-        free = -1.0
+        free, room = -1.0, 0.3 if canvas.narrow else 0.25
         for change in series.changes:
             x = (change.index - 0.5 - first) / max(1, count - 1 - first)
             if x < 0:
                 continue
             colour = style.LIGHT["bad" if series.is_worse(change, metric) else "good"]
             axes.axvline(change.index - 0.5, color=colour, linewidth=1.5, linestyle="--")
-            if x > free:  # the table names the others, too
+            side, begin = ("right", x - room) if x > 0.6 else ("left", x)
+            if begin > free:  # the table names the others, too
                 name = (
                     f" {texts.percent(change.change)} {'' if canvas.narrow else commit_text(change.commit)}"
                 )
-                side = "right" if x > 0.6 else "left"
                 axes.text(change.index - 0.5, 1.02, name, transform=axes.get_xaxis_transform(),
                           color=colour, ha=side)  # fmt: skip
-                free = x + (0.3 if canvas.narrow else 0.25)
+                free = begin + room
         scales.runs(canvas, form, [started_text(visit.started)[:10] for visit in (shown[0], shown[-1])])
 
     counts = f"{plural(len(series.visits), 'run')}; the level changed {plural(len(series.changes), 'time')}"
