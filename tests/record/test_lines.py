@@ -17,6 +17,7 @@ def test_record_comes_back_equal(make_record):
     record = make_record(
         error=Failure("crashed", "why", "logs/x"),
         traffic={"all_reduce": Traffic(3, 400)},
+        correctness=Correctness("identical", 0.0),
         warnings=["loaded\nlate"],
     )
     line = lines.encode(record)
@@ -60,6 +61,7 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
     [
         ({"outcome": "fine"}, "outcome"),
         ({"trial_id": "../../../../precious"}, "trial_id: expected hexadecimal digits, got '../../"),
+        ({"trial_id": "x" * 99}, rf"got '{'x' * 80}'$"),
         ({"repeat": -1}, "repeat: expected 0 or more, got -1"),
         *(
             (
