@@ -27,10 +27,11 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
 
 
 def test_a_disturbance_tells_what_was_beyond_its_share_alone():
-    quiet, loud = Disturbance(0.10, 0.03), Disturbance(0.2, throttled=3)
-    assert (quiet.severity, str(quiet), loud.severity) == (1, "", 2)
+    shares = ((0.2,), (0.0, 0.06), (0.0, 0.0, 3), (0.05, 0.015))
+    assert [Disturbance(*one).severity for one in shares] == pytest.approx([2, 2, 2, 0.5])
+    assert str(Disturbance(0.10, 0.03)) == ""
     load = "the machine was loaded: other processes took 20% of the CPU time"
-    assert str(loud) == f"{load}; the CPU was throttled for heat: 3 times"
+    assert str(Disturbance(0.2, throttled=3)) == f"{load}; the CPU was throttled for heat: 3 times"
 
 
 def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
