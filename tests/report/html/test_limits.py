@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from tests.analysis.synthetic import record, results, trial
 from tests.report.keeping import drawn
 from zbench.analysis.compare import compare_runs
+from zbench.analysis.effects import Effect
 from zbench.analysis.history import Change, Series, Visit
 from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
@@ -198,3 +199,11 @@ def test_no_changes_text_covers_another(narrow: bool, second: int) -> None:
     """Texts at the right end where their change is: 26 and, in the narrow picture, 34 would reach 13's."""
     changes = [13, 18, 26, 34, 38]
     assert labels(changes, 41, narrow=narrow) == [(13, "left"), (second, "right")]
+
+
+def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two() -> None:
+    effect = Effect("bucket", 100, 5, 0.5, -0.9, 3.0, 2)
+    page = report(record())
+    section = charts.effects(replace(page, ranking=replace(page.ranking, effects=(effect,))))
+    assert section is not None
+    assert f"line {[[-50.0, 0.66], [100.0, 0.66]]}" in drawn(section.picture, narrow=False)
