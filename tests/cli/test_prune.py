@@ -145,3 +145,4 @@ def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
 
 def test_a_time_that_is_none_is_a_usage_error(refusal):
     assert "--older-than" in refusal("prune", "--older-than", "later")
+    assert "expected a time with a unit" in refusal("prune", "--older-than", "5")

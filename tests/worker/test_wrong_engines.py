@@ -99,6 +99,7 @@ NEITHER = "has neither optimizer_parts() nor first_moments()"
     [
         ("SummedInSecret", ["update", "scale"], NEITHER),
         ("NotYet", ["update", "scale"], NEITHER),
+        ("NoneOfThem", ["update", "scale"], NEITHER),
         ("OnlyParts", ["scale"], "reports neither first_moments() nor gradient norms"),
         ("FirstMomentsAsIntegers", ["scale"], "first_moments(): 'tokens.weight' is torch.int64 [256, 64]"),
         ("FirstMomentsOfOtherNames", ["scale"], "first_moments() is no dict of tensors by tokens.weight"),

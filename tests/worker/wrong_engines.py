@@ -151,6 +151,11 @@ class OnlyParts(Rounding):
     hidden = frozenset({"first_moments"})
 
 
+class NoneOfThem(Rounding):
+    first_moments = None
+    optimizer_parts = None
+
+
 class NotYet(Rounding):
     def first_moments(self) -> dict[str, Tensor]:
         raise NotImplementedError

@@ -132,5 +132,7 @@ def _chosen(candidates: Sequence[TrialSpec], prefix: str | None) -> TrialSpec:
     if len(matches) == 1:
         return matches[0]
     lines = [f"{trial.trial_id}  {axes_text(trial.axes)}" for trial in (matches or candidates)[:_MOST_LISTED]]
+    others = len(matches or candidates) - len(lines)
+    lines += [f"and {others} more"] if others else []
     problem = f"no trial {prefix!r}" if not matches else f"{len(matches)} trials match"
     raise UsageError("\n  ".join([f"{problem}; choose one with --trial ID (or best, of a run):", *lines]))

@@ -30,8 +30,10 @@ def command(
     sweep files, studies, baselines, tags and logs of failures, and all
     files of a run that is in progress.
     """
-    folders = removable(output_dir, older_than_s=options.seconds(older_than, "--older-than"))
-    age = f"{older_than}s" if older_than[-1].isdigit() else older_than
+    age_s = options.seconds(older_than, "--older-than")
+    if older_than[-1:].isdigit():
+        raise UsageError(f"--older-than: expected a time with a unit, such as 12h, got {older_than!r}")
+    folders = removable(output_dir, older_than_s=age_s)
     removed = folders if dry_run else [one for one in folders if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in removed]
@@ -41,11 +43,11 @@ def command(
         sizes = [one.size for one in removed if one.kind == kind]
         console.result(f"{format_bytes(sum(sizes))} in {plural(len(sizes), 'place')}: {kind}")
     if not removed:
-        console.result(f"nothing to remove that has not changed for {age}")
+        console.result(f"nothing to remove that has not changed for {older_than}")
         return
     total = format_bytes(sum(one.size for one in removed))
     console.result(
-        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {age} or longer; {_KEPT}"
+        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer; {_KEPT}"
     )
 
 

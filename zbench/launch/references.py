@@ -53,7 +53,8 @@ class References:
         key = reference_key(task.trial)
         error = attempt.error
         if error is not None and error.kind == "storage":
-            raise StorageError(f"no reference could be saved: {error.message}; use --resume")
+            remedy = "free space or make the directory writable, then continue with --resume"
+            raise StorageError(f"no reference could be saved: {error.message}; {remedy}")
         self._wanted.discard(key)
         self._known[key] = error or task.path
         if attempt.peak_rss_bytes is not None:

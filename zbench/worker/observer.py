@@ -275,8 +275,9 @@ def _own_weights(engine: TrainingEngine, model: nn.Module) -> dict[str, Tensor]:
 
 def _read(engine: TrainingEngine, method: str) -> Any:
     """Return the result of an optional method of the protocol; None if the engine does not have it."""
+    read = getattr(engine, method, None)  # a class may say None of what it does not have
     with contextlib.suppress(NotImplementedError):
-        return getattr(engine, method, lambda: None)()
+        return None if read is None else read()
     return None
 
 

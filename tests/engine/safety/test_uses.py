@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.safety.plainly import STAGES, Loss, Plain, batch, by_forward, same_steps, step
+from tests.engine.safety.plainly import STAGES, Loss, Plain, batch, build, by_forward, same_steps, step
 from zbench.engine import Engine
 from zbench.engine.policies import MultiBackward
 from zbench.errors import UsageError
@@ -359,3 +359,22 @@ def test_a_model_is_compiled_while_a_step_is_under_way(engine: Engine, plain: Pl
     engine.step()
     plain.step()
     assert_same(engine.full_parameters(), plain.values())
+
+
+@pytest.mark.parametrize("row", STAGES, ids=row_id)
+def test_one_engines_loss_goes_through_anothers_frozen_model(row: dict[str, Any]) -> None:
+    first, second = nn.Linear(13, 40), nn.Linear(40, 1)
+    trains, judges = build(deepcopy(first), row), build(deepcopy(second), row)
+    plain = Plain(first)
+
+    def judged(net: nn.Module, x: Tensor) -> Tensor:
+        return by_forward(judges.model if net is trains.model else second, net(x))
+
+    with pytest.raises(UsageError, match="freeze this model while another engine's loss goes through it"):
+        trains.backward(judged(trains.model, batch(0)))
+    trains.zero_grad()
+    for net in (judges.model, second):
+        net.requires_grad_(False)
+    same_steps(trains, plain, 1, 2, loss=judged)
+    for engine in (trains, judges):
+        engine.close()

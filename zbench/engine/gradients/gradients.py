@@ -159,7 +159,8 @@ class Gradients:
     def _arrive(self, index: int) -> None:
         if not self._open:
             raise UsageError(
-                "expected engine.backward(loss), got a backward outside of it; do not call loss.backward()"
+                "expected engine.backward(loss), got a backward outside of it; do not call loss.backward(),"
+                " and freeze this model while another engine's loss goes through it"
             )
         if index in self._declared:
             raise UsageError(
