@@ -123,7 +123,7 @@ class PinnedHostMemory:
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         if self.pinned and numel:
             return _locked(numel, dtype, self._beside)
-        return torch.empty(numel, dtype=dtype, device=self.device)
+        return torch.empty(numel, dtype=dtype, device="cpu")
 
     def occupied(self, nbytes: int) -> int:
         """Return the bytes of memory that a block of `nbytes` takes."""

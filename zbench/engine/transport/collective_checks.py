@@ -59,6 +59,8 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
         reasons = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
         raise failed or UsageError(f"nothing has changed, because another rank failed; {reasons}")
+    if failed is not None:  # what a simulation gathers says nothing
+        raise failed
     if (gathered != gathered[0]).any():
         raise _differing(agreement.meet("\n".join(lines)), joint)
 
