@@ -68,12 +68,13 @@ def _interval(name: str, ratio: Callable[[RelativeRow], Ratio | None]) -> Iterat
         yield Column(f"{name}_{suffix}", partial(end, part=part))
 
 
+_BY_TURNS = "by what took turns, so not always the ratio of the mean steps"
 _OWN, _COUNTERPART = attrgetter("summary"), attrgetter("counterpart")
 _OPTIMIZER = Column[ConfigSummary](
     "optimizer", lambda summary: summary.phases.get("optimizer"), format_seconds
 )
 _FIGURES: tuple[Column[RelativeRow], ...] = (
-    Column("time_ratio", lambda row: row.time, ratio_text, "time (95 %)"),
+    Column("time_ratio", lambda row: row.time, ratio_text, "time (95 %)", note=_BY_TURNS),
     Column("peak_ratio", lambda row: row.peak, ratio_text, "peak (95 %)"),
     *(
         column.of_both(attrgetter("summary", "counterpart"), lambda this, other: f"{this} / {other}")

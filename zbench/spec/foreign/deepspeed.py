@@ -182,17 +182,32 @@ def _precision(options: dict[str, Any], sweep: Imported) -> None:
         sweep.note(
             "training", f"fp16.loss_scale: {scale:g} is constant in DeepSpeed; zbench's only begins there"
         )
-    written = {
+    written: dict[str, Any] = {
         key: each(options[key], _dtype, key)
         for key in ("data_types.grad_accum_dtype", "communication_data_type")
         if key in options
     }
+    if "float16" not in (dtype if isinstance(dtype, list) else [dtype]):
+        written = _without_float16(written, sweep)
     accumulated = written.get("data_types.grad_accum_dtype", accumulated)
     if accumulated != "float32":
         sweep.put("engine.grad_accum_dtype", accumulated)
     reduced = written.get("communication_data_type", dtype)  # zbench's default is `accumulated`
     if reduced != accumulated and not (isinstance(reduced, list) and reduced == dtype):
         sweep.put("engine.communication_dtype", reduced)
+
+
+def _without_float16(written: Mapping[str, Any], sweep: Imported) -> dict[str, Any]:
+    """Return dtypes that need no loss scaling, with a note on each key that asked for float16."""
+    kept = dict[str, Any]()
+    for key, value in written.items():
+        values = value if isinstance(value, list) else [value]
+        others = [one for one in values if one != "float16"]
+        if others:
+            kept[key] = others if isinstance(value, list) else value
+        if others != values:
+            sweep.note("training", f"{key}: float16 needs loss scaling, and so dtype float16; it is left out")
+    return kept
 
 
 def _power(written: object, key: str) -> float:
