@@ -170,6 +170,6 @@ def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
         peak_rss_bytes=max(memory.peak_rss_bytes or 0 for memory in of_ranks),
         by_category=fullest.by_category,
         exact=all(memory.exact for memory in of_ranks),
-        peak_reserved_bytes=max((m.peak_reserved_bytes or 0 for m in of_ranks), default=0) or None,
-        context_bytes=max((m.context_bytes or 0 for m in of_ranks), default=0) or None,
+        peak_reserved_bytes=max(m.peak_reserved_bytes or 0 for m in of_ranks) or None,
+        context_bytes=max(m.context_bytes or 0 for m in of_ranks) or None,
     )
