@@ -98,6 +98,14 @@ YAML = {
         " `zbench init` writes one",
     ),
     "empty file": ("# nothing\n", "sweep.yaml: this file is empty; write `axes:` first, or use `zbench init`"),
+    "merged by a key": (
+        "run: &shared\n  steps: 2\nworkload:\n  <<: *shared\n",
+        "sweep.yaml:4: workload: nothing is merged by `<<`; write the keys out, or use `extends`",
+    ),
+    "a second document": (
+        "run: {steps: 2}\n---\nrun: {steps: 3}\n",
+        "sweep.yaml:2: not YAML: a second document begins; correct the syntax",
+    ),
     "repeated key": (
         "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
         "sweep.yaml:4: run.steps: this key is given twice (first on line 2); remove one of them",

@@ -42,7 +42,7 @@ def test_a_memory_limit_that_suffices_changes_nothing(run_trial: RunTrial) -> No
     ("engine", "model", "message"),
     [
         ("no_such_module:build", None, "engine.engine: cannot load"),
-        (ENGINES + "constant", None, "is a int, not callable"),
+        (ENGINES + "constant", None, "is of type int, not callable"),
         (ENGINES + "returns_nothing", None, "returned NoneType, which has no backward, step"),
         (ENGINES + "lacks_methods", None, ", which has no backward, step"),
         ("unheard_of", None, "engine.engine: cannot use 'unheard_of' here"),

@@ -219,7 +219,7 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
         ("mine:Plain", "mine:pairs", {"loss": "mine:X"}, "not callable"),
         ("no_such_module:Model", None, {}, "cannot load 'no_such_module:Model'"),
         ("mine:Missing", None, {}, "cannot load 'mine:Missing'"),
-        ("mine:X", None, {}, "is a Tensor, not callable"),
+        ("mine:X", None, {}, "is of type Tensor, not callable"),
         ("mine:number", None, {}, "returned a int"),
         (
             "mine:lazy",

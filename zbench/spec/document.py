@@ -147,6 +147,7 @@ def _read_yaml(text: str, file: str) -> Document:
             raise RecursionError from None
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not YAML"
+        problem = problem.replace("but found another document", "a second document begins")
         line = mark.line + 1 if mark else None
         raise SpecError(f"not YAML: {problem}; correct the syntax", file=file, line=line) from None
     except YAMLError as error:
@@ -186,6 +187,8 @@ class _YamlReader:
             if key_node.id != "scalar":
                 self._fail(key_node, path, "a key must be a plain word")
             key = key_node.value
+            if key == "<<":
+                self._fail(key_node, path, "nothing is merged by `<<`; write the keys out, or use `extends`")
             place = (*path, key)
             if key in mapping:
                 first = self.lines[place]

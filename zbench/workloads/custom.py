@@ -41,7 +41,7 @@ def load_callable(name: str, base_dir: Path, *, key: str, expected: str) -> Call
             f"{base_dir} or the current directory"
         ) from error
     if not callable(value):
-        raise UsageError(f"{key}: {name!r} is a {type(value).__name__}, not callable; {expected}")
+        raise UsageError(f"{key}: {name!r} is of type {type(value).__name__}, not callable; {expected}")
     loaded: Callable[..., Any] = value
     return loaded
 
