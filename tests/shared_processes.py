@@ -1,6 +1,7 @@
 """Processes that tests share: to start a trial server or a simulator takes longer than most tests."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +14,7 @@ from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
 from zbench.launch.process import processes
 from zbench.launch.process.client import RankGroup, WarmServer
+from zbench.scratch import scratch_folder
 from zbench.spec.trial import TrialSpec
 
 OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "ZBENCH_OUTPUT_DIR")
@@ -25,6 +27,7 @@ class SharedServer(WarmServer):
     """A trial server whose `close` keeps it for the next launcher, if it is alive and its groups are gone."""
 
     keep: Callable[["SharedServer"], None]
+    scratch: Path
     _group: RankGroup | None = None
     _is_idle = True
 
@@ -41,8 +44,9 @@ class SharedServer(WarmServer):
         self._group, self._is_idle = group, True
 
     def end(self) -> None:
-        """End it."""
+        """End it, and remove its temporary files."""
         super().close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class SharedSimulator(client.SimulatorProcess):
@@ -83,8 +87,10 @@ class SharedProcesses:
         key = (modules, python, tuple(variables))
         server = self._servers.pop(key, None)
         if server is None or server._process.poll() is not None:
-            server = SharedServer(modules, scratch, python)
+            folder = scratch_folder()  # that of a launcher goes with it
+            server = SharedServer(modules, folder, python)
             server.keep = partial(self._keep, key)
+            server.scratch = folder
         return server
 
     def _keep(self, key: Key, server: SharedServer) -> None:
