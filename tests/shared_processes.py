@@ -27,9 +27,12 @@ class SharedServer(WarmServer):
     """A trial server whose `close` keeps it for the next launcher, if it is alive and its groups are gone."""
 
     keep: Callable[["SharedServer"], None]
-    scratch: Path
     _group: RankGroup | None = None
     _is_idle = True
+
+    def __init__(self, modules: tuple[str, ...], python: Path | None) -> None:
+        self._folder = scratch_folder()  # that of a launcher goes with the launcher
+        super().__init__(modules, self._folder, python)
 
     def close(self) -> None:
         is_idle = self._is_idle and (self._group is None or self._group.is_gone)
@@ -46,7 +49,7 @@ class SharedServer(WarmServer):
     def end(self) -> None:
         """End it, and remove its temporary files."""
         super().close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class SharedSimulator(client.SimulatorProcess):
@@ -87,10 +90,10 @@ class SharedProcesses:
         key = (modules, python, tuple(variables))
         server = self._servers.pop(key, None)
         if server is None or server._process.poll() is not None:
-            folder = scratch_folder()  # that of a launcher goes with it
-            server = SharedServer(modules, folder, python)
+            if server is not None:
+                server.end()
+            server = SharedServer(modules, python)
             server.keep = partial(self._keep, key)
-            server.scratch = folder
         return server
 
     def _keep(self, key: Key, server: SharedServer) -> None:
