@@ -13,6 +13,7 @@ from zbench.spec.engine import GPU_SIZES, SIZES, EngineSpec
 from zbench.spec.foreign.reading import (
     Imported,
     Table,
+    as_list,
     boolean,
     each,
     flat,
@@ -187,7 +188,7 @@ def _precision(options: dict[str, Any], sweep: Imported) -> None:
         for key in ("data_types.grad_accum_dtype", "communication_data_type")
         if key in options
     }
-    if "float16" not in (dtype if isinstance(dtype, list) else [dtype]):
+    if "float16" not in as_list(dtype):
         written = _without_float16(written, sweep)
     accumulated = written.get("data_types.grad_accum_dtype", accumulated)
     if accumulated != "float32":
@@ -201,7 +202,7 @@ def _without_float16(written: Mapping[str, Any], sweep: Imported) -> dict[str, A
     """Return dtypes that need no loss scaling, with a note on each key that asked for float16."""
     kept = dict[str, Any]()
     for key, value in written.items():
-        values = value if isinstance(value, list) else [value]
+        values = as_list(value)
         others = [one for one in values if one != "float16"]
         if others:
             kept[key] = others if isinstance(value, list) else value
@@ -230,7 +231,7 @@ def _zero(options: dict[str, Any], sweep: Imported) -> None:
     has_3 = stages == 3 or (isinstance(stages, list) and 3 in stages)
     for key in (f"{ZERO}offload_optimizer.device", f"{ZERO}offload_param.device"):
         devices = options.get(key)
-        if "nvme" in (devices if isinstance(devices, list) else [devices]):
+        if "nvme" in as_list(devices):
             options[key] = each(devices, _without_nvme, key)
             sweep.note("speed", f"{key}: zbench does not offload to NVMe; cpu is written in its place")
     for key, default in ((f"{ZERO}offload_param.device", "none"), (f"{ZERO}offload_optimizer.ratio", 1.0)):
@@ -264,7 +265,7 @@ def _without_nvme(device: object, _: str) -> object:
 
 def _names(options: Mapping[str, Any], key: str) -> list[str]:
     names = options.get(key, [])
-    return [str(name) for name in (names if isinstance(names, list) else [names])]
+    return [str(name) for name in as_list(names)]
 
 
 def _optimizer(options: dict[str, Any], sweep: Imported) -> None:

@@ -50,7 +50,7 @@ class Imported:
         key = tuple(path.split("."))
         if theirs is not None:
             value = checked(key, value, theirs)
-        if isinstance(value, list) and (key[-1] != "betas" or isinstance(value[0], list)):
+        if _lists_values(key, value):
             self.document.setdefault("axes", {})[path] = value
         else:
             assign(self.document, key, value)
@@ -111,7 +111,7 @@ def checked(path: Key, value: Any, theirs: str) -> Any:
 
     A quoted number or boolean is read as one. UsageError, with the key and the accepted values.
     """
-    if isinstance(value, list) and value and (path[-1] != "betas" or isinstance(value[0], list)):
+    if value and _lists_values(path, value):
         distinct: list[Any] = []
         for one in value:
             if isinstance(one, list) and path[-1] != "betas":
@@ -128,6 +128,16 @@ def checked(path: Key, value: Any, theirs: str) -> Any:
             listed = problems_of(error, {path[-1]: candidate}, holder(path) or SpecModel)
             problem = problem or next(listed).message.partition("; for example")[0]
     raise UsageError(f"{theirs}: {problem if ';' in problem else problem + '; correct it'}")
+
+
+def _lists_values(path: Key, value: Any) -> bool:
+    """Whether a value is a list of values of a key; one pair of betas is a list, too, and one value."""
+    return isinstance(value, list) and (path[-1] != "betas" or isinstance(value[0], list))
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of values as it is, and one value in a list."""
+    return value if isinstance(value, list) else [value]
 
 
 def _readings(value: Any) -> Iterator[Any]:
