@@ -20,7 +20,7 @@ from tests.engine.safety.faults import Faults
 from tests.engine.safety.plainly import SMALL, build
 from tests.engine.safety.sequence_pair import alone
 from tests.engine.steps.agreeing import heard
-from zbench.engine import Engine, build_engine, load, save
+from zbench.engine import Engine, build_engine, load, save, sharded_init
 from zbench.engine.checkpoint import save_weights
 from zbench.engine.parameters.released import Released
 from zbench.errors import UsageError
@@ -325,3 +325,20 @@ def share_every_dtype(group: dist.ProcessGroup, stage: int) -> dict[str, list[fl
     )
     engine.close()
     return values
+
+
+def copied_in_parts(group: dist.ProcessGroup) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return the values of a model whose layers are copies of the first: built whole, and in parts."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 24, batch_first=True)  # as torch makes an encoder
+        return nn.Sequential(nn.TransformerEncoder(layer, 2), deepcopy(layer), nn.Linear(8, 3))
+
+    whole = {name: p.detach() for name, p in make().named_parameters()}
+    with sharded_init(group):
+        model = make()
+    engine = build(model, {"zero_stage": 3}, group)
+    values = engine.full_parameters()
+    engine.close()
+    return whole, values

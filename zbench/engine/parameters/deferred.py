@@ -9,7 +9,7 @@ A submodule is complete when it is registered with its parent, so only the param
 of the outermost itself) are whole at a time. `nn.Sequential(*layers)` makes all layers before it registers
 the first; `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order, so the values
 are those of an ordinary construction. Code that accesses the parameters of a complete module as attributes
-(`module.weight`) gets them whole, one module's at a time.
+(`module.weight`) gets them whole, one module's at a time. A copy of a complete module is in parts, too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +24,10 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import Rows
 from zbench.engine.parameters.hooks import WatchedParameters
-from zbench.engine.parameters.released import kinds_of, release, set_refusal, set_values
+from zbench.engine.parameters.released import PART, kinds_of, release, set_refusal, set_values
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.choose import Transport, choose_collectives
 
-_PART = "_zbench_part"
 _AT_ONCE = 1 << 23  # elements
 _PARTS = Tag("the parts of a parameter that was created sharded")
 _REFUSAL = (
@@ -65,14 +64,14 @@ def sharding(collectives: Transport, device: torch.device) -> Iterator[None]:
 
 def is_part(parameter: Tensor) -> bool:
     """Return whether a parameter was created under `sharded_init`, so that its data is a placeholder."""
-    return hasattr(parameter, _PART)
+    return hasattr(parameter, PART)
 
 
 def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
     """Return a parameter's whole values; a collective if it was created under `sharded_init`."""
     if not is_part(parameter):
         return parameter.detach()
-    part: Tensor = getattr(parameter, _PART)
+    part: Tensor = getattr(parameter, PART)
     gathered = collectives.all_gather_small(part, _PARTS).to(parameter.device)
     return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
 
@@ -85,7 +84,7 @@ def values_in_turn(parameter: Tensor, collectives: Collectives) -> Iterator[Rows
     if not is_part(parameter):
         yield Rows(parameter.detach().reshape(1, -1), 0, 0)
         return
-    part: Tensor = getattr(parameter, _PART)
+    part: Tensor = getattr(parameter, PART)
     length = max(1, _AT_ONCE // collectives.world_size)
     for begin in beginnings(part.numel(), length):
         gathered = collectives.all_gather_small(part[begin : begin + length], _PARTS)
@@ -119,7 +118,7 @@ def forget_parts(model: nn.Module) -> None:
     """Free the shards of `sharded_init`: the engine has copied them."""
     for parameter in model.parameters():
         if is_part(parameter):
-            delattr(parameter, _PART)
+            delattr(parameter, PART)
 
 
 class _InitSharder:
@@ -172,7 +171,7 @@ class _InitSharder:
         part = flat.new_zeros(size)
         values = flat[comm.rank * size : (comm.rank + 1) * size]
         part[: values.numel()] = values
-        setattr(parameter, _PART, part)
+        setattr(parameter, PART, part)
         set_refusal(parameter, _REFUSAL)
         _place(parameter, flat.device)
 

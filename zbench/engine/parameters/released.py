@@ -20,6 +20,9 @@ from torch.fx.experimental import proxy_tensor
 
 from zbench.errors import UsageError
 
+PART = "_zbench_part"
+"""Attribute of a parameter that has no engine yet: what this rank keeps of its values."""
+
 _REFUSAL = "_zbench_refusal"
 _READ = "_zbench_data_was_read"
 _BASE: Any = torch._C.TensorBase
@@ -178,6 +181,17 @@ class Released(Trained):
             like = torch.empty([0] * self.ndim, dtype=self.dtype, device=self.device)
             changes = like.to(*args, **kwargs) is not like
         return super().to(*args, **kwargs) if changes else self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        if id(self) in memo or not hasattr(self, PART):
+            copied: nn.Parameter = super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
+            return copied
+        kind = type(self)
+        copied = memo[id(self)] = kinds_of(self).original(memory_of(self), self.requires_grad)
+        release(copied, kind, memory_of(self))
+        setattr(copied, PART, getattr(self, PART).clone())
+        set_refusal(copied, getattr(self, _REFUSAL))
+        return copied
 
     @classmethod
     def _refuse(cls, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
