@@ -63,6 +63,7 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--world-size", "-4"], "for '--world-size'"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
         (["--machine", "H101"], "h100"),
+        (["--machine", "H101"], "error: --machine H101: machine: "),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(refusal, arguments, remedy):

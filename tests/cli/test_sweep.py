@@ -91,7 +91,8 @@ def test_output_directory_by_flag_or_variable(zbench, sweep_file, monkeypatch, t
     [
         (("--set", "zero_stag=1"), "zero_stag"),
         (("--set", "world_size=100000"), "world_size"),
-        (("--timeout", "soon"), "timeout"),
+        (("--timeout", "soon"), "error: --timeout soon: run.timeout: expected a time"),
+        (("--separate", "far"), "error: --separate far: run.separate: expected a share"),
         (("-o", "sweep.yaml/results"), "cannot write results under"),
         (("--resume", "nothing"), "no run 'nothing'"),
         (("--max-time", "soon"), "--max-time"),

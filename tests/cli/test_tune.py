@@ -101,7 +101,7 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
         (("--memory", "0"), "expected a size above 0"),
         (("--memory", "80"), "--memory: expected a size with its unit, such as 80Gi"),
         (("--memory", "lots"), "--memory: expected a size such as 2Gi"),
-        (("--method", "guess"), "'guess'"),
+        (("--method", "guess"), "error: --method guess: search.method: expected grid"),
         (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
         (("--set", "verify.mode=off"), "a search needs verdicts"),
         (("--storage", f"nonsense://u:{SECRET}@h/db"), "unknown kind of database 'nonsense'"),

@@ -11,7 +11,7 @@ from zbench.record.store import load_environment, resolve_run
 from zbench.report.text import plural
 from zbench.report.trackers import tracker_factory
 from zbench.spec.keys import leaves
-from zbench.spec.load import load_sweep, read_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.load import FlagSetting, load_sweep, read_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
 from zbench.spec.trial import NOT_IDENTITY
 
@@ -127,8 +127,9 @@ def to_search(
     default = [] if "objective" in document else ["objective.maximize=[tokens_per_s]"]
     search = document.get("search")
     named = search.get("method") if isinstance(search, dict) else None
-    chosen = method or (named if isinstance(named, str) and named not in ("grid", "covering") else "tpe")
-    return from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
+    chosen = named if isinstance(named, str) and named not in ("grid", "covering") else "tpe"
+    by = FlagSetting("search.method", "--method", method) if method else f"search.method={chosen}"
+    return from_file(file, output_dir, [*default, *settings, by])
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:

@@ -14,6 +14,7 @@ from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
 from zbench.report.text import axes_text
 from zbench.spec import LISTED
+from zbench.spec.load import FlagSetting
 from zbench.units import parse_count
 
 
@@ -66,7 +67,7 @@ def command(
     if limits and room == Capacity():
         raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     flags = [] if world_size is None else [f"run.world_size={world_size}"]
-    overrides = overrides if machine is None else [f"machine={machine}", *overrides]
+    overrides = overrides if machine is None else [FlagSetting("machine", "--machine", machine), *overrides]
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:

@@ -111,7 +111,10 @@ def seconds(text: str | None, flag: str) -> float:
 
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
     """Return the `--set` texts, then one for each flag that is not None: a flag sets a key of `run`."""
-    return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
+    from zbench.spec.load import FlagSetting
+
+    given = {key: value for key, value in flags.items() if value is not None}
+    return [*overrides, *(FlagSetting(f"run.{key}", f"--{key}", value) for key, value in given.items())]
 
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; who writes a smaller number means gigabytes

@@ -225,6 +225,17 @@ def sweep_file(path: Path) -> Path:
     return next((file for file in shipped if file.is_file()), path)
 
 
+class FlagSetting(str):
+    """The `--set` text of the key that a flag such as `--timeout` sets: an error names the flag."""
+
+    flag: str
+
+    def __new__(cls, key: str, flag: str, value: object) -> "FlagSetting":
+        setting = super().__new__(cls, f"{key}={value}")
+        setting.flag = f"{flag} {value}"
+        return setting
+
+
 def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
     """Yield (origin, path, text of the value) for each setting, the highest precedence last.
 
@@ -242,7 +253,7 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
             continue
         yield name, path, environ[name]
     for text in options:
-        origin = f"--set {text}"
+        origin = text.flag if isinstance(text, FlagSetting) else f"--set {text}"
         key, sign, value = text.partition("=")
         key = key.strip()
         if not sign or not key:
