@@ -103,6 +103,21 @@ def test_the_fault_of_the_bad_revision_is_what_is_sought(head: list[Record], fau
     assert fault_of(compared(head)) == fault
 
 
+@pytest.mark.parametrize(("head", "shown"), [(WRONG, "it drifts"), (CRASHED, "it crashed"), (BIGGER, "")])
+def test_what_shows_the_fault_is_said_in_words(head: list[Record], shown: str) -> None:
+    head = [
+        replace(
+            record,
+            correctness=replace(record.correctness, diagnosis="it drifts"),
+            error=record.error and replace(record.error, message="it crashed"),
+        )
+        for record in head
+    ]
+    fault = fault_of(compared(head))
+    assert fault is not None
+    assert fault.shown == shown
+
+
 def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
     fault = fault_of(compared(BIGGER))
     assert fault is not None

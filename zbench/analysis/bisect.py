@@ -127,12 +127,14 @@ class Fault:
 
     metrics: of a `regression`, the exact figures that grew, which then decide alone; empty where it is time.
     blocks: where it is time, BAD's blocks against GOOD of each configuration that became slower, by GOOD's
-    trial id: what a revision's own blocks are held against.
+    trial id: what a revision's own blocks are held against. shown: how BAD shows it where no clock is needed,
+    such as a diagnosis, in words.
     """
 
     answer: Literal["incorrect", "failed", "regression"]
     metrics: frozenset[str] = frozenset()
     blocks: Differences = field(default_factory=dict)
+    shown: str = field(default="", compare=False)
 
     @property
     def needs_clock(self) -> bool:
@@ -147,11 +149,12 @@ class Fault:
 
 def fault_of(comparison: Comparison) -> Fault | None:
     """Return the gravest fault of a comparison of good with bad, None where it shows none."""
-    answers = {row.answer for row in comparison.rows}
-    if "incorrect" in answers:
-        return Fault("incorrect")
-    if "failed" in answers:
-        return Fault("failed")
+    heads = {row.answer: row.head for row in reversed(comparison.rows)}
+    if "incorrect" in heads:
+        return Fault("incorrect", shown=heads["incorrect"].diagnosis or "")
+    if "failed" in heads:
+        error = heads["failed"].error
+        return Fault("failed", shown=error.message if error is not None else "")
     metrics = frozenset(one.metric for row in comparison.rows for one in row.exact_with("regression"))
     return Fault("regression", metrics) if metrics else slowdown_of(comparison)
 

@@ -10,6 +10,7 @@ from zbench.app.bisect import Probes, commits_between, first_bad
 from zbench.app.compare import parse_blocks
 from zbench.cli import console, options
 from zbench.errors import ExitCode
+from zbench.report.text import plural, printable
 
 
 def command(
@@ -48,13 +49,13 @@ def command(
 def _print(bisection: Bisection, fault: Fault) -> None:
     code = ExitCode.PASS if bisection.first_bad is not None else ExitCode.INCONCLUSIVE
     if console.state.json:
-        sought = {"sought": fault.answer, "metrics": sorted(fault.metrics)}
+        sought = {"sought": fault.answer, "metrics": sorted(fault.metrics), "shown": fault.shown}
         document = {"first_bad": bisection.first_bad, "candidates": list(bisection.candidates), **sought}
         console.document({**document, "probes": bisection.probes}, code)
     elif bisection.first_bad is not None:
-        console.result(
-            f"{bisection.first_bad} is the first revision that is {fault} ({bisection.probes} probes)"
-        )
+        shown = f": {printable(fault.shown)}" if fault.shown else ""
+        probes = plural(bisection.probes, "probe")
+        console.result(f"{bisection.first_bad} is the first revision that is {fault} ({probes}){shown}")
     else:
         console.result(f"the first revision that is {fault} is one of: {', '.join(bisection.candidates)}")
     raise typer.Exit(int(code))
