@@ -1,11 +1,13 @@
 """Names for runs: tags, `last~1`, and a baseline for each branch."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 from zbench.analysis.sources import branch_baseline
+from zbench.record import tags
 from zbench.record.store import load_records, resolve_run
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
@@ -37,6 +39,17 @@ def test_a_tag_names_a_run_everywhere(zbench, out):
     assert zbench("compare", "before", BASE_ID)[0] == 2, "one run under two names"
     assert zbench("tag", "last", "a/b")[0] == 2
     assert zbench("tag", "last")[0] == 2
+
+
+def test_a_full_disk_loses_no_tag(zbench, refusal, out, monkeypatch):
+    zbench("tag", "last", "before")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tags, "replace_durably", full)
+    assert "No space left on device; mend that, and tag it again" in refusal("tag", "last~1", "after")
+    assert list(tags.load_tags(out)) == ["before"]
 
 
 def test_each_branch_has_its_baseline(zbench, out):

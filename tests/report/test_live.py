@@ -52,6 +52,14 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
     ]
 
 
+def test_a_script_is_its_own_reference():
+    trial = TRIAL.model_copy(update={"workload": TRIAL.workload.model_copy(update={"command": "train"})})
+    console = screen(terminal=False)
+    with view(console, FASTEST, quiet=False) as show:
+        show(ReferenceStarted(trial))
+    assert console.file.getvalue() == "running the script without the axes, as the reference\n"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_no_name_or_message_commands_the_terminal(terminal):
     axes = {HOSTILE: HOSTILE}

@@ -51,4 +51,4 @@ def save_tag(output_dir: Path, name: str, run: str) -> None:
         finally:
             lock.release()
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {reason_of(error)}") from None
+        raise UsageError(f"cannot write {path}: {reason_of(error)}; mend that, and tag it again") from None

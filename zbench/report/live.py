@@ -51,6 +51,8 @@ class PlainView:
                 self._print(_opening(event))
                 if event.repeats:
                     self._show("importing torch, once for all trials")
+            case events.ReferenceStarted() if event.trial.workload.command is not None:
+                self._show("running the script without the axes, as the reference")
             case events.ReferenceStarted():
                 self._show("computing the reference in plain PyTorch")
             case events.TrialStarted():
