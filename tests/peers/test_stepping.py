@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from zbench.errors import UsageError
 from zbench.peers import ddp, fsdp2, zero_redundancy
@@ -77,6 +78,16 @@ def test_the_norm_is_that_before_clipping(share: float, clipped: bool) -> None:
     assert (info.grad_norm, info.clipped) == (None, False)
 
 
+def test_a_norm_at_the_limit_is_not_clipped() -> None:
+    spec = spec_of(gradient_clipping=0.5)
+    model = nn.Linear(1, 1, bias=False)
+    named = dict(model.named_parameters())
+    engine = TorchEngine(model, named, TorchAdam.of(model, spec).make(), spec, set_reducing=lambda _: None)
+    engine.backward(model(torch.tensor([0.5])).sum())
+    info = engine.step()
+    assert (info.grad_norm, info.clipped) == (0.5, False)
+
+
 def test_what_is_held_and_returned() -> None:
     model, engine = plain(spec_of(param_groups={"0.*": {"frozen": True}}), [])
     assert engine.first_moments() == {}
@@ -133,6 +144,17 @@ def test_one_rank_trains_what_plain_torch_trains(peer: Any, stage: int) -> None:
         for key, value in expected.items():
             torch.testing.assert_close(values[key], value)
     assert other.memory_by_category() == engine.memory_by_category()
+
+
+@pytest.mark.parametrize(("stage", "is_kept"), [(2, True), (3, False)])
+@pytest.mark.usefixtures("alone")
+def test_fsdp_keeps_what_it_gathered_for_backward_where_only_gradients_are_sharded(
+    stage: int, is_kept: bool
+) -> None:
+    model = fsdp2.build_engine(small(), spec_of(engine="fsdp2", zero_stage=stage)).module
+    model(torch.ones(2, 4)).sum()
+    weights = [layer.weight for layer in (model[0], model[2])]
+    assert [isinstance(weight, DTensor) for weight in weights] == [not is_kept] * 2
 
 
 def test_fsdps_units_are_the_entries_of_module_lists_that_have_parameters() -> None:

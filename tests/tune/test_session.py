@@ -327,3 +327,11 @@ def test_runs_of_other_machines_and_methods_that_do_not_learn_are_taught_nothing
 ) -> None:
     searched(tmp_path, search=budget(5))
     assert not searched(tmp_path, kind=kind, is_new=True, search=budget(3, method)).told(Notice)
+
+
+@pytest.mark.parametrize("goal", [{"maximize": "tokens_per_s"}, {"minimize": "peak_device_bytes"}])
+def test_the_point_that_led_before_runs_first(tmp_path: Path, goal: dict[str, str]) -> None:
+    best = searched(tmp_path, search=budget(15), objective=goal).outcome.final.best
+    assert best is not None
+    again = searched(tmp_path, is_new=True, search=budget(1), objective=goal)
+    assert first_ids(again) == [best.trial_id]

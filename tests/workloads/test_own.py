@@ -311,6 +311,17 @@ class TestTransformers:
         assert made.flops_per_micro_batch == 6 * 4 * 8 * (matrices + attention)
         assert torch.equal(model.lm_head.weight, made.make_model().lm_head.weight), "the same at every call"
 
+    def test_a_loss_in_chunks_is_the_models_without_its_logits(self, base_dir: Path) -> None:
+        losses = []
+        for chunks, calls in ((1, 1), (3, 0)):
+            made = load(base_dir, "hf:gpt2", options=TINY, sequence_length=8, loss_chunks=chunks)
+            model = made.make_model().eval()
+            seen: list[object] = []
+            model.register_forward_hook(lambda *given, seen=seen: seen.append(given))
+            losses.append(made.loss(model, made.batch(0, 0, 0)))
+            assert len(seen) == calls
+        torch.testing.assert_close(*losses)
+
     def test_a_config_of_ones_own_in_a_folder(self, base_dir: Path) -> None:
         (base_dir / "net").mkdir()
         small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 50}
