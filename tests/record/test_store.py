@@ -20,6 +20,7 @@ from zbench.record.store import (
     RunDirectory,
     StorageError,
     find_runs,
+    is_inside,
     load_environment,
     load_records,
     resolve_run,
@@ -379,3 +380,13 @@ def test_a_run_that_is_read_or_continued_is_checked_once(run, make_record, monke
     with RunDirectory.open(run.path):
         assert checked.crc32.call_count == 10
     assert checked.crc32.call_count == 10
+
+
+def test_what_is_inside_a_run_is_reached_by_no_link_and_no_step_up(tmp_path):
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "link").symlink_to(tmp_path)
+    assert is_inside(run / "logs" / "rank0.log", run)
+    assert not is_inside(run / "logs" / ".." / ".." / "other", run)
+    assert not is_inside(run / "link" / "other", run)
+    assert not is_inside(tmp_path / "other", run)

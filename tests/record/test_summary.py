@@ -8,7 +8,7 @@ import pytest
 
 from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
-from zbench.record.summary import cost, has_failed, obstacles, point, summarize, varied_keys
+from zbench.record.summary import cost, has_failed, is_incorrect, obstacles, point, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -220,3 +220,12 @@ def test_a_point_takes_what_its_configuration_holds_where_it_varies_nothing(make
     assert point(record, ["zero_stage", "dtype", "no_such_key"]) == {
         "zero_stage": 1, "dtype": "float32", "no_such_key": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "incorrect"),
+    [("identical", False), ("equivalent", False), ("unchecked", False), ("drifted", True), ("wrong", True)],
+)
+def test_a_step_that_differs_is_incorrect(make_record, verdict: str, incorrect: bool) -> None:
+    (summary,) = summarize([make_record(verdict=verdict)])
+    assert is_incorrect(summary) is incorrect
