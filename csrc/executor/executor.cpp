@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <system_error>
 
 #include "adam/dispatch.hpp"
 #include "adam/update.hpp"
@@ -35,6 +36,16 @@ struct Update {
 
   bool done() const { return parts_done == parts || !failure.empty(); }
 };
+
+// A thread of this work. Throws std::runtime_error where the system starts no more.
+template <class Work>
+std::thread started(Work work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    throw std::runtime_error(std::string("can't start new thread: ") + error.what());
+  }
+}
 
 }  // namespace
 
@@ -114,9 +125,15 @@ Executor::Executor(int threads, const std::vector<int>& affinity) : state_(std::
   if (threads < 1) throw std::invalid_argument("threads: expected at least 1, got " + std::to_string(threads));
   for (const int processor : affinity) check_processor(processor);
   kernels();  // a bad ZBENCH_ISA throws here, not in a worker
-  for (int i = 0; i < threads; i++) {
-    threads_.emplace_back([state = state_.get()] { state->work_until_closed(); });
-    if (!affinity.empty()) pin(threads_.back(), affinity[static_cast<std::size_t>(i) % affinity.size()]);
+  threads_.reserve(static_cast<std::size_t>(threads));
+  try {
+    for (int i = 0; i < threads; i++) {
+      threads_.push_back(started([state = state_.get()] { state->work_until_closed(); }));
+      if (!affinity.empty()) pin(threads_.back(), affinity[static_cast<std::size_t>(i) % affinity.size()]);
+    }
+  } catch (...) {
+    close();  // those that run already
+    throw;
   }
 }
 

@@ -34,6 +34,23 @@ def test_the_environment_forces_an_instruction_set() -> None:
     assert done.stdout.strip() == "scalar"
 
 
+def test_threads_that_cannot_start_are_an_error_and_the_others_end() -> None:
+    code = """
+import os, resource, zbench._native as n
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)
+before = len(os.listdir("/proc/self/task"))
+try:
+    n.Executor(4096, [])
+except RuntimeError as error:
+    print(error, len(os.listdir("/proc/self/task")) - before, sep="|")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    message, left = done.stdout.strip().split("|")
+    assert "can't start new thread" in message
+    assert left == "0"
+
+
 def test_fake_tensors_pass_through_every_call() -> None:
     with FakeTensorMode():
         task = Case(64, 0, HYPER).task()
