@@ -25,7 +25,7 @@ class Ranks:
     def wait(self, rank: int, channel: str, topic: str, seconds: float = 10.0) -> Call:
         """Have a rank wait for a call that it makes now, for so long already."""
         call = self.all[rank].note(channel, Tag(topic), 4)
-        self.all[rank].waiting = call, time.monotonic() - seconds
+        self.all[rank].waits[0] = call, time.monotonic() - seconds
         return call
 
 
@@ -49,6 +49,16 @@ def test_ranks_that_wait_in_the_same_call_wait_for_its_bytes(ranks: Ranks) -> No
     assert not any(rank.look(5.0) for rank in ranks.all)
     assert not ranks.all[0].look(5.0)
     assert ranks.ended == []
+
+
+def test_a_wait_that_ends_hides_no_other_threads(ranks: Ranks) -> None:
+    for rank, topic in enumerate(("one", "other")):
+        ranks.wait(rank, REDUCTIONS, topic)
+    with ranks.all[0].waits_for(ranks.all[0].note(GATHERS, Tag("a gather"), 4)):
+        pass
+    ranks.all[0].look(5.0)
+    assert ranks.all[1].look(5.0)
+    assert ranks.all[0].look(5.0)
 
 
 def test_ranks_that_wait_in_different_calls_are_disconnected(ranks: Ranks) -> None:
@@ -78,7 +88,7 @@ def test_a_rank_that_left_because_another_had_is_not_named(by_another_communicat
     first, second, _ = Ranks(3).all
     for rank in (first, second):
         call = rank.note(GATHERS, Tag("of all"), 4)
-        rank.waiting = call, time.monotonic() - 10.0
+        rank.waits[0] = call, time.monotonic() - 10.0
     if by_another_communicator:
         second.end_with(RanksDisagreeError("there"))
     second.tell_gone(2)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
@@ -38,9 +38,8 @@ _REMEDY = (
 )
 _SEE = "see what that rank has printed"
 PATIENCE = 3.0
-"""Seconds after which a waiting rank tells the others which call it waits for. It may be short: a slow rank
-is never taken for stuck. Two looks, a fifth of it apart, and `_SECONDS_TO_HEAR` follow; every rank has raised
-within 10 seconds.
+"""Seconds after which a waiting rank tells the others which call it waits for; it may be short, as a slow
+rank is never taken for stuck. Two looks and `_SECONDS_TO_HEAR` follow: all have raised within 10 seconds.
 """
 _SECONDS_TO_HEAR = 5.0
 _POLL = 1e-4  # seconds between two questions whether a device has got somewhere
@@ -149,7 +148,7 @@ class Agreement:
         self._is_ending = False
         self._lock = Lock()
         _AGREEMENTS.add(self)
-        self.waiting: tuple[Call, float] | None = None
+        self.waits: dict[int, tuple[Call, float]] = {}  # of each thread that waits: for what, since when
         self._waited: dict[str, Call] = {}
         self._probe: tuple[Call, float, StreamPlace] | None = None
         self._behind: tuple[Call, Any] | None = None
@@ -180,11 +179,11 @@ class Agreement:
         """Note that this rank waits for a call in the block, or that the current stream does behind it."""
         self.check_going_on()
         self._waited[call.channel] = call
-        self.waiting = call, time.monotonic()
+        self.waits[get_ident()] = call, time.monotonic()
         try:
             yield
         finally:
-            self.waiting = None
+            del self.waits[get_ident()]
         if self.device is not None:
             self._behind = call, self.device.stream()
 
@@ -257,7 +256,8 @@ class Agreement:
         """Return whether this rank has waited for `patience` seconds, and all wait for calls that some rank
         has not made, or one has raised an error; disconnect it then.
         """
-        if (waiting := self.waiting or self._unreached()) is None or time.monotonic() - waiting[1] < patience:
+        waiting = min(list(self.waits.values()), key=lambda w: w[1], default=None) or self._unreached()
+        if waiting is None or time.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
         codes = {
