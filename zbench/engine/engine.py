@@ -5,7 +5,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import FrameType
@@ -49,12 +49,16 @@ class Core:
     holders: Sequence[HoldsBytes]
 
     def close(self) -> None:
-        """Remove every hook from the model, end background work and let go of the model's parameters."""
-        self.hooks.remove()
-        self.schedule.close()
-        self.gradients.close()
-        self.parameters.leave()
-        self.state.frozen.leave()
+        """Remove every hook from the model, end background work and let go of the model's parameters.
+
+        All of it is done, whichever raises: an update that never ends has the parameters let go of, too.
+        """
+        with ExitStack() as last_first:
+            last_first.callback(self.state.frozen.leave)
+            last_first.callback(self.parameters.leave)
+            last_first.callback(self.gradients.close)
+            last_first.callback(self.schedule.close)
+            last_first.callback(self.hooks.remove)
 
 
 class Engine:
@@ -289,9 +293,11 @@ class Engine:
     def close(self) -> None:
         """Take the hooks off the model; at stage 3 take `full_parameters` before. Again does nothing."""
         if not self.closed:
-            _end(self._open_core)
-            self.policies.close()
-            self._integrity.refusal = _CLOSED
+            try:
+                _end(self._open_core)
+            finally:
+                self.policies.close()
+                self._integrity.refusal = _CLOSED
 
 
 def _end(open_core: list[Core]) -> None:
@@ -323,8 +329,8 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    for number, frame in held:
-        handler(number, frame)
+        for number, frame in held:  # also where the block has failed: a caller may go on after that
+            handler(number, frame)
 
 
 class Integrity:

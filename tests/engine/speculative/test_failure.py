@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from torch import nn
 
 from tests.engine.disturbances import when_backward_passes
 from tests.engine.plain import assert_same
@@ -25,6 +26,7 @@ from zbench.engine import Engine
 from zbench.engine.engine import uninterrupted
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
+from zbench.errors import UsageError
 
 
 class Arrival:
@@ -157,6 +159,16 @@ def test_ctrl_c_in_a_commit_waits_for_its_end() -> None:
     assert done == [True]
 
 
+def test_ctrl_c_is_heard_although_the_commit_fails() -> None:
+    def commit() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise MemoryError
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
+
+
 def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
     before = threads()
     model = layers()
@@ -183,3 +195,8 @@ def test_close_says_what_never_arrived() -> None:
         with pytest.raises(UpdateTimeout, match="have not arrived"):
             e.close()
         arrival.arrived.set()
+    assert {type(p) for p in model.parameters()} == {nn.Parameter}
+    with pytest.raises(UsageError, match="this engine is closed"):
+        e.step()
+    with engine(model):
+        pass
