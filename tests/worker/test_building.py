@@ -1,5 +1,6 @@
 """A model that is built in shards has the bits of one built whole, and needs little more than its shard."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 from tests.engine.conftest import ranks
 from tests.engine.ranks import RankPool
 from tests.making import make_trial
+from zbench.engine.assembly.build import Instruments
 from zbench.errors import UsageError
 from zbench.spec.trial import builds_sharded
+from zbench.worker import engines
 
 __all__ = ["ranks"]
 
@@ -74,6 +77,21 @@ def test_auto_shards_known_models_whose_state_is_sharded(
     engine: dict[str, Any], model: str, expected: bool
 ) -> None:
     assert builds_sharded(make_trial(engine, workload={"model": model})) is expected
+
+
+def test_a_rank_without_memory_says_so_and_tries_no_whole_model() -> None:
+    tries = []
+
+    def make_model() -> None:
+        tries.append(1)
+        raise MemoryError("cannot allocate 7 GiB")
+
+    trial = make_trial({"zero_stage": 3}, workload={"model": "gpt"})
+    assert builds_sharded(trial)
+    workload: Any = SimpleNamespace(make_model=make_model)
+    with pytest.raises(MemoryError, match="7 GiB"):
+        engines.make_model(trial, workload, Instruments(), torch.device("cpu"))
+    assert tries == [1]
 
 
 def test_code_that_needs_whole_values_is_refused_with_the_remedy(ranks: RankPool) -> None:

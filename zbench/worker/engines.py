@@ -15,6 +15,7 @@ from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.deferred import sharding
 from zbench.engine.protocols import TrainingEngine
 from zbench.errors import UsageError
+from zbench.job.failures import kind_of
 from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, builds_sharded
 from zbench.workloads import Workload
@@ -71,6 +72,8 @@ def make_model(
         with sharding(collectives, device), instruments.on_host():
             model = workload.make_model()
     except Exception as error:
+        if kind_of(error) in ("oom", "storage", "peer_lost"):  # the machine's fault, maybe on this rank alone
+            raise
         if trial.engine.build == "auto":
             return workload.make_model().to(device)
         raise UsageError(
