@@ -94,7 +94,7 @@ def impostor(path: Path, *, python: list[int], tag: str, versions: list[str]) ->
     """Write a program that answers as an interpreter of that version would, and can do nothing else."""
     packages = dict.fromkeys(versions, "9")
     told = json.dumps({"python": python, "tag": tag, "versions": packages, "plugins": []})
-    fails = "echo no such core >&2; exit 3"
+    fails = "echo no such core >&2; exit 1"
     path.write_text(f"#!/bin/sh\ncase $1 in -E) echo '{told}';; *) {fails};; esac\n")
     path.chmod(0o755)
 

@@ -16,12 +16,13 @@ from tests.running import local_runner, told_by
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from tests.world import OptionsScript, World, failed
+from zbench.launch import room
 from zbench.launch.executor import Attempt, MachineTask, OnLine, RepeatTask, Task, Vacancy
 from zbench.launch.room import Room
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.launch.trial import TrialRunner
 from zbench.launch.yardsticks import Yardsticks, alone_trial
-from zbench.record.record import Record
+from zbench.record.record import Disturbance, Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
@@ -160,6 +161,26 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
     assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
 
 
+@pytest.mark.parametrize(
+    ("driver", "hidden", "device", "is_cpu"),
+    [
+        (True, False, "auto", False),
+        (True, True, "auto", True),
+        (False, False, "auto", True),
+        (True, True, "cuda", False),
+        (True, False, "cpu", True),
+    ],
+)
+def test_a_trial_is_on_the_cpu_where_no_gpu_is_to_be_seen(
+    driver: bool, hidden: bool, device: str, is_cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, *[Device("GPU-0", 1 << 30)] * driver)
+    monkeypatch.setattr(room, "_GPU_DRIVERS", (tmp_path if driver else tmp_path / "none",))
+    if hidden:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert room.uses_cpu(device) is is_cpu
+
+
 @pytest.mark.parametrize(("context", "fits"), [(None, False), (500 << 20, True), (2000 << 20, False)])
 def test_a_context_takes_what_was_measured_of_it(
     context: int | None, fits: bool, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +280,50 @@ def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Pat
         "three references, the heat, and one again"
     )
     assert told == ["rank 0 was killed from outside by SIGKILL; running it again"]
+
+
+def test_all_that_found_their_reference_damaged_run_once_more(tmp_path: Path) -> None:
+    options = OptionsScript()
+    told = list[str]()
+    tries = Counter[str]()
+
+    def script(task: Task, on_line: OnLine) -> Attempt:
+        if isinstance(task, RepeatTask):
+            tries[task.trial.trial_id] += 1
+            if tries[task.trial.trial_id] == 1:
+                return failed("reference", "the reference is damaged")
+        return options(task, on_line)
+
+    participants = [in_turns(make_trial(stage=stage)) for stage in range(3)]
+    world = World(script, takes_turns=True)
+    with TrialRunner(world, tmp_path, on_event=told_by(told.append)) as runner:
+        heat = runner.run_heat(participants)
+    assert [record.outcome for record in heat] == ["ok"] * 3
+    assert len(options.references) == 2
+    assert set(tries.values()) == {2}
+    assert told == ["the reference is damaged; computing it again"]
+
+
+def test_a_repeat_that_ran_alone_after_a_kill_is_measured_again_if_disturbed(tmp_path: Path) -> None:
+    options = OptionsScript()
+    tries = Counter[str]()
+
+    def script(task: Task, on_line: OnLine) -> Attempt:
+        attempt = options(task, on_line)
+        if not isinstance(task, RepeatTask) or task.trial != participants[0]:
+            return attempt
+        tries[task.name] += 1
+        if tries[task.name] == 1:
+            return failed("killed", "rank 0 was killed from outside by SIGKILL")
+        return (
+            replace(attempt, disturbance=Disturbance(0.0, stolen=0.9)) if tries[task.name] == 2 else attempt
+        )
+
+    participants = trials(3)
+    world = World(script, takes_turns=True)
+    with TrialRunner(world, tmp_path) as runner:
+        runner.run_heat(participants)
+    assert list(tries.values()) == [3]
 
 
 def heat_of(runner: TrialRunner, participants: list[TrialSpec]) -> dict[str, Record]:

@@ -10,6 +10,7 @@ from zbench.errors import ZbenchError
 from zbench.gpus import Gpu, all_gpus
 from zbench.launch.process import client, local
 from zbench.launch.process.client import WarmServer
+from zbench.launch.process.processes import Launcher
 from zbench.launch.trial import TrialRunner
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import SLOW_UPDATE
@@ -24,6 +25,16 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     with pytest.raises(ZbenchError, match=r"did not start within 1 s: other work keeps this machine busy"):
         server.wait_until_ready()
     assert server._process.returncode is not None, "nothing is left"
+
+
+def test_a_server_that_was_lost_is_replaced_once(tmp_path: Path) -> None:
+    with Launcher((), None) as launcher:
+        lost = launcher.ready_server()
+        launcher.replace_server(lost)
+        other = launcher.ready_server()
+        launcher.replace_server(lost)
+        assert launcher.ready_server() is other is not lost
+        assert other._process.poll() is None
 
 
 @pytest.mark.skipif(bool(all_gpus()), reason="the kernels can be used here")

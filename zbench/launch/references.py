@@ -20,7 +20,8 @@ class References:
         self._known: dict[str, Path | Failure] = {}
         self._bytes: dict[str, int] = {}
         self._wanted: set[str] = set()
-        self._recomputed: set[str] = set()
+        self._damaged = set[str]()
+        self._repeated = set[tuple[str, str]]()
 
     def of(self, trial: TrialSpec) -> Path | Failure | None:
         """Return a trial's trajectory or why it failed; None if it is not known, or nothing is verified."""
@@ -68,16 +69,20 @@ class References:
         return self._bytes.get(reference_key(trial), math.inf) if is_verified(trial) else math.inf
 
     def forgot_damaged(self, trial: TrialSpec, attempt: Attempt) -> bool:
-        """Remove a damaged reference, so that it is computed again; False if that was done before."""
-        key = reference_key(trial)
-        error = attempt.error
-        if error is None or error.kind != "reference" or key in self._recomputed:
+        """Say whether a trial found its reference damaged, for the first time: it is to run again.
+
+        The reference is removed and computed again once, for all trials that have it.
+        """
+        key, error = reference_key(trial), attempt.error
+        if error is None or error.kind != "reference" or (key, trial.trial_id) in self._repeated:
             return False
-        self._tell(f"{error.message}; computing it again")
-        self._recomputed.add(key)
-        reference = self._known.pop(key, None)
-        if isinstance(reference, Path):
-            reference.unlink(missing_ok=True)
+        self._repeated.add((key, trial.trial_id))
+        if key not in self._damaged:
+            self._damaged.add(key)
+            self._tell(f"{error.message}; computing it again")
+            reference = self._known.pop(key, None)
+            if isinstance(reference, Path):
+                reference.unlink(missing_ok=True)
         return True
 
 

@@ -20,8 +20,11 @@ _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
 def uses_cpu(device: str) -> bool:
-    """Whether `run.device` means the CPU here."""
-    return device == "cpu" or (device == "auto" and not any(file.exists() for file in _GPU_DRIVERS))
+    """Whether `run.device` means the CPU here: there is no GPU, or `CUDA_VISIBLE_DEVICES` hides all."""
+    if device != "auto":
+        return device == "cpu"
+    is_hidden = bool(gpus.all_gpus()) and not gpus.visible_gpus()
+    return is_hidden or not any(file.exists() for file in _GPU_DRIVERS)
 
 
 class Bytes(NamedTuple):

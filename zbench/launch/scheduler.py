@@ -221,7 +221,8 @@ class Scheduler:
         took_turns = begun.proposal is not None and begun.proposal.lot is not None
         settled = self._retries.settled(task, attempt, took_turns=took_turns)
         if settled is None:
-            self._submit([task], replace(begun))
+            alone = begun.proposal and replace(begun.proposal, lot=None)
+            self._submit([task], replace(begun, proposal=alone))
         elif isinstance(task, ReferenceTask):
             self.references.take(task, settled)
         elif isinstance(task, RepeatTask) and begun.proposal is not None:

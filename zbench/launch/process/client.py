@@ -72,6 +72,10 @@ class ServerLostError(Exception):
     """
 
 
+class KeeperLostError(ServerLostError):
+    """The keeper of one group could not go on, and has ended its ranks; the server and other groups live."""
+
+
 class RankGroup:
     """The launcher's view of the processes of one trial, which `WarmServer.start_group` starts.
 
@@ -182,7 +186,8 @@ class RankGroup:
         except (EOFError, OSError):
             raise ServerLostError from None
         if isinstance(message, KeeperFailed):
-            raise ServerLostError(message.reason)
+            self.is_gone = True
+            raise KeeperLostError(message.reason)
         return message
 
 
@@ -209,6 +214,7 @@ class WarmServer:
         theirs.close()
         self._connection: connection.Connection[object, object] = connection.Connection(ours.detach())
         self.ready: Ready | None = None
+        self._reason = ""
 
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
@@ -257,13 +263,14 @@ class WarmServer:
     def kill(self) -> str:
         """End a server that does not answer, and whatever it started; its scratch directory stays.
 
-        Returns why it had ended by itself, if it had.
+        Returns why it had ended by itself, if it had, also where it was killed before.
         """
-        self._kill_all()
-        reason = self._last_words() if self._process.returncode == 1 else ""
-        self._connection.close()
-        self._errors.close()
-        return reason
+        if not self._errors.closed:
+            self._kill_all()
+            self._reason = self._last_words() if self._process.returncode == 1 else ""
+            self._connection.close()
+            self._errors.close()
+        return self._reason
 
     def _receive(self, timeout: float) -> object:
         try:

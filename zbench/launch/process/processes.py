@@ -14,7 +14,7 @@ from zbench.job.progress import ProgressTail, Watch
 from zbench.job.turns import Turns
 from zbench.launch.disturbance import DisturbanceMeter
 from zbench.launch.executor import MODULES, Attempt, TaskFiles
-from zbench.launch.process.client import RankGroup, ServerLostError, WarmServer
+from zbench.launch.process.client import KeeperLostError, RankGroup, ServerLostError, WarmServer
 from zbench.launch.process.outcome import classify, kernel_oom_kills
 from zbench.launch.turns import Participant, TurnGate
 from zbench.record.record import Failure
@@ -55,10 +55,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 
-    def start(self, group: RankGroup, plan: ProcessPlan) -> None:
-        """Start the processes of a group; ServerLostError if the server is killed meanwhile."""
+    def ready_server(self) -> WarmServer:
+        """Return the server, when it has imported everything."""
         self.wait_until_ready()
-        self._server.start_group(group, plan.target, plan.starts)
+        return self._server
 
     def wait_until_ready(self) -> Ready:
         """Return when the server has imported everything: how long it took, and what failed."""
@@ -69,7 +69,7 @@ class Launcher(AbstractContextManager["Launcher"]):
                     self._tell(f"cannot import {problem}")
                 self._has_told = True
                 return ready
-            self.replace_server()
+            self.replace_server(self._server)
         raise ZbenchError("the trial server was killed twice while it started")
 
     def close(self) -> None:
@@ -80,13 +80,14 @@ class Launcher(AbstractContextManager["Launcher"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def replace_server(self) -> str:
-        """Start another server for the one that was lost; all that it had started is gone.
+    def replace_server(self, lost: WarmServer) -> str:
+        """Start another server for one that was lost, unless that was done; all that it had started is gone.
 
         Returns why the lost one had ended by itself, if it had.
         """
-        reason = self._server.kill()
-        self._server = WarmServer(self._modules, self.scratch, self._python)
+        reason = lost.kill()
+        if lost is self._server:
+            self._server = WarmServer(self._modules, self.scratch, self._python)
         return reason
 
 
@@ -106,7 +107,8 @@ class Processes(Participant):
         watch = plan.watch
         stop_when = partial(tail.feed, watch) if watch is not None else lambda: None
         self._group = RankGroup(len(plan.starts), plan.deadline, stop_when)
-        self._has_begun, self._lost = False, ""
+        self._server: WarmServer | None = None
+        self._lost = ""
         self._meter = DisturbanceMeter()
         self._oom_kills = 0
         self._launcher_cpu_seconds = 0.0
@@ -128,14 +130,17 @@ class Processes(Participant):
         began = time.monotonic()
         self._meter.begin()
         try:
-            if not self._has_begun:
-                self._has_begun = True
-                self._launcher.start(self._group, self.plan)
+            if self._server is None:
+                self._server = self._launcher.ready_server()
+                self._server.start_group(self._group, self.plan.target, self.plan.starts)
             elif self.gate is not None:
                 self.gate.go()
             self._group.advance(self.gate)
+        except KeeperLostError as error:
+            self._lost = str(error)
         except ServerLostError as error:
-            reason = self._launcher.replace_server()
+            assert self._server is not None
+            reason = self._launcher.replace_server(self._server)
             self._lost = str(error) or reason or "the trial server was killed from outside"
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
