@@ -125,6 +125,8 @@ def test_a_card_is_simulated_as_a_card_and_its_launches_are_counted(estimate):
     more = "run: {world_size: 4, nodes: 2}\nengine: {zero_stage: 3, offload_optimizer: cpu}\n"
     given = ("--set", "machine.host_memory_bandwidth=100e9", "--machine", "H100")
     (row,) = estimate(more, *given, "--json").document["trials"]
+    assert "--set machine.network_bandwidth=" in row["time"]["not_known"]
+    (row,) = estimate(more, *given, "--set", "machine.network_bandwidth=400e9", "--json").document["trials"]
     assert row["time"]["low_s"] > 0
     assert row["collectives"]["reduce_scatter"]["calls"] > 0
     assert row["gathers"]["calls"] >= row["gathers"]["exposed"] > 0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.making import make_trial
 from zbench.app.estimate_columns import estimate_table
-from zbench.estimate.result import Capacity, Estimate, Product, StepWork
+from zbench.estimate.result import Capacity, Estimate, Product, StepLaunches, StepWork
 from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
@@ -73,6 +73,19 @@ def test_the_ends_are_a_factor_of_two_apart_and_hold_the_truth_between(work: Ste
     parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
     assert time.high_s >= sum(parts) * (1 - 1e-9)
     assert time.low_s <= max(*parts, sum(parts) / 2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("leaving", "seconds"), [(20, 5.0), (100, 10.0)])
+def test_what_leaves_a_node_takes_the_time_of_its_network(leaving: int, seconds: float) -> None:
+    run = {"world_size": 4, "nodes": 2}
+    trial = TrialSpec.model_validate({"workload": {}, "run": run, "engine": {}})
+    moved = {"all_reduce": {"calls": 1, "bytes": 100, "sent": 50}}
+    counts = StepLaunches(inter_node_bytes=leaving)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], moved, None, StepWork(), counts)
+    machine = MachineSpec.model_validate(MACHINE)
+    assert "--set machine.network_bandwidth=" in str(step_time(estimate, trial, machine))
+    machine = machine.model_copy(update={"network_bandwidth": 10.0})
+    assert known(step_time(estimate, trial, machine)).collectives_s == seconds
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
 _ON_A_HOST = (
-    "all ranks are on one host and read one another's memory; over sockets each running collective also needs"
+    "the ranks of a host read one another's memory; over sockets each running collective also needs"
     " a receive buffer of up to one bucket; for a GPU's sizes and receive buffers set run.device=cuda"
 )
 _ON_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"

@@ -53,8 +53,10 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     parts: dict[str, float] = {}
     calls = sum(kind["calls"] for kind in estimate.traffic.values())
     sent, _ = moved(estimate.traffic, trial)
+    leaving = estimate.counts.inter_node_bytes if trial.run.nodes > 1 else 0
     for name, amount, key in (
         ("collectives", sent, "link_bandwidth"),
+        ("network", leaving, "network_bandwidth"),
         ("copies", work.copied_bytes, "host_link"),
         ("updates", work.host_bytes, "host_memory_bandwidth"),
     ):
@@ -62,6 +64,9 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
         if amount and rate is None:
             return _missing(key)
         parts[name] = amount / rate / attained if amount else 0.0
+    parts["collectives"] = max(
+        parts["collectives"], parts.pop("network")
+    )  # a ring waits for its slowest link
     parts["collectives"] += calls * (machine.link_latency or 0.0)
     return _range(compute, **parts)
 

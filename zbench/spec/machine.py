@@ -55,7 +55,10 @@ class MachineSpec(SpecModel):
     )
     memory_bandwidth: Rate = Field(description="Bytes per second of the device's memory.")
     link_bandwidth: Rate | None = Field(
-        None, description="Bytes per second that a rank exchanges with the others, in one direction."
+        None, description="Bytes per second that a rank exchanges with others of its node, in one direction."
+    )
+    network_bandwidth: Rate | None = Field(
+        None, description="Bytes per second that leave a node, from all its ranks."
     )
     host_link: Rate | None = Field(None, description="Bytes per second between device and host.")
     host_memory_bandwidth: Rate | None = Field(
