@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from zbench.estimate.reading import estimate
 from zbench.spec.trial import TrialSpec
@@ -41,3 +43,29 @@ def test_memory_of_a_card_is_what_it_was_measured_to_be(
     assert forecast.peak_device_bytes / MIB == pytest.approx(allocated, rel=ALLOCATED)
     assert forecast.reserved is not None
     assert forecast.reserved.peak_bytes / MIB == pytest.approx(reserved, rel=RESERVED)
+
+
+class Rotated(nn.Module):
+    """Has a buffer beside its parameters, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.layer.register_buffer("scale", torch.arange(8.0))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.layer(x) * self.layer.scale, y)
+
+    def make_batch(self, generator: torch.Generator, size: int, length: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(size, 8, generator=generator)
+        return x, x
+
+
+@pytest.mark.parametrize("build", ["whole", "sharded"])
+def test_buffers_of_a_model_that_is_built_in_shards_are_on_the_card(build: str) -> None:
+    workload = {"model": f"{__name__}:Rotated"}
+    engine = {"zero_stage": 3, "build": build}
+    run = {"world_size": 2, "device": "cuda"}
+    trial = TrialSpec.model_validate({"workload": workload, "run": run, "engine": engine})
+    forecast = estimate(trial, Path.cwd())
+    assert (forecast.peak_host_bytes, forecast.work.host_bytes) == (0, 0)

@@ -125,6 +125,17 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._on_host -= 1
 
+    def move_to_device(self, tensors: Iterable[Tensor]) -> None:
+        """Count what is in offloaded host memory as copied to the device, and freed there."""
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            if self.is_offloaded(tensor):
+                reference, before = self._held[key]
+                after = replace(before, host=False, phase=self.phase)
+                self._held[key] = (reference, after)
+                self._begin(after)
+                self._end(before)
+
     def is_offloaded(self, tensor: Tensor) -> bool:
         """Return whether a tensor is in offloaded host memory."""
         held = self._held.get(tensor.untyped_storage()._cdata)

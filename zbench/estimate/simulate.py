@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.fsdp._fully_shard import _fsdp_param
@@ -290,10 +290,15 @@ def _instruments(
     def host(device: torch.device) -> HostMemory:
         return CardHostMemory(device, ledger, counter) if is_card else HostMemory(device, ledger)
 
+    def to_device(model: nn.Module, device: torch.device) -> nn.Module:
+        ledger.move_to_device(model.buffers())
+        return model
+
     return Instruments(
         wrap_collectives=lambda inner: WatchedCollectives(inner, traffic, counter),
         memories=lambda device: Memories(DeviceMemory(device), host(device)),
         on_host=ledger.on_host if is_card else nullcontext,  # else all memory is one
+        to_device=to_device,
         transport=card_transport if is_card else transport_of(lambda _: SimulatedCrossMemory),
         device_type="cuda" if is_card else None,
     )

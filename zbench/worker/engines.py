@@ -79,7 +79,7 @@ def make_model(
         raise UsageError(
             f"engine.build: the model cannot be made in shards; set build: whole, or change it: {error}"
         ) from error
-    return model if device.type == "cpu" else model.to(device)
+    return instruments.to_device(model, device)
 
 
 def build(

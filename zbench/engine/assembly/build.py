@@ -43,12 +43,17 @@ from zbench.spec.combinations import acts
 from zbench.spec.engine import EngineSpec
 
 
+def _to_device(model: nn.Module, device: torch.device) -> nn.Module:
+    return model if device.type == "cpu" else model.to(device)
+
+
 @dataclass(frozen=True, slots=True)
 class Instruments:
     """Wrappers around what the engine calls, so that it can be measured or simulated from outside.
 
-    on_host: what the CPU allocates in its context is host memory. device_type: of the device whose default
-    sizes are taken; None: that of the model's own. memory_limit: the bytes that this rank may allocate beside
+    on_host: what the CPU allocates in its context is host memory. to_device: moves a model that was built in
+    parts on the host; these stay there. device_type: of the device whose default sizes are taken; None: that
+    of the model's own. memory_limit: the bytes that this rank may allocate beside
     its model, where that is known.
     """
 
@@ -57,6 +62,7 @@ class Instruments:
     memories: Callable[[torch.device], Memories] = Memories.of
     transport: ChooseTransport = choose_collectives
     on_host: Callable[[], AbstractContextManager[None]] = nullcontext
+    to_device: Callable[[nn.Module, torch.device], nn.Module] = _to_device
     device_type: str | None = None
     memory_limit: int | None = None
 
