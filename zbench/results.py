@@ -178,12 +178,12 @@ def sweep(
     source: a sweep file, the name of a shipped one, or the content of one as a mapping; paths in a mapping
     are relative to the working directory. set: key -> value. quiet: show no progress on stderr.
     """
-    texts_of_set = _settings(set)
+    texts_of_set, place = _settings(set), _path(output_dir, "output_dir")
     if isinstance(source, Mapping):
         asked = sweep_from_mapping(source, texts_of_set, inputs=True)
-        request = Request(asked, Path.cwd(), Path(output_dir), settings=tuple(texts_of_set))
+        request = Request(asked, Path.cwd(), place, settings=tuple(texts_of_set))
     else:
-        request = from_file(Path(source), Path(output_dir), texts_of_set)
+        request = from_file(_path(source, "source"), place, texts_of_set)
     if not request.sweep.search.is_listed:
         raise UsageError("this sweep is a search; run it by `zbench tune`, and load its results")
     path, _, failure = measured(request, Voice(quiet=quiet))
@@ -210,7 +210,9 @@ def estimate(
     room = Capacity(
         *(parse_bytes(size) if isinstance(size, str) else size for size in (device_memory, host_memory))
     )
-    named = source if isinstance(source, Mapping) else Path(source)
+    if limits and room == Capacity():
+        raise UsageError("limits needs the memory of a device; add it, such as device_memory='80Gi'")
+    named = source if isinstance(source, Mapping) else _path(source, "source")
     return Estimates(forecast(named, _settings(set), room=room, find_limits=limits, jobs=jobs))
 
 
@@ -218,15 +220,19 @@ def compare(
     base: str | Path | Results,
     head: str | Path | Results,
     *,
-    thresholds: Iterable[str] = (),
+    thresholds: Mapping[str, str] | Iterable[str] = (),
     alpha: float = 0.01,
     across: bool = False,
     output_dir: str | Path = DEFAULT_OUTPUT_DIR,
 ) -> Compared:
-    """Compare two runs, or baselines, as `zbench compare` does with these options."""
-    asked = settings.Settings(
-        settings.check_alpha(alpha), settings.parse_thresholds(list(thresholds), paired=False), across=across
-    )
+    """Compare two runs, or baselines, as `zbench compare` does with these options.
+
+    thresholds: such as `{"step_time": "3%"}`.
+    """
+    if isinstance(thresholds, Mapping):
+        thresholds = [f"{metric}={share}" for metric, share in thresholds.items()]
+    shares = settings.parse_thresholds(list(thresholds), paired=False)
+    asked = settings.Settings(settings.check_alpha(alpha), shares, across=across)
     first, second = (str(one.path if isinstance(one, Results) else one) for one in (base, head))
     comparison = compare_stored(first, second, asked, Path(output_dir), Voice())
     assert comparison is not None, "there are two sides"
@@ -234,8 +240,16 @@ def compare(
 
 
 def _settings(values: Mapping[str, Any] | None) -> list[str]:
-    """Return what `--set` would be given."""
+    """Return what `--set` would be given. UsageError for what is no mapping."""
+    if values is not None and not isinstance(values, Mapping):
+        raise UsageError(f"set: expected a mapping such as {{'zero_stage': 2}}, got {values!r}")
     return [f"{key}={json.dumps(value)}" for key, value in (values or {}).items()]
+
+
+def _path(given: object, name: str) -> Path:
+    if not isinstance(given, str | Path):
+        raise UsageError(f"{name}: expected a path, got {given!r}")
+    return Path(given)
 
 
 def _printed(show: Callable[[Screen], None], width: int = _WIDTH) -> str:

@@ -83,3 +83,21 @@ def test_a_printed_run_is_its_table(zbench, tmp_path) -> None:
     assert len(text) < 5000
     assert "zero stage" in text or "zero_stage" in text
     assert all(trial.trial_id[:4] in text for trial in run.trials)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: face.sweep(None), "source: expected a path, got None"),
+        (lambda: face.sweep(SWEEP, output_dir=5), "output_dir: expected a path, got 5"),
+        (lambda: face.estimate(3), "source: expected a path, got 3"),
+        (lambda: face.estimate("quickstart", set="zero_stage=2"), "set: expected a mapping such as"),
+        (lambda: face.estimate("quickstart", limits=True), "limits needs the memory of a device"),
+        (lambda: face.compare("a", "b", alpha="x"), "expected a probability above 0 and at most 0.2, got x"),
+        (lambda: face.compare("a", "b", thresholds={"step_time": "far"}), "such as 3%, got 'far'"),
+    ],
+)
+def test_a_mistake_in_python_is_one_clear_error(zbench, call, message):
+    with pytest.raises(UsageError) as raised:
+        call()
+    assert message in str(raised.value)

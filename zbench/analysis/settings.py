@@ -91,6 +91,6 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 
 def check_alpha(alpha: float) -> float:
     """Return alpha; UsageError unless it is a probability that means something, above 0 and at most 0.2."""
-    if not 0 < alpha <= 0.2:  # NaN is not, either
-        raise UsageError(f"--alpha: expected a probability above 0 and at most 0.2, got {alpha:g}")
+    if not isinstance(alpha, int | float) or not 0 < alpha <= 0.2:  # NaN is not, either
+        raise UsageError(f"--alpha: expected a probability above 0 and at most 0.2, got {alpha}")
     return alpha

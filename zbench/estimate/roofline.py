@@ -64,9 +64,8 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
         if amount and rate is None:
             return _missing(key)
         parts[name] = amount / rate / attained if amount else 0.0
-    parts["collectives"] = max(
-        parts["collectives"], parts.pop("network")
-    )  # a ring waits for its slowest link
+    network = parts.pop("network")
+    parts["collectives"] = max(parts["collectives"], network)  # a ring is as slow as its slowest link
     parts["collectives"] += calls * (machine.link_latency or 0.0)
     return _range(compute, **parts)
 
