@@ -77,4 +77,4 @@ def _print_peak(trial: TrialSpec, estimate: Estimate) -> None:
         both = "  ".join(f"{format_bytes(size):>9}" for size in moved({kind: payload}, trial))
         console.result(f"  {kind:18}  {plural(payload['calls'], 'call'):>11}  {both}")
     if estimate.flops:
-        console.result(f"\n{estimate.flops:.4g} FLOPs of one rank in one step")
+        console.result(f"\n{estimate.flops:.4g} FLOPs of the model, of one rank in one step")

@@ -125,7 +125,8 @@ def _cut(sweep: Imported, base_dir: Path) -> None:
     whole = f"{layer_count} layers" if layer_count else "layers"
     sweep.note(
         "speed",
-        f"workload.options: {layers} cuts the model to 2 of its {whole}, to run anywhere; remove it for all",
+        f"workload.options: {layers} cuts the model to 2 of its {whole}, to need less memory; remove it for"
+        " all",
     )
 
 

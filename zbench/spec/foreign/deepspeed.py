@@ -372,7 +372,8 @@ def _left_out(key: str, value: Any, sweep: Imported, *, is_off: bool) -> None:
         effect, reason = _TABLE.reason(name)
         if effect is None or (name in _OFFLOAD and parts[-1] not in _TABLE.written["nvme"]):
             continue
-        changes_nothing = is_off or value in (False, "false") or value == _TABLE.written["same"].get(name)
+        is_false = str(value).lower() == "false"  # 0 is a number, such as a learning rate
+        changes_nothing = is_off or is_false or value == _TABLE.written["same"].get(name)
         if effect == "rest" or changes_nothing:
             sweep.note("rest", name)
         else:
