@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from zbench.errors import UsageError
-from zbench.record.documents import create_durably, parsed, read_json, sealed
+from zbench.record.documents import create_durably, drafts, make_directory, parsed, read_json, sealed
 
 KIND = TypeAdapter(dict[str, Any])
 
@@ -47,6 +47,9 @@ def test_every_bit_that_flips_is_noticed(tmp_path: Path, indent: int | None) -> 
         file.write_bytes(changed)
         with pytest.raises(UsageError, match=r"document\.json.*(;|, or) write it anew"):
             read_json(file, KIND, "write it anew")
+    file.write_bytes(whole.replace(b'"x"', b'"y"'))
+    with pytest.raises(UsageError, match=r"document\.json is damaged: it is not what zbench wrote"):
+        read_json(file, KIND, "")
 
 
 @pytest.mark.parametrize("length", [0, 1, 10, 40, -2, -1])
@@ -116,3 +119,25 @@ def test_a_file_system_without_hard_links_gets_the_new_file_all_the_same(
     monkeypatch.setattr(os, "link", refuse)
     assert created(tmp_path / "new", b"text")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"]
+
+
+def test_what_a_killed_writer_leaves_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("new.12345678", "new.1.partial", ".12345678.partial"):
+        (tmp_path / other).touch()
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", lambda *_, **__: None)
+        create_durably(tmp_path / "new", b"text")
+    assert [draft.read_bytes() for draft in drafts(tmp_path, ".")] == [b"text"]
+
+
+def test_a_folder_that_another_makes_at_once_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def just_before(place: Path) -> bool:
+        there = os.path.exists(place)
+        os.makedirs(place, exist_ok=True)
+        return there
+
+    monkeypatch.setattr(Path, "exists", just_before)
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()

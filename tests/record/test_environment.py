@@ -48,6 +48,30 @@ def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
     assert environment.collect()["git"] is None
 
 
+def test_a_run_names_its_commit_and_branch(tmp_path, monkeypatch):
+    def git(*words):
+        config = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        return subprocess.run(["git", *config, *words], check=True, capture_output=True, text=True).stdout
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_HEAD_REF", raising=False)
+    git("init", "-b", "work")
+    (tmp_path / "file").write_text("before")
+    git("add", "file")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "HEAD").strip()
+    (tmp_path / "untracked").touch()
+    facts = environment.collect()
+    assert (facts["git"], facts["branch"]) == ({"commit": commit, "dirty": False}, "work")
+    (tmp_path / "file").write_text("after")
+    monkeypatch.setenv("GITHUB_HEAD_REF", "patch")
+    facts = environment.collect()
+    assert (facts["git"], facts["branch"]) == ({"commit": commit, "dirty": True}, "patch")
+    monkeypatch.delenv("GITHUB_HEAD_REF")
+    git("checkout", "--detach")
+    assert environment.collect()["branch"] is None
+
+
 def test_torch_is_not_imported():
     code = "import sys, zbench.record.environment as e; e.collect(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

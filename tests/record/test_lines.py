@@ -79,6 +79,18 @@ def test_wrong_type_names_the_key(make_record, change, message):
         lines.decode(lines.jsonable(make_record()) | change)
 
 
+def test_what_an_older_record_lacks_means_what_it_meant_then():
+    part = {"peak_device_bytes": 1, "peak_host_bytes": 2, "peak_rss_bytes": 3}
+    keys = {"run_id": "r", "trial_id": "a", "repeat": 0, "axes": {}, "config": {}, "outcome": "crashed"}
+    read = lines.decode(
+        {**keys, "schema_version": 1, "memory": part, "correctness": {"verdict": "identical"}}
+        | {"disturbance": {"load": 0.5}}
+    )
+    assert read.memory.exact
+    assert read.correctness.deterministic_steps == 0
+    assert (read.disturbance.stolen, read.disturbance.throttled) == (0, 0)
+
+
 def test_empty_lines_are_no_records_and_damage_is_an_error_with_its_line(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
     file.write_bytes(b"\n" + lines.encode(make_record()) + b"  \n")

@@ -3,7 +3,9 @@
 import errno
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +28,24 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
     first.release()
     first.release()
     DirectoryLock(tmp_path).release()
+
+
+def test_who_has_no_patience_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 5.0, sleep=lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(locks, "time", clock)
+    first = DirectoryLock(tmp_path)
+    with pytest.raises(UsageError, match="is being written by"):
+        DirectoryLock(tmp_path)
+    first.release()
+
+
+@pytest.mark.parametrize("make", [Path.symlink_to, Path.hardlink_to, lambda lock, _: os.mkfifo(lock)])
+def test_no_lock_is_taken_through_a_link_or_pipe(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    (tmp_path / "precious").write_text("text")
+    make(tmp_path / ".lock", tmp_path / "precious")
+    with pytest.raises(UsageError, match=r"\.lock is a link, a pipe or a socket"):
+        DirectoryLock(tmp_path)
+    assert (tmp_path / "precious").read_text() == "text"
 
 
 def test_a_lock_message_is_masked(tmp_path: Path) -> None:

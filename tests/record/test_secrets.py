@@ -1,5 +1,6 @@
 """What looks like a secret is masked in all that a run leaves, and nothing else is."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def test_the_value_of_what_is_named_like_a_secret_is_masked(text: str) -> None:
     [
         "--tokenizer gpt2-medium-x", "--max-tokens 10240000", "time per token: 0.00123456",
         "pad_token=<|endoftext|>", {"eos_token": "<|endoftext|>"}, {"tokens_per_s": 3.5}, "--token {lr}",
-        "Tokenizing token after token", {"optimizer": {"lr": 0.1}}, None, ["x", 1],
+        "Tokenizing token after token", {"optimizer": {"lr": 0.1}}, None, ["x", 1], "my.pad_token=<|text|>",
     ],
 )  # fmt: skip
 def test_what_is_no_secret_is_left(value: Any) -> None:
@@ -56,6 +57,29 @@ def test_records_and_logs_hold_no_secret(tmp_path: Path) -> None:
     mask_files(tmp_path)
     assert (tmp_path / "rank0.log").read_bytes() == b"\xfftrain --token ***\r\nmore"
     assert (tmp_path / "rank1.log").read_text() == "nothing"
+
+
+@pytest.mark.parametrize(("name", "shortest"), [("password", 6), ("api_key", 8), ("token", 8)])
+def test_a_secret_has_no_fewer_characters_than_its_kind(
+    monkeypatch: pytest.MonkeyPatch, name: str, shortest: int
+) -> None:
+    for value, clean in ((SECRET[:shortest], MASK), (SECRET[: shortest - 1], SECRET[: shortest - 1])):
+        assert masked({name: value}) == {name: clean}
+        assert masked(f"{name}={value}") == f"{name}={clean}"
+    for value, clean in ((SECRET[:8], MASK), (SECRET[:7], SECRET[:7])):
+        monkeypatch.setenv(name, value)
+        assert masked(f"said {value}") == f"said {clean}"
+
+
+def test_a_log_above_64_mib_is_left(tmp_path: Path) -> None:
+    text = f"--token {SECRET}".encode()
+    for name in ("small", "large"):
+        (tmp_path / name).write_bytes(text)
+    os.truncate(tmp_path / "large", (64 << 20) + 1)  # sparse
+    mask_files(tmp_path)
+    assert (tmp_path / "small").read_bytes() == b"--token ***"
+    with (tmp_path / "large").open("rb") as file:
+        assert file.read(len(text)) == text
 
 
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9" * 2
@@ -105,6 +129,8 @@ def test_names_of_secrets_are_known_in_every_spelling(name: str, monkeypatch: py
         ('log "{\\"token\\": \\"' + SECRET + '\\"}"', 'log "{\\"token\\": \\"***\\"}"'),
         ("password: 12345678", "password: ***"),
         ('password="two words" x', 'password="***" x'),
+        ('password="two words"', 'password="***"'),
+        (f'token="{SECRET} torn\nand "more"', 'token="*** torn\nand "more"'),
         ("redis://:pass@host", "redis://:***@host"),
         ("PWD=/home/me/project", "PWD=/home/me/project"),
         ("--token $HF_TOKEN", "--token $HF_TOKEN"),

@@ -243,6 +243,9 @@ def test_a_sweep_file_that_was_changed_is_no_longer_the_runs(run):
                 reading(run.path)
     file.write_bytes(whole)
     assert load_records(run.path) == []
+    file.unlink()
+    with pytest.raises(UsageError, match=r"cannot read \S+/spec\.yaml: No such file"):
+        load_environment(run.path)
 
 
 def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):

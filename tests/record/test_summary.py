@@ -8,7 +8,17 @@ import pytest
 
 from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
-from zbench.record.summary import cost, has_failed, is_incorrect, obstacles, point, summarize, varied_keys
+from zbench.record.summary import (
+    cost,
+    first_goal,
+    has_failed,
+    is_incorrect,
+    obstacles,
+    point,
+    summarize,
+    varied_keys,
+)
+from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -27,7 +37,7 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
 
 
 def test_a_disturbance_tells_what_was_beyond_its_share_alone():
-    shares = ((0.2,), (0.0, 0.06), (0.0, 0.0, 3), (0.05, 0.015))
+    shares = ((0.2,), (0.0, 0.06), (0.0, 0.0, 1), (0.05, 0.015))
     assert [Disturbance(*one).severity for one in shares] == pytest.approx([2, 2, 2, 0.5])
     assert str(Disturbance(0.10, 0.03)) == ""
     load = "the machine was loaded: other processes took 20% of the CPU time"
@@ -158,10 +168,12 @@ def test_a_rate_is_the_work_over_the_representative_time() -> None:
     [
         ([0.3 if n % 4 == 3 else 0.01 for n in range(20)], "1 step in 4 takes 300 ms, the median step 10 ms"),
         ([1.0 if n % 10 == 9 else 0.01 for n in range(20)], "1 step in 10 takes 1 s, the median step 10 ms"),
+        ([1.0] * 18 + [1.5, 10.5], "1 step in 20 takes 10.5 s, the median step 1 s"),
+        ([1.0] * 16 + [2.0] * 4, None),
         ([0.01] * 19 + [0.04], None),
         ([0.01, 0.02] * 10, None),
     ],
-    ids=["every fourth", "10 % 100 x slower", "15 % over the median", "alternating"],
+    ids=["every fourth", "every tenth", "one as the mean", "at the limit", "below the limit", "alternating"],
 )
 def test_a_rate_counts_steps_that_stall_and_a_warning_names_them(
     steps: list[float], stalls: str | None
@@ -229,3 +241,17 @@ def test_a_point_takes_what_its_configuration_holds_where_it_varies_nothing(make
 def test_a_step_that_differs_is_incorrect(make_record, verdict: str, incorrect: bool) -> None:
     (summary,) = summarize([make_record(verdict=verdict)])
     assert is_incorrect(summary) is incorrect
+
+
+@pytest.mark.parametrize(
+    ("known", "metric"),
+    [
+        ([(1.0, 1.0), (1.0, 1.0)], "tokens_per_s"),
+        ([(1.0, 1.0), (None, 1.0)], "samples_per_s"),
+        ([(None, 1.0), (None, None)], "steps_per_s"),
+    ],
+)
+def test_a_goal_is_a_rate_that_every_repeat_has(make_record, known, metric: str) -> None:
+    records = [make_record(repeat=n, timing=Timing([1.0], 1.0, *rates)) for n, rates in enumerate(known)]
+    summaries = summarize([*records, make_record(repeat=2, timing=None)])
+    assert first_goal(summaries, FASTEST) == Goal(metric, "maximize")

@@ -12,7 +12,7 @@ SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
 _STALLING = 1.2
-"""Mean over median step from which on a warning names the steps that stall."""
+"""Mean over median step above which a warning names the steps that stall."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,8 @@ def _end_of_value(text: str, begin: int, quote: str | None) -> int:
     """Return where a value ends: at its closing quote on the same line, else before the next separator."""
     if quote:
         line_end = text.find("\n", begin)
-        closing = text.find(quote, begin, len(text) if line_end < 0 else line_end)
-        if closing >= 0:
+        closing = text.find(quote, begin, len(text) if line_end == -1 else line_end)
+        if closing != -1:
             return closing
     bare = _BARE_VALUE.match(text, begin)
     return bare.end() if bare else begin
@@ -154,7 +154,7 @@ def masked_record(record: Record) -> Record:
 
 
 def mask_files(folder: Path) -> None:
-    """Mask the secrets in the files of a folder, such as the logs of a trial."""
+    """Mask the secrets in the files of a folder, such as the logs of a trial; one above 64 MiB is left."""
     for file in folder.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LONGEST_LOG:
             text = file.read_bytes().decode(errors="surrogateescape")
