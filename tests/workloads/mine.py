@@ -6,6 +6,8 @@ from zbench.spec.workload import WorkloadSpec
 from zbench.workloads import Workload, build_workload
 
 MODULE = """
+import random
+
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
@@ -105,10 +107,33 @@ class Reads(Read):
     def forward(self, place, input_ids, labels): return self.embed(input_ids).mean()
 
 class Labelled(Dicts):
-    def __getitem__(self, k): return {"place": k, "input_ids": X[k].long(), "labels": torch.tensor([-100, k])}
+    def __getitem__(self, k):
+        return {"place": k, "input_ids": X[k].long(), "labels": torch.tensor([-100, k, k])}
 
 class Ids(Dicts):
     def __getitem__(self, k): return {"place": k, "input_ids": X[k].long()}
+
+class Endless(Dataset):
+    def __getitem__(self, k): return X[k]
+
+class Blocks(Regression):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Sequential(nn.Linear(3, 1))
+
+class Shifted(Regression):
+    def forward(self, x): return self.line(x + X[:1]).square().mean()
+
+class Draws(Plain):
+    def __init__(self):
+        super().__init__()
+        self.drawn = random.random()
+
+def drawn(): return TensorDataset(torch.full((5, 3), random.random(), dtype=torch.float64))
+
+def tokens(): return TensorDataset(X[:9].long())
+
+def one(): return TensorDataset(X[:1])
 
 def empty():
     return TensorDataset(X[:0])

@@ -1,5 +1,6 @@
 """The same micro-batch for the same seed, on every engine and stage; others otherwise."""
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from zbench.errors import UsageError
 from zbench.spec.workload import DataSpec, WorkloadSpec
 from zbench.workloads import Workload, build_workload, seed_all
-from zbench.workloads.workload import drawn_by
+from zbench.workloads.workload import derived_seed, drawn_by, weighted
 
 
 def workload(base_dir: Path = Path(), *, seed: int = 0, world_size: int = 2, **keys: object) -> Workload:
@@ -36,6 +37,37 @@ def test_a_micro_batch_depends_on_its_place_and_seed_alone() -> None:
         assert not same(batch, other)
     with pytest.raises(ValueError, match="rank must be in"):
         workload(world_size=2).batch(0, 0, 2)
+
+
+def test_seeds_have_63_bits() -> None:
+    seeds = [derived_seed(number) for number in range(64)]
+    assert all(seed < 2**63 for seed in seeds)
+    assert max(seeds) >= 2**62
+
+
+@pytest.mark.parametrize("model", ["mlp", "gpt"])
+def test_every_position_of_a_built_in_model_is_a_token(model: str) -> None:
+    made = workload(model=model, micro_batch_size=3)
+    assert made.size(made.batch(0, 0, 0)) == 3 * 16
+
+
+@pytest.mark.parametrize(
+    ("weight", "divisor", "expected"),
+    [(1.0, 1, 3.0), (0.5, 1, 1.5), (2.0, 1, 6.0), (1.0, 2, 1.5), (1.5, 3, 1.5)],
+)
+def test_a_loss_is_weighted_and_divided(weight: float, divisor: int, expected: float) -> None:
+    loss = torch.tensor(3.0)
+    assert weighted(loss, weight, divisor) == expected
+    assert (weighted(loss, weight, divisor) is loss) == (weight == divisor == 1)
+
+
+def test_weights_of_losses_are_their_shares_of_the_mean() -> None:
+    plain = workload()
+    assert plain.loss_weights(0, 3) == [[1.0] * 3] * 2
+    sizes = iter([1, 2, 3, 6, 0, 0, 0, 0])
+    made = dataclasses.replace(plain, count_weight=lambda batch: next(sizes))
+    assert made.loss_weights(0, 2) == [[1 / 3, 2 / 3], [1.0, 2.0]]
+    assert made.loss_weights(1, 2) == [[1.0, 1.0], [1.0, 1.0]], "nothing counts"
 
 
 def test_targets_are_the_tokens_that_follow(tmp_path: Path) -> None:

@@ -114,9 +114,12 @@ def test_the_loss_is_at_least_float32_and_a_float64_run_stays_in_float64(keys: d
 
 
 @pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
-def test_operations_by_formula_are_those_torch_counts(keys: dict[str, object]) -> None:
+def test_operations_by_formula_are_those_torch_counts(
+    keys: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
     made = workload(keys)
     assert made.flops_per_micro_batch == counted_flops(made)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_loss_that_is_no_scalar_is_refused() -> None:

@@ -1,6 +1,7 @@
 """A user's model as it is: its own loss and datasets; and the contract where it is not met."""
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
 
 @pytest.mark.parametrize(
     ("model", "dataset", "weight"),
-    [("mine:Counts", None, 7), ("mine:Reads", "mine:Labelled", 4), ("mine:Read", "mine:Ids", 12)],
+    [("mine:Counts", None, 7), ("mine:Reads", "mine:Labelled", 8), ("mine:Read", "mine:Ids", 12)],
 )
 def test_a_loss_counts_by_its_labels_or_else_by_its_tokens(
     base_dir: Path, model: str, dataset: str | None, weight: int
@@ -77,6 +78,7 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
     same = [load(base_dir, "mine:Plain", "mine:pairs", loss="mine:loss").data.fingerprint for _ in range(2)]
     other = load(base_dir, "mine:Plain", "mine:Dicts", loss="mine:dict_loss").data.fingerprint
     assert same[0] == same[1]
+    assert re.fullmatch("dataset-10-[0-9a-f]{16}", same[0])
     sys.modules["mine"].X.add_(1)
     changed = load(base_dir, "mine:Plain", "mine:Dicts", loss="mine:dict_loss").data.fingerprint
     assert changed != other
@@ -88,6 +90,7 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
         ("mine:Plain", None, {}, r"Plain\.forward\(x\) does not take this micro-batch \(2 tensors\)"),
         ("mine:Plain", "mine:Dicts", {}, r"does not take this micro-batch \(x, y\)"),
         ("mine:Plain", "mine:Stream", {}, "of which no sample can be chosen"),
+        ("mine:Plain", "mine:Endless", {}, "of which no sample can be chosen"),
         ("mine:Plain", "mine:Words", {}, "expected samples that collate to"),
         ("mine:Plain", "mine:empty", {}, "returned an empty TensorDataset"),
         ("mine:Plain", "mine:pairs", {"loss": "mine:X"}, "not callable"),
@@ -126,6 +129,39 @@ def test_a_model_trains_on_tokens_and_may_count_its_own_operations(base_dir: Pat
     assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
     assert made.flops_per_micro_batch == 3 * 2 * 4 * 5 * 16 * 256
     assert load(base_dir, "mine:CountsItself", sequence_length=5).flops_per_micro_batch == 6.0 * 4 * 5
+
+
+def test_operations_are_counted_though_a_tensor_is_the_modules_own(base_dir: Path) -> None:
+    assert load(base_dir, "mine:Shifted").flops_per_micro_batch == 2 * 2 * 4 * 3
+
+
+def test_blocks_of_ones_own_are_computed_again_where_asked(base_dir: Path) -> None:
+    for keys, calls in (({}, 1), ({"activation_checkpointing": True}, 2)):
+        made = load(base_dir, "mine:Blocks", **keys)
+        model = made.make_model()
+        count: list[int] = []
+        model.line[0].register_forward_pre_hook(lambda *_, count=count: count.append(1))
+        made.loss(model, made.batch(0, 0, 0)).backward()
+        assert len(count) == calls
+
+
+def test_a_seed_stands_for_the_same_numbers_in_every_version(base_dir: Path) -> None:
+    made = load(base_dir, "mine:Draws", "mine:drawn", loss="mine:loss")
+    assert made.make_model().drawn == 0.8507603184669604
+    assert made.batch(0, 0, 0)[0].unique().tolist() == [0.852255625729706]
+    assert made.micro_seed(0, 0, 0) == 5809880761037817570
+
+
+def test_a_dataset_may_have_one_sample(base_dir: Path) -> None:
+    (batch,) = load(base_dir, "mine:Plain", "mine:one", loss="mine:loss").batch(0, 0, 0)
+    assert batch.tolist() == [[0, 1, 2]] * 4
+
+
+def test_the_folder_of_the_sweep_is_searched_first(base_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base_dir / "elsewhere").mkdir()
+    (base_dir / "elsewhere" / "mine.py").write_text("raise RuntimeError('of another folder')")
+    monkeypatch.chdir(base_dir / "elsewhere")
+    assert load(base_dir, "mine:Regression").make_model().line.in_features == 3
 
 
 def test_a_model_in_eval_mode_is_trained_and_a_part_that_is_kept_in_it_stays(base_dir: Path) -> None:

@@ -63,9 +63,11 @@ def test_every_architecture_trains(name: str) -> None:
 def test_checkpointing_recomputes_and_leaves_the_gradients(name: str) -> None:
     needs(table()[name])
     gradients, calls = [], []
-    for checkpointing in (False, True):
+    for keys in ({}, {"checkpointing": True}):
         torch.manual_seed(0)
-        model = zoo.build(name, checkpointing=checkpointing).train()
+        model = zoo.build(name, **keys).train()
+        for key, weight in model.named_parameters():
+            weight.requires_grad_("embed" not in key)
         linear = next(module for module in model.modules() if isinstance(module, torch.nn.Linear))
         count: list[int] = []
         linear.register_forward_pre_hook(lambda *_, count=count: count.append(1))
@@ -74,6 +76,16 @@ def test_checkpointing_recomputes_and_leaves_the_gradients(name: str) -> None:
         calls.append(len(count))
     assert calls == [1, 2]
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("name", ["llama", "clip"])
+def test_a_batch_holds_every_number_of_its_range(name: str) -> None:
+    needs(table()[name])
+    batch = zoo.build(name).make_batch(torch.Generator().manual_seed(0), 40, 40)
+    for tensor, how in zip(batch, table()[name].batch.values(), strict=True):
+        if "below" in how:
+            least = how.get("plus", 0)
+            assert tensor.unique().tolist() == [*range(least, least + how["below"])]
 
 
 def test_an_unknown_architecture_is_a_mistake_of_the_user() -> None:

@@ -55,7 +55,6 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
             extra = {"activation_checkpointing": True}
         flops = mlp_flops(shape, sequence_length=length, samples=samples)
     plain = partial(kind, **shape.model_dump(), sequence_length=length, **extra)
-    factory = plain if mode is False else lambda: checkpointed(plain(), mode)
     data = token_data(spec, shape.vocabulary, base_dir)
     counts = (lambda _: flops, lambda _: samples * length)
-    return Workload(factory, data, seed, world_size, samples, *counts)
+    return Workload(lambda: checkpointed(plain(), mode), data, seed, world_size, samples, *counts)

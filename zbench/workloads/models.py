@@ -68,8 +68,8 @@ class GPT(nn.Module):
         heads: int,
         vocabulary: int,
         sequence_length: int,
-        tied_head: bool = False,
-        loss_chunks: int = 1,
+        tied_head: bool,
+        loss_chunks: int,
     ) -> None:
         super().__init__()
         self.loss_chunks = loss_chunks

@@ -88,7 +88,7 @@ def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module],
         raise UsageError(f"workload.loss_chunks is for gpt and hf:; {spec.model} computes its own loss")
     make = model_factory(spec.model, spec.options, base_dir)
     mode, classes = spec.activation_checkpointing, spec.checkpointed_classes
-    return (make if mode is False else lambda: checkpointed(make(), mode, classes)), BYTE_VOCABULARY
+    return (lambda: checkpointed(make(), mode, classes)), BYTE_VOCABULARY
 
 
 def _check_chunks(spec: WorkloadSpec, config: Any) -> None:
@@ -157,7 +157,7 @@ def _with_layers(written: dict[str, Any], config: Any, chosen: Mapping[str, Any]
     count = config.num_hidden_layers
     layers = chosen.get(type(config).attribute_map.get("num_hidden_layers", "num_hidden_layers"), count)
     lists = {key: value for key, value in written.items() if isinstance(value, list) and len(value) == count}
-    rest = {key: value for key, value in written.items() if key not in lists or layers <= count}
+    rest = {key: value for key, value in written.items() if key not in lists}
     return rest | {key: value[:layers] for key, value in lists.items() if layers <= count}
 
 

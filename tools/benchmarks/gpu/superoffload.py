@@ -62,6 +62,8 @@ class Setup:
             heads=heads,
             vocabulary=VOCABULARY,
             sequence_length=self.length,
+            tied_head=False,
+            loss_chunks=1,
         )
         return build_engine(model.to(self.device), EngineSpec.model_validate(spec))
 
