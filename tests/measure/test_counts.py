@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,3 +89,35 @@ def test_instructions_of_user_code_and_its_threads_are_asked_for(
     words = [0, 128, 1, 0, *[0] * 6, inherited_without_kernel_and_hypervisor, *[0] * 21]
     this_process_on_any_cpu_without_a_group = (0, -1, -1, 0)
     assert asked == [(struct.pack("32I", *words), *this_process_on_any_cpu_without_a_group)] * 2
+
+
+def test_a_steps_instructions_are_the_kernels_count_after_less_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "counter"
+    counter.write_bytes(struct.pack("<4Q", 1000, 1700, 5000, 5300))  # each read is one number of 64 bits
+    with counter.open("rb") as file:
+        library = SimpleNamespace(syscall=lambda *_: file.fileno())
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+        counts = StepCounts(CPU)
+        for _ in range(2):
+            counts.begin()
+            counts.end()
+    assert counts.smallest["instructions"] == 300
+
+
+def test_on_cuda_its_launches_and_its_allocators_allocations_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    calls = {"cudaLaunchKernel": 3, "cuLaunchKernelEx": 2, "cudaMemcpyAsync": 7}
+    events = [SimpleNamespace(key=key, count=count) for key, count in calls.items()]
+    profiled = SimpleNamespace(key_averages=lambda: events)
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: nullcontext(profiled))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert count_operators(step, cuda) == count_operators(step, CPU) | {"kernel_launches": 5}
+    allocated = iter([10, 14])
+    stats = lambda device: {"allocation.all.allocated": next(allocated)} if device == cuda else {}  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "memory_stats", stats)
+    counts = StepCounts(cuda)
+    counts.begin()
+    counts.end()
+    assert counts.smallest["allocations"] == 4

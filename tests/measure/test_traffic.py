@@ -27,7 +27,7 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting.all_gather_small(torch.zeros(3, dtype=torch.float64), TAG)
     counting.add_up(torch.zeros(5, dtype=torch.int64), TAG)
     counting.broadcast(torch.zeros(7), 1, TAG)
-    counting.broadcast(torch.zeros(7), 0, TAG)
+    counting.broadcast(torch.zeros(9), 0, TAG)
     counting.barrier()
     assert meter.take() == {
         "reduce_scatter": Traffic(2, 800 + 160),

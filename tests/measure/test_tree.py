@@ -4,6 +4,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from zbench.measure import tree
@@ -13,7 +14,12 @@ from zbench.record.record import MemoryPeaks
 
 def process(pid: int, uss: int, rss: int, *children: Any) -> Any:
     figures = SimpleNamespace(uss=uss, rss=rss)
-    return SimpleNamespace(pid=pid, memory_full_info=lambda: figures, children=lambda recursive: children)
+
+    def descendants(*, recursive: bool) -> list[Any]:
+        below = [one for child in children for one in child.children(recursive=True)]
+        return [*children, *(below if recursive else [])]
+
+    return SimpleNamespace(pid=pid, memory_full_info=lambda: figures, children=descendants)
 
 
 @pytest.mark.parametrize(
@@ -29,15 +35,19 @@ def process(pid: int, uss: int, rss: int, *children: Any) -> Any:
 def test_each_figure_is_the_largest_of_any_sample(
     device: bool, driver: dict[int, int] | None, peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = [process(1, 100, 700, process(2, 300, 400)), process(1, 200, 500, process(2, 250, 500))]
+    samples = [
+        process(1, 100, 700, process(2, 300, 400)),
+        process(1, 200, 500, process(2, 150, 500, process(3, 100, 9))),
+    ]
     rest = iter(samples)
     taken = threading.Event()
 
     def sample(pid: int) -> Any:
         root = next(rest, None)
-        if root is None:
+        if root is None:  # it has ended
             taken.set()
-        return root or samples[0]
+            raise psutil.NoSuchProcess(pid)
+        return root
 
     monkeypatch.setattr(tree, "_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(tree.psutil, "Process", sample)

@@ -40,17 +40,16 @@ class TreeMemory:
             self._sample()
 
     def _sample(self) -> None:
-        unique, resident = {}, 0
+        unique = {}
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._root)
             for process in (root, *root.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                     figures = process.memory_full_info()
                     unique[process.pid] = figures.uss
-                    resident = max(resident, figures.rss)
+                    self._resident = max(self._resident, figures.rss)
         if unique:
             self._own, self._tree = max(self._own, *unique.values()), max(self._tree, sum(unique.values()))
-            self._resident = max(self._resident, resident)
         if self._asks_device:
             self._device = max(self._device, _device_bytes(set(unique)))
 
