@@ -64,10 +64,14 @@ def test_without_the_shim_figures_are_marked_as_estimates() -> None:
     assert 0 <= estimated["temporary"] < estimated["rss"], "what the process held before does not count"
 
 
-def test_a_shim_that_sees_nothing_fails_its_self_test() -> None:
+def test_a_shim_that_sees_nothing_fails_its_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("live_bytes", "peak_bytes", "reset_peak")
     blind = SimpleNamespace(**{f"zbench_memory_{name}": lambda: 0 for name in names})
-    assert self_test(blind) == ("of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release")
+    told = "of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release"
+    assert self_test(blind) == told
+    monkeypatch.setattr("zbench.measure.memory.SHIM", blind)
+    found, warning = choose_meter(torch.device("cpu"))
+    assert (found.exact, told in (warning or "")) == (False, True)
 
 
 def test_what_was_held_before_does_not_count_in_the_self_test() -> None:
