@@ -74,7 +74,8 @@ def test_other_modes_say_which_backward_is_the_last_where_it_is_known(
 
 
 @pytest.mark.parametrize(
-    ("limit", "norm", "clipped"), [(2.0, 2.5, True), (2.0, 2.0, False), (2.0, None, False), (0.0, 2.5, False)]
+    ("limit", "norm", "clipped"),
+    [(0.5, 0.75, True), (2.0, 2.0, False), (2.0, None, False), (0.0, 2.5, False)],
 )
 def test_a_norm_is_told_and_above_the_limit_it_was_clipped(
     limit: float, norm: float | None, clipped: bool
@@ -135,6 +136,43 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
         assert torch.equal(moments[name], module.optimizer.state[p]["exp_avg"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.usefixtures("alone")
+def test_sharded_moments_are_read_once_every_rank_has_them(
+    amsgrad: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, DeepSpeed would fail on one rank and leave the others waiting."""
+    values = {"exp_avg": 1.0, "exp_avg_sq": 2.0} | ({"max_exp_avg_sq": 3.0} if amsgrad else {})
+    utils = SimpleNamespace(safe_get_full_optimizer_state=lambda p, kind: torch.full_like(p, values[kind]))
+    zero = SimpleNamespace(GatheredParameters=lambda parameters, *, enabled: nullcontext())
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(utils=utils, zero=zero))
+    model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1, bias=False).requires_grad_(False))
+    engine = adapter.DeepSpeedEngine(StandIn(), model, spec_of(optimizer={"amsgrad": amsgrad}))
+    here = model[0].weight  # the bias is on another rank
+    here._hp_mapping = SimpleNamespace(optim_fragment={"exp_avg": here})
+    assert engine.first_moments() == {}
+    assert set(engine.optimizer_parts()["0.weight@"]) == {"param"}
+    engine.backward(torch.zeros(()))
+    engine.step()
+    parts = engine.optimizer_parts()
+    assert set(parts) == {"0.weight@", "0.bias@"}
+    assert torch.equal(parts["0.weight@"].pop("param"), here.detach().flatten())
+    assert {kind: value.tolist() for kind, value in parts["0.weight@"].items()} == {
+        kind: [value] * 2 for kind, value in values.items()
+    }
+    assert set(engine.first_moments()) == {"0.weight", "0.bias"}
+    monkeypatch.setattr(adapter.dist, "get_rank", lambda: 1)
+    assert engine.optimizer_parts() == {}
+    for fragment in (None, {}, {"exp_avg_sq": here}):
+        here._hp_mapping = SimpleNamespace(optim_fragment=fragment)
+        assert engine.first_moments() == {}
+    here._hp_mapping = None
+    monkeypatch.setattr(
+        adapter.dist, "all_reduce", lambda on_all, op: on_all.mul_(op != adapter.dist.ReduceOp.MIN)
+    )
+    assert engine.first_moments() == {}, "another rank has none yet"
+
+
 @pytest.mark.parametrize(
     ("rank", "device", "env", "expected"),
     [
@@ -152,7 +190,7 @@ def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
 def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
     rank: int, device: str, env: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = [("one", 11), ("one", 12), ("two", 11), ("two", 12)]
+    places = [("one", 11), ("two", 11), ("one", 12), ("two", 12)]
     environ = dict(env)
     monkeypatch.setattr(adapter.os, "environ", environ)
     monkeypatch.setattr(adapter.dist, "get_rank", lambda: rank)

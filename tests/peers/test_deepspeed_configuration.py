@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,20 @@ def test_a_users_own_configuration_keeps_its_adams_hyperparameters() -> None:
     config = {"optimizer": {"type": "Adam", "params": {"lr": 0.5, "amsgrad": True}}}
     made = built(ds_config=config, optimizer={"name": "adam", "lr": 0.5, "amsgrad": True})
     assert {"lr": 0.5, "amsgrad": True}.items() <= made["optimizer"]["params"].items()
+
+
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_a_users_own_optimizer_stays_where_its_kernel_can_run(
+    has_cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    own = {"type": "Adam", "params": {"lr": 0.5}}
+    keys: dict[str, Any] = {"optimizer": {"name": "adam", "lr": 0.5}}
+    made = built(ds_config={"optimizer": own}, **keys)
+    assert (made["optimizer"] == own) == has_cuda
+    assert made["zero_allow_untested_optimizer"] is True, "else DeepSpeed refuses torch's Adam"
+    without = built(ds_config={"zero_optimization": {"stage": 3}}, **keys)["optimizer"]
+    assert without == built(**keys)["optimizer"]
 
 
 def test_a_users_own_configuration_leaves_the_boundary_to_the_mode() -> None:

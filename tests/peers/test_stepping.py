@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from zbench.engine.parameters.deferred import sharded_init
 from zbench.errors import UsageError
 from zbench.peers import ddp, fsdp2, zero_redundancy
 from zbench.peers.stepping import TorchAdam, TorchEngine
@@ -92,7 +93,9 @@ def test_what_is_held_and_returned() -> None:
     model, engine = plain(spec_of(param_groups={"0.*": {"frozen": True}}), [])
     assert engine.first_moments() == {}
     engine.backward(model(torch.ones(2, 4)).sum())
+    assert [id(grad) for grad in engine.gradients()] == [id(p.grad) for p in model[2].parameters()]
     engine.step()
+    assert engine.gradients() == []
     whole = engine.full_parameters()
     assert all(torch.equal(whole[name], p) for name, p in model.named_parameters())
     assert all(whole[name].data_ptr() != p.data_ptr() for name, p in model.named_parameters())
@@ -144,6 +147,18 @@ def test_one_rank_trains_what_plain_torch_trains(peer: Any, stage: int) -> None:
         for key, value in expected.items():
             torch.testing.assert_close(values[key], value)
     assert other.memory_by_category() == engine.memory_by_category()
+
+
+@pytest.mark.parametrize("where", ["none", "cpu"])
+@pytest.mark.usefixtures("alone")
+def test_fsdp_takes_a_layer_made_in_parts_beside_a_whole_one(where: str) -> None:
+    torch.manual_seed(3)  # draws what `small` draws
+    with sharded_init():
+        in_parts = nn.Sequential(nn.Linear(4, 2))
+    model = nn.Sequential(*in_parts, nn.GELU(), nn.Linear(2, 1))
+    engine = fsdp2.build_engine(model, spec_of(engine="fsdp2", zero_stage=3, offload_optimizer=where))
+    values = engine.full_parameters()
+    assert all(torch.equal(values[name], p) for name, p in small().named_parameters())
 
 
 @pytest.mark.parametrize(("stage", "is_kept"), [(2, True), (3, False)])

@@ -150,7 +150,7 @@ def shard_start(tensor: Tensor) -> int:
     if not isinstance(tensor, DTensor):
         return 0
     offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
-    return offset[0] * tensor.shape[1:].numel() if offset else 0
+    return offset[0] * tensor.shape[1:].numel()
 
 
 def _whole(tensor: Tensor) -> Tensor:
