@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.engine_keys import OTHER
-from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, dependency_of, refusals
+from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, advice, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict, expand
 from zbench.spec.load import load_sweep
@@ -35,6 +35,9 @@ CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
     ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
     ({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
     ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
+    ({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),
+    ({"ds_config": {}, "zero_stage": 1}, "set engine: deepspeed, or leave it out"),
+    ({"compile": "inductor", "zero_stage": 1, "reduction": "rank_order"}, "or compile: off"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
     {},
@@ -45,6 +48,7 @@ CAN_EXIST: list[dict[str, Any]] = [
     {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative", "rollback": "journal"},
     {"zero_stage": 1, "compile": "inductor", "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
     {"zero_stage": 3, "reduce_at": "boundary", "gradient_accumulation_steps": 4},
+    {"zero_stage": 3, "reduce_at": "each_backward", "build": "sharded"},
     {"accumulation_mode": "unmanaged", "workload": {"backwards_per_step": 4}},
     {"dtype": "float16", "communication_dtype": "float16"},
     {"workload": {"model": "hf:absent.json"}},  # looked for beside a sweep file only
@@ -154,3 +158,19 @@ def test_a_key_that_does_not_act_is_refused_with_both_ways_out(dependency: Depen
     assert list(refusals(spec)) == [(".".join(dependency.key), dependency.refusal)]
     assert f"{dependency.on[-1]}:" in dependency.refusal
     assert f"{dependency.key[-1]}:" in dependency.refusal
+
+
+@pytest.mark.parametrize(
+    ("engine", "gains_nothing"),
+    [
+        ({"offload_param": "cpu"}, True),
+        ({"offload_param": "cpu", "offload_optimizer": "cpu"}, False),
+        ({"offload_optimizer": "cpu"}, False),
+        ({"offload_param": "cpu", "engine": "deepspeed"}, False),
+        ({}, False),
+    ],
+)
+def test_parameters_offloaded_alone_free_no_memory(engine: dict[str, Any], gains_nothing: bool) -> None:
+    text = advice(EngineSpec.model_validate({"zero_stage": 3} | engine)) or ""
+    assert ("saves no memory without offload_optimizer: cpu" in text) is gains_nothing
+    assert bool(text) is gains_nothing

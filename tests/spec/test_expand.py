@@ -138,7 +138,12 @@ def test_nccl_adds_only_where_each_rank_has_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
     assert "expected a GPU for each of 4 ranks" in point.reason
     assert "found 2; set run.world_size: 2, reduction: auto or rank_order" in point.reason
+    assert Points(sweep).trial({"reduction": "backend"}) == point
     assert not expand(sweep, simulated=True).invalid
+    alone = {"run": {"world_size": 4}, "engine": {"reduction": "backend"}}
+    assert sweep_from_mapping(alone, environ={}, simulated=True).engine.reduction == "backend"
+    with pytest.raises(SpecError, match="expected a GPU for each of 4 ranks"):
+        sweep_from_mapping(alone, environ={})
     monkeypatch.setenv(MULTI_RANK, "1")
     assert not expand(sweep).invalid
 

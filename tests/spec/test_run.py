@@ -1,5 +1,7 @@
 """`run.world_size: auto`: ranks are counted where they run."""
 
+from typing import Any
+
 import pytest
 
 from tests.nvml import Device, install
@@ -7,8 +9,9 @@ from zbench.errors import UsageError
 from zbench.launch import executors
 from zbench.launch.cluster import ray_cluster
 from zbench.launch.cluster.slurm_jobs import SlurmOptions
+from zbench.spec.engine import EngineSpec
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.run import RunSpec
+from zbench.spec.run import RunSpec, updates_on_gpu
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,22 @@ def test_auto_counts_the_gpus_of_rays_nodes(monkeypatch: pytest.MonkeyPatch) -> 
             assert RunSpec.model_validate({"world_size": "auto"} | run).world_size == ranks
     finally:
         executors.backend_of([], None, print)
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ({}, True),
+        ({"engine": "fsdp2", "zero_stage": 3}, False),
+        ({"zero_stage": 2, "offload_optimizer": "cpu"}, False),
+        ({"zero_stage": 2, "offload_optimizer": "cpu", "offload_ratio": 0.5}, True),
+    ],
+)
+def test_only_what_is_not_offloaded_is_updated_on_a_gpu(engine: dict[str, Any], expected: bool) -> None:
+    assert updates_on_gpu(EngineSpec.model_validate(engine)) is expected
+
+
+def test_a_run_wants_the_yardsticks_that_are_listed() -> None:
+    for written, wanted in (("none", []), ([], []), (["alone"], ["alone"]), (["machine"], ["machine"])):
+        run = RunSpec.model_validate({"yardstick": written})
+        assert [name for name in ("machine", "alone") if run.wants(name)] == wanted  # type: ignore[arg-type]

@@ -10,7 +10,14 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.run import VerifySpec
-from zbench.spec.trial import Accumulation, accumulation
+from zbench.spec.trial import (
+    Accumulation,
+    accumulation,
+    builds_sharded,
+    has_tokens,
+    ranks_of_a_node,
+    samples_per_step,
+)
 from zbench.spec.workload import WorkloadSpec
 
 GOLDEN = ["3c2587bc56b3", "b0acccb67e53", "b09e5842bfa1", "db80561f6d5a"]
@@ -133,5 +140,48 @@ def test_another_number_of_steps_is_refused() -> None:
     ],
 )
 def test_data_has_one_source(data: dict[str, Any], sources: str) -> None:
-    with pytest.raises(SpecError, match=f"got {sources}; keep one"):
+    ways = "`synthetic: true`, `dataset: MODULE:CALLABLE`" if "dataset" in data else "`synthetic: true`"
+    with pytest.raises(SpecError, match=f"or {ways}, got {sources}; keep one"):
         expanded({"data": data})
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "expected"),
+    [
+        ({"zero_stage": 3}, "gpt", True),
+        ({"zero_stage": 3}, "hf:gpt2", True),
+        ({"zero_stage": 2}, "gpt", False),
+        ({"zero_stage": 2, "offload_optimizer": "cpu"}, "gpt", True),
+        ({"zero_stage": 3}, "my_model:Net", False),
+        ({"zero_stage": 3, "build": "sharded"}, "my_model:Net", True),
+        ({"zero_stage": 3, "build": "whole"}, "gpt", False),
+        ({"engine": "fsdp2", "zero_stage": 2}, "gpt", True),
+        ({"engine": "ddp"}, "gpt", False),
+        ({"engine": "deepspeed", "zero_stage": 3}, "gpt", False),
+    ],
+)
+def test_auto_shards_known_models_whose_state_is_sharded(
+    engine: dict[str, Any], model: str, expected: bool
+) -> None:
+    assert builds_sharded(make_trial(engine, workload={"model": model})) is expected
+
+
+@pytest.mark.parametrize(
+    ("workload", "expected"),
+    [
+        ({}, True),
+        ({"model": "hf:gpt2"}, True),
+        ({"model": "my_model:Net"}, False),
+        ({"model": "hf:gpt2", "data": {"dataset": "mine:data"}}, False),
+    ],
+)
+def test_a_model_or_data_of_ones_own_may_have_no_tokens(workload: dict[str, Any], expected: bool) -> None:
+    assert has_tokens(make_trial(workload=workload)) is expected
+
+
+def test_a_step_and_the_fullest_node_are_counted_over_all_ranks() -> None:
+    uneven = make_trial({"gradient_accumulation_steps": 5}, workload={"micro_batch_size": 3}, world_size=7)
+    assert samples_per_step(uneven) == 3 * 7 * 5
+    nodes = uneven.run.model_copy(update={"nodes": 2})
+    assert ranks_of_a_node(uneven.model_copy(update={"run": nodes})) == 4
+    assert ranks_of_a_node(uneven) == 7

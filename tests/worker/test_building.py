@@ -60,25 +60,6 @@ def test_every_architecture_has_them(ranks: RankPool, architecture: str, engine:
     check(ranks, architecture, engine)
 
 
-@pytest.mark.parametrize(
-    ("engine", "model", "expected"),
-    [
-        ({"zero_stage": 3}, "gpt", True),
-        ({"zero_stage": 2}, "gpt", False),
-        ({"zero_stage": 2, "offload_optimizer": "cpu"}, "gpt", True),
-        ({"zero_stage": 3}, "my_model:Net", False),
-        ({"zero_stage": 3, "build": "sharded"}, "my_model:Net", True),
-        ({"zero_stage": 3, "build": "whole"}, "gpt", False),
-        ({"engine": "fsdp2", "zero_stage": 2}, "gpt", True),
-        ({"engine": "ddp"}, "gpt", False),
-    ],
-)
-def test_auto_shards_known_models_whose_state_is_sharded(
-    engine: dict[str, Any], model: str, expected: bool
-) -> None:
-    assert builds_sharded(make_trial(engine, workload={"model": model})) is expected
-
-
 def test_a_rank_without_memory_says_so_and_tries_no_whole_model() -> None:
     tries = []
 

@@ -141,7 +141,7 @@ def _parse(
     environ: Mapping[str, str] | None,
     place: Path | None,
     inputs: bool,
-    simulated: bool = False,
+    simulated: bool,
 ) -> SweepSpec:
     """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
     data = copy.deepcopy(data)

@@ -74,10 +74,10 @@ class Metric:
         if self.unit == "s":
             return format_seconds(value)
         if self.unit == "TFLOP/s":
-            return f"{value:.3g} TFLOP/s" if abs(value) >= 1 else f"{1e3 * value:.3g} GFLOP/s"
+            return f"{_digits(value)} TFLOP/s" if abs(value) >= 1 else f"{_digits(1e3 * value)} GFLOP/s"
         if self.unit in ("ratio", "share") and 0.1 <= abs(value) < 1000:
             return f"{value:.2f}"
-        return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
+        return _digits(value)
 
     def read(self, record: object) -> Any:
         """Return this metric of a Record, or None if the trial ended before it was measured."""
@@ -89,6 +89,10 @@ class Metric:
         for name in self.path:
             record = getattr(record, name, None)
         return record
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
 _ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
