@@ -10,10 +10,10 @@ from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, Gpu
 from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import Points, covering, expand, without_nulls
+from zbench.spec.expand import Points, conflict, covering, expand, without_nulls
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import VerifySpec
+from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.sweep import AxisSpec, SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
@@ -120,6 +120,8 @@ def test_nccl_adds_where_ranks_have_gpus(
 ) -> None:
     """A sweep that names a machine is not about the GPUs of this one."""
     monkeypatch.setattr("zbench.spec.run.visible_gpus", lambda: [Gpu("a GPU")] * gpus)
+    alone = conflict(EngineSpec(reduction="backend"), RunSpec(world_size=2), WorkloadSpec())
+    assert (alone is None) is (gpus > 0)
     document = {"run": {"world_size": 2}, "machine": machine, "axes": {"reduction": ["auto", "backend"]}}
     expansion = expand(sweep_from_mapping(document))
     reductions = ["auto", "backend"] if gpus or machine else ["auto"]

@@ -202,6 +202,11 @@ def test_json_and_toml(ending: str, text: str, message: str, refusal: Refusal) -
             "--set steps=[1: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax",
         ),
         (
+            "name=a/b",
+            "--set name=a/b: name: expected letters, digits, '.', '_' and '-' (at most 100, not beginning with"
+            " '.' or '-'), got 'a/b'; for example `name: sweep`",
+        ),
+        (
             "search.trial=3",
             "--set search.trial=3: search.trial: unknown key 'trial' (did you mean 'trials'?) in search",
         ),
@@ -245,3 +250,5 @@ def test_environment_variables_name_themselves(refusal: Refusal) -> None:
 def test_a_value_is_shown_by_its_first_60_characters() -> None:
     assert shown("x" * 58) == f"'{'x' * 58}'"
     assert shown("x" * 59) == f"'{'x' * 56}..."
+    assert shown(2**4096) == "a number of too many digits"
+    assert shown(2**4096 - 1) == f"{str(2**4096)[:57]}..."

@@ -11,7 +11,10 @@ import pytest
 from zbench.spec import environments, peers
 from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import Environment
+from zbench.spec.expand import conflict
 from zbench.spec.peers import PEERS, begins_rounded, elsewhere, missing_package, peer_conflicts
+from zbench.spec.run import RunSpec
+from zbench.spec.workload import WorkloadSpec
 
 
 def refused(**engine: Any) -> set[str]:
@@ -95,6 +98,9 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
     assert missing_package("deepspeed") == (
         "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin"
     )
+    alone = EngineSpec(engine="deepspeed"), RunSpec(), WorkloadSpec()
+    assert conflict(*alone) == ("engine.engine", missing_package("deepspeed"))
+    assert conflict(*alone, simulated=True) is None
     assert missing_package("ddp") is missing_package("builtin") is missing_package("mine:build") is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None))
     assert missing_package("deepspeed") is None

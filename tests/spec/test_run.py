@@ -10,8 +10,10 @@ from zbench.launch import executors
 from zbench.launch.cluster import ray_cluster
 from zbench.launch.cluster.slurm_jobs import SlurmOptions
 from zbench.spec.engine import EngineSpec
+from zbench.spec.expand import Expansion, warnings_of
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.run import RunSpec, updates_on_gpu
+from zbench.spec.sweep import SweepSpec
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,31 @@ def test_a_run_wants_the_yardsticks_that_are_listed() -> None:
     for written, wanted in (("none", []), ([], []), (["alone"], ["alone"]), (["machine"], ["machine"])):
         run = RunSpec.model_validate({"yardstick": written})
         assert [name for name in ("machine", "alone") if run.wants(name)] == wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("run", "shares"),
+    [
+        ({"world_size": 3}, True),
+        ({"world_size": 2}, False),
+        ({"world_size": 3, "device": "cpu"}, False),
+        ({"world_size": 3, "nodes": 2}, False),
+        ({"world_size": 3, "device": "cuda"}, True),
+    ],
+)
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_more_ranks_than_gpus_here_are_warned_of(
+    run: dict[str, Any], shares: bool, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, *(Device(f"GPU-{number}") for number in range(gpus)))
+    warnings = list(warnings_of(SweepSpec.model_validate({"run": run}), Expansion([], [])))
+    assert len(warnings) == (shares and gpus > 0)
+    for text in warnings:
+        assert text.startswith("shared GPU: 3 ranks share 2 and communicate through host memory")
+        assert text.endswith("set run.world_size: 2, or auto")
+
+
+def test_an_entry_that_excludes_nothing_is_warned_of() -> None:
+    sweep = SweepSpec.model_validate({"exclude": [{"lr": 1}, {"lr": 2}], "run": {"device": "cpu"}})
+    (warning,) = warnings_of(sweep, Expansion([], [], unused=[1]))
+    assert warning == "exclude.1 matches no point of the sweep: {'lr': 2}"

@@ -285,14 +285,20 @@ def test_a_sweep_of_init_has_no_invalid_row(tmp_path: Path) -> None:
 
 def test_another_tools_file_in_place_of_a_sweep_names_the_command_that_converts_it(tmp_path: Path) -> None:
     files = {
-        "ds.json": '{"bf16": {"enabled": true,}, // yes\n}', "a.yaml": "distributed_type: FSDP",
-        "args.json": '{"output_dir": "o"}', "m.json": '{"model_type": "gpt2"}',
-    }  # fmt: skip
-    for name, text in files.items():
+        "ds.json": ('{"bf16": {"enabled": true,}, // yes\n}', "is a file of DeepSpeed"),
+        "a.yaml": ("distributed_type: FSDP", "is a file of accelerate"),
+        "f.yaml": ("fsdp_version: 2", "is a file of accelerate"),
+        "args.json": ('{"output_dir": "o"}', "is a file of the Trainer"),
+        "m.json": ('{"model_type": "gpt2"}', "configures a model"),
+        "other.yaml": ("finetuning_type: lora", "is a file of LLaMA-Factory"),
+    }
+    for name, (text, what) in files.items():
         file = tmp_path / name
         file.write_text(text)
-        with pytest.raises(UsageError, match=f"convert it with `zbench init sweep.yaml --from {file}`"):
+        with pytest.raises(UsageError) as error:
             load_sweep(file, (), {})
+        converted = f"convert it with `zbench init sweep.yaml --from {file}`"
+        assert str(error.value) == f"{file}: this {what}, no sweep; {converted}"
 
 
 @pytest.mark.parametrize("mark", ["workload", "axes", "schema_version"])

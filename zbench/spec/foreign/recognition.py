@@ -26,7 +26,7 @@ def foreign_tool(data: object) -> str | None:
     for tool in _OTHERS:
         if not {*tool.get("has", ())} <= keys or len(keys & {*tool.get("beside", ())}) < tool.get("count", 0):
             continue
-        if "only" not in tool or keys <= {*tool["only"]}:
+        if keys <= {*tool.get("only", keys)}:
             return str(tool["name"])
     return None
 
