@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.synthetic import record
 from tests.making import make_record
 from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
-from zbench.analysis.relative import compared
 from zbench.record.summary import ConfigSummary, summarize
-from zbench.report.answer import answer_lines, bound_text, effect_text
-from zbench.report.relative import relative_tables
+from zbench.report.answer import answer_lines, bound_text, effect_lines, effect_text
 from zbench.spec.sweep import ObjectiveSpec
 
 
@@ -80,10 +77,10 @@ def test_what_tells_leaders_apart_is_said_with_its_cost(
     assert more == ([f"to tell the 2 leaders apart, in about {says}: {command}"] if says else [])
 
 
-def test_words_come_before_numbers_among_a_tables_rows() -> None:
-    values = (2, "none", 0.5, 1)
-    axes = [{"engine": engine, "size": value} for value in values for engine in ("ddp", "builtin")]
-    relative = compared(summarize(record(axes=one) for one in axes), ("engine=ddp",))
-    assert relative is not None
-    (table,) = relative_tables(relative)
-    assert [row.summary.axes["size"] for row in table.rows] == ["none", 0.5, 1, 2]
+@pytest.mark.parametrize(("count", "rest"), [(0, []), (8, []), (9, ["  and 1 more (--json has all)"])])
+def test_eight_choices_are_told_and_the_others_counted(count: int, rest: list[str]) -> None:
+    effects = tuple(Effect("bucket", n, 99, 0.1, None, None, 2) for n in range(count))
+    objective = ObjectiveSpec(maximize=["tokens_per_s"])
+    lines = [line.plain for line in effect_lines(Ranking(effects=effects), objective)]
+    assert lines[1:] == [*(f"  {effect_text(one)}" for one in effects[:8]), *rest]
+    assert bool(lines) == (count > 0)

@@ -127,3 +127,33 @@ def test_view_suits_the_stream():
     console = screen(terminal=True)
     tell(view(console, FASTEST, quiet=True))
     assert console.file.getvalue() == ""
+
+
+@pytest.mark.parametrize(("repeats", "trials"), [(3, "at most 3 trials"), (0, "trials within the budget")])
+def test_a_search_counts_what_it_has_tried_without_a_total(repeats: int, trials: str) -> None:
+    said = {}
+    for terminal in (False, True):
+        console = screen(width=200, terminal=terminal)
+        with view(console, FASTEST, quiet=False) as show:
+            show(SweepStarted(Path("run"), 9, repeats, [], is_search=True))
+            show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=2))
+        said[terminal] = without_styles(console.file.getvalue())
+    first, *_, last = said[False].splitlines()
+    assert first == f"{trials}, then the best of them again: run"
+    assert (last[:7], "left" in last) == ("[1] ok ", False)
+    assert "1 repeat " in said[True]
+
+
+def test_failures_kept_from_before_are_counted_and_who_takes_a_turn_is_named() -> None:
+    other = TrialSpec.model_validate(
+        TRIAL.model_dump() | {"axes": {"zero_stage": 2}, "engine": {"zero_stage": 2}}
+    )
+    console = screen(terminal=True)
+    with view(console, FASTEST, quiet=False) as show:
+        show(SweepStarted(Path("run"), 2, 2, [failed(0, "oom", "no room")]))
+        for trial in (TRIAL, other):
+            show(TrialStarted(trial, 0))
+        show(StepDone(TRIAL, {"phase": "timed", "step": 1, "steps": 4}))
+    bar, now, best = without_styles(console.file.getvalue()).splitlines()[-4:-1]
+    assert bar.endswith("1 failed")
+    assert (now, best) == ("starting zero_stage=1 #1 timed 1/4", "none leads yet")

@@ -135,7 +135,7 @@ OUTCOME = Column[ConfigSummary]("outcome", outcome_text, left=True, roles=OUTCOM
 RESULT = Column[ConfigSummary](
     "verdict", result_text, left=True, roles=RESULTS, note="identical means plain PyTorch's bits"
 )
-DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True, folds=True)
+DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True)
 """Of a configuration; RESULT is its verdict, or its outcome where that is worse."""
 
 

@@ -16,7 +16,7 @@ from zbench.analysis.effects import Effect
 from zbench.analysis.history import Change, Series, Visit
 from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
-from zbench.report.html import axes, charts
+from zbench.report.html import axes, charts, style
 from zbench.report.html.content import Report, categories, report_of
 from zbench.report.html.drawing import Canvas
 from zbench.report.html.page import render
@@ -179,14 +179,29 @@ def test_of_many_steps_at_most_24_are_dots(steps: int, dots: int) -> None:
     assert len(re.findall(r"\[[\d.]+, 0.66\]", line)) == dots
 
 
-def labels(changes: list[int], visits: int, *, narrow: bool) -> list[tuple[int, str]]:
-    """Return the changes of a trend whose labels are drawn, and on which side of them their text begins."""
+def trend_marks(changes: list[int], visits: int, *, narrow: bool) -> str:
+    """Return what is drawn of a configuration's runs with these changes of level."""
     seen = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100, 0.1, 0.2) for n in range(visits))
     (summary,) = results(trial([0.1])).trials
     series = Series(summary, {}, seen, tuple(Change(one, one / 100, None, None) for one in changes))
-    marks = drawn(trend(series, "median_step_s", {visit.run_id: "" for visit in seen}), narrow=narrow)
+    return drawn(trend(series, "median_step_s", {visit.run_id: "" for visit in seen}), narrow=narrow)
+
+
+def labels(changes: list[int], visits: int, *, narrow: bool) -> list[tuple[int, str]]:
+    """Return the changes of a trend whose labels are drawn, and on which side of them their text begins."""
+    marks = trend_marks(changes, visits, narrow=narrow)
     found = re.findall(r"text=  ?\+(\d+)\.0 %.* ha=(\w+)", marks)
     return [(int(change), side) for change, side in found]
+
+
+@pytest.mark.parametrize(("narrow", "most"), [(False, 200), (True, 60)])
+def test_a_trend_draws_the_newest_runs_and_their_levels(narrow: bool, most: int) -> None:
+    """Of the three runs that are left out, the first has a level of its own, and the others share one."""
+    marks = trend_marks([1, 3, 9], most + 3, narrow=narrow)
+    (dots,) = [mark for mark in marks.splitlines() if mark.startswith("dots")]
+    assert dots.startswith("dots [[3.0, 0.13], ")
+    assert dots.count("'run") == most
+    assert re.findall(r"line \[\[([\d.]+), .* linewidth=3\.0", marks) == ["2.6", "8.6"]
 
 
 @pytest.mark.parametrize(("index", "side"), [(1, "left"), (3, "left"), (4, "right"), (5, "right")])
@@ -201,9 +216,22 @@ def test_no_changes_text_covers_another(narrow: bool, second: int) -> None:
     assert labels(changes, 41, narrow=narrow) == [(13, "left"), (second, "right")]
 
 
-def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two() -> None:
-    effect = Effect("bucket", 100, 5, 0.5, -0.9, 3.0, 2)
-    page = report(record())
+@pytest.mark.parametrize(
+    ("change", "low", "high", "drawn_to", "role"),
+    [
+        (0.2, 0.1, 0.3, "[[10.0, 0.66], [30.0, 0.66]]", "bad"), (0.2, None, None, None, "none"),
+        (-0.2, -0.3, -0.1, "[[-30.0, 0.66], [-10.0, 0.66]]", "good"),
+        (0.1, 0.0, 0.3, "[[0.0, 0.66], [30.0, 0.66]]", "none"),
+        (-0.1, -0.3, 0.0, "[[-30.0, 0.66], [0.0, 0.66]]", "none"),
+        (0.5, -0.9, 3.0, "[[-50.0, 0.66], [100.0, 0.66]]", "none"),
+    ],
+)  # fmt: skip
+def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two_and_coloured_if_sure(
+    change: float, low: float | None, high: float | None, drawn_to: str | None, role: str
+) -> None:
+    page, effect = report(record()), Effect("bucket", 100, 5, change, low, high, 2)
     section = charts.effects(replace(page, ranking=replace(page.ranking, effects=(effect,))))
     assert section is not None
-    assert f"line {[[-50.0, 0.66], [100.0, 0.66]]}" in drawn(section.picture, narrow=False)
+    marks = re.findall(r"line (.*0\.66\]\]) color=(\S+)", drawn(section.picture, narrow=False))
+    places = [drawn_to, f"[[{100 * change}, 0.66]]"]
+    assert marks == [(place, style.LIGHT[role]) for place in places if place is not None]

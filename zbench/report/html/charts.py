@@ -163,13 +163,10 @@ def effects(report: Report) -> Section | None:
             canvas.axes.plot([100 * end for end in ends], [y, y], color=colour, linewidth=3, alpha=0.55)
         canvas.axes.plot(100 * effect.change, y, "o", color=colour, markersize=8)
 
-    def zero(canvas: Canvas) -> None:
-        canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
-
     description = "Each choice against that of the recommended configuration; a pair differs in it alone."
     picture = _chart_of_rows(
         "effects", "What each choice costs", description, rows, interval, "%",
-        lambda index: effect_text(shown[index]), finish=zero,
+        lambda index: effect_text(shown[index]), finish=_zero_line,
     )  # fmt: skip
     return Section(picture, lines=[effect_text(one) for one in shown])
 
@@ -192,7 +189,7 @@ def changes(report: Report) -> Section | None:
         canvas.axes.plot(100 * decision.change, y, "o", color=colour, markersize=8)
 
     def lines(canvas: Canvas) -> None:
-        canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
+        _zero_line(canvas)
         canvas.axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle="--", zorder=1)
 
     def hover(index: int) -> str:
@@ -210,6 +207,10 @@ def changes(report: Report) -> Section | None:
     _, *rest = texts.summary(comparison)
     reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
     return Section(picture, report.drawn_note, table=texts.table(comparison), lines=[*reasons, *rest])
+
+
+def _zero_line(canvas: Canvas) -> None:
+    canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
 
 
 def step_times(report: Report) -> Section | None:

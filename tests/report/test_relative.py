@@ -1,0 +1,111 @@
+"""Configurations relative to their counterparts: ratios, headings, what sums a table up, who has none."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.analysis.synthetic import record
+from tests.report.test_kept import shown
+from zbench.analysis.relative import Ratio, Relative, RelativeRow, compared
+from zbench.record.summary import ConfigSummary, summarize
+from zbench.report import relative as report
+
+EXACT = Ratio(0.5, 0.5, 0.5)
+NAMED = ("ddp", "fsdp")
+
+
+def one(**axes: Any) -> ConfigSummary:
+    (summary,) = summarize([record(axes=axes)])
+    return summary
+
+
+def row(size: int, time: Ratio, peak: Ratio | None = None, against: str = "ddp", **axes: Any) -> RelativeRow:
+    mine, other = (one(engine=engine, size=size, **axes) for engine in ("builtin", against))
+    return RelativeRow(mine, other, time, peak, 3)
+
+
+def of(*rows: RelativeRow, lonely: int = 0, by: tuple[str, ...] = ()) -> Relative:
+    alone = tuple(one(size=n) for n in range(lonely))
+    return Relative(rows, alone, {"engine": NAMED}, tuple(rows[0].summary.axes), by)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (Ratio(0.934, 0.912, 0.951), "0.93 (0.91 to 0.95)"), (Ratio(1.0, 0.996, 1.004), "1.00"),
+        (Ratio(0.93, 0.0, math.inf), "0.93"), (EXACT, "0.50"),
+    ],
+)  # fmt: skip
+def test_a_ratio_has_its_interval_where_there_is_one(ratio: Ratio, text: str) -> None:
+    assert report.ratio_text(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("time", "peak", "figures"),
+    [
+        (Ratio(0.9, 0.8, 1.1), EXACT, [0.9, 0.8, 1.1, 0.5, 0.5, 0.5]),
+        (Ratio(1.2, 0.0, math.inf), None, [1.2, None, None, None, None, None]),
+    ],
+)
+def test_documents_have_no_end_that_one_repeat_does_not_give(
+    time: Ratio, peak: Ratio | None, figures: list[float | None]
+) -> None:
+    (document,) = report.relative_documents(of(row(1, time, peak)))
+    names = [f"{name}_{part}" for name in ("time", "peak") for part in ("ratio", "low", "high")]
+    assert [document[name] for name in names] == figures
+    assert document["shared_heats"] == 3
+    assert document["axes"] == {"engine": "builtin", "size": 1}
+    assert document["against_axes"] == {"engine": "ddp", "size": 1}
+
+
+def test_several_rows_are_summed_up_and_one_is_not() -> None:
+    times = [Ratio(0.9, 0.8, 1.0), Ratio(1.1, 1.0, 1.2), Ratio(1.4, 1.3, 1.5)]
+    rows = [row(size, time, EXACT if size else None) for size, time in enumerate(times)]
+    (table,) = report.relative_tables(of(*rows))
+    above = "the whole interval is above 1 in"
+    assert table.below == (
+        f"time 1.10 in the median, 1.40 (1.30 to 1.50) at most, {above} 1 of 3 rows; "
+        f"peak 0.50 in the median, 0.50 at most, {above} 0 of 2 rows"
+    )
+    (single,) = report.relative_tables(of(rows[2]))
+    assert single.below == ""
+
+
+@pytest.mark.parametrize(
+    ("against", "caption", "titles"),
+    [
+        (("ddp", "ddp"), "engine=builtin stage=1 against engine=ddp", ["size"]),
+        (NAMED, "engine=builtin stage=1", ["size", "against"]),
+    ],
+)
+def test_what_all_rows_share_is_in_the_heading(
+    against: tuple[str, str], caption: str, titles: list[str]
+) -> None:
+    rows = [row(size, EXACT, None, other, stage=1) for size, other in enumerate(against)]
+    (table,) = report.relative_tables(of(*rows))
+    assert table.caption == caption
+    assert table.titles[: table.titles.index("time (95 %)")] == titles
+    alone = report.relative_tables(of(*rows, by=("size",)))
+    assert [one.caption for one in alone] == [
+        f"engine=builtin size={size} stage=1 against engine={other}" for size, other in enumerate(against)
+    ]
+
+
+@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, " and 1 more"), (5, " and 2 more")])
+def test_three_without_a_counterpart_are_named_and_the_others_counted(count: int, more: str) -> None:
+    line = f"without a counterpart: size=0; size=1; size=2{more}"
+    relative = of(row(1, EXACT), lonely=count)
+    assert report.lonely_line(relative) == line
+    printed = shown(lambda screen: report.print_relative(screen, relative), width=40)
+    assert printed.splitlines()[-1] == line
+    assert report.lonely_line(of(row(1, EXACT))) == ""
+
+
+def test_words_come_before_numbers_among_a_tables_rows() -> None:
+    values = (2, "none", 0.5, 1)
+    axes = [{"engine": engine, "size": value} for value in values for engine in ("ddp", "builtin")]
+    relative = compared(summarize(record(axes=one) for one in axes), ("engine=ddp",))
+    assert relative is not None
+    (table,) = report.relative_tables(relative)
+    assert [row.summary.axes["size"] for row in table.rows] == ["none", 0.5, 1, 2]
