@@ -23,10 +23,10 @@ def twice(name: str, seconds: float | None = None, **run: Any) -> ConfigSummary:
     ("low", "high", "leads", "text"),
     [
         (None, None, False, ""), (None, None, True, "not known"), (0.047, None, False, "at least 4 %"),
-        (0.5, 2.04, False, "1.5 to 3.0 times"), (None, 2.04, True, "at most 3.0 times"),
+        (0.5, 2.04, False, "1.5 to 3.0 times"), (None, 1.5, True, "at most 2.5 times"),
         (0.25, 1.0, False, "25 to 100 %"), (None, 0.081, True, "at most 9 %"),
         (0.0, 0.081, False, "0 to 9 %"), (0.01, 0.02, False, "1 to 2 %"),
-        (0.0057, 0.0081, False, "0.5 to 0.9 %"),
+        (0.0057, 0.0081, False, "0.5 to 0.9 %"), (0.047, 0.081, True, "4 to 9 %"),
     ],
 )  # fmt: skip
 def test_bounds_are_rounded_outward_and_far_ones_are_factors(
@@ -84,3 +84,18 @@ def test_eight_choices_are_told_and_the_others_counted(count: int, rest: list[st
     lines = [line.plain for line in effect_lines(Ranking(effects=effects), objective)]
     assert lines[1:] == [*(f"  {effect_text(one)}" for one in effects[:8]), *rest]
     assert bool(lines) == (count > 0)
+
+
+@pytest.mark.parametrize(
+    ("pending", "words"),
+    [
+        (2, "no best yet: 2 configurations left to run"),
+        (0, "no best: no configuration is both correct and within the constraints"),
+    ],
+)
+def test_no_best_is_told_with_three_reasons_at_most(pending: int, words: str) -> None:
+    limits = dict.fromkeys(("tokens_per_s", "median_step_s", "mean_step_s", "p95_step_s"), ">= 1e9")
+    objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits)
+    (line,) = answer_lines([twice("a")], objective, Ranking(pending=pending), None)
+    assert line.plain.split(" (")[0] == words
+    assert line.plain.count(">= ") == (0 if pending else 3)

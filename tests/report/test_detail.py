@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.making import make_record
+from tests.report.test_kept import shown
+from zbench.record.record import Coefficient, Correctness, MemoryPeaks
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.screen import Screen
@@ -29,3 +31,18 @@ def test_operations_are_in_a_unit_that_reads_well_and_phases_beyond_a_step_are_e
     print_configuration(Screen(file=out, width=200), summary)
     assert re.search(words, out.getvalue())
     assert ("their medians add up to more than a step" in out.getvalue()) == overlap
+
+
+def test_what_is_not_exact_or_not_resolved_is_told() -> None:
+    """A size whose error is a tenth of it or more says nothing of a fault."""
+    terms = [Coefficient("clipping", 0.5, 0.0999), Coefficient("decay", 2.0, 0.1)]
+    correctness = Correctness("wrong", coefficients=terms, deterministic_steps=4)
+    memory = MemoryPeaks(3 << 20, 1 << 20, 9 << 20, exact=False)
+    (summary,) = summarize([make_record(rate=1.0, correctness=correctness, memory=memory, losses=[0.12345])])
+    lines = shown(lambda screen: print_configuration(screen, summary)).splitlines()
+    said = {line[2:20].strip(): line[20:] for line in lines[1:]}
+    assert said["clipping"] == "0.5 ± 0.1 of what it should be"
+    assert said["decay"] == "not resolved of what it should be"
+    assert (said["peak device"], said["peak RSS"]) == ("3 MiB (estimated)", "9 MiB")
+    assert (said["mean step"], said["loss"]) == ("1 s", "0.1235 to 0.1235  ▄")
+    assert "  deterministic steps 4" in lines

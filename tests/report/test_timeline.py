@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from zbench.report.detail import trace_lines
 from zbench.report.html.drawing import Canvas
@@ -26,10 +27,12 @@ def test_a_timeline_has_device_above_host_and_the_limit_over_the_device(limit: i
     picture = memory_timeline({"samples": SAMPLES, "limit_bytes": limit}, "id1")
     figure = Figure()
     picture.paint(Canvas(figure, figure.add_subplot(), narrow=False))
-    _, device, host = figure.axes
+    sheet, device, host = figure.axes
     titles = [axes.get_title(loc="left") for axes in (device, host)]
     assert titles == ["device memory (MiB)", "host memory (MiB)"]
     assert device.get_position().y0 > host.get_position().y1
+    around = Bbox.union([axes.get_position() for axes in figure.axes])
+    assert around.bounds == pytest.approx(sheet.get_position().bounds), "none leaves the picture"
     assert host.get_xlabel() == "time in the step (ms)"
     assert [axes.get_ylim()[0] for axes in figure.axes[1:]] == [0.0, 0.0]
     assert [name for _, name in picture.legend] == ["parameters", "activations"]
