@@ -194,14 +194,17 @@ def labels(changes: list[int], visits: int, *, narrow: bool) -> list[tuple[int, 
     return [(int(change), side) for change, side in found]
 
 
-@pytest.mark.parametrize(("narrow", "most"), [(False, 200), (True, 60)])
-def test_a_trend_draws_the_newest_runs_and_their_levels(narrow: bool, most: int) -> None:
+@pytest.mark.parametrize(("narrow", "most", "right"), [(False, 200, 123), (True, 60, 39)])
+def test_a_trend_draws_the_newest_runs_and_their_levels(narrow: bool, most: int, right: int) -> None:
     """Of the three runs that are left out, the first has a level of its own, and the others share one."""
+    for late, side in ((right, "right"), (right - 1, "left")):
+        assert labels([1, 3, late], most + 3, narrow=narrow) == [(late, side)]
     marks = trend_marks([1, 3, 9], most + 3, narrow=narrow)
     (dots,) = [mark for mark in marks.splitlines() if mark.startswith("dots")]
     assert dots.startswith("dots [[3.0, 0.13], ")
     assert dots.count("'run") == most
     assert re.findall(r"line \[\[([\d.]+), .* linewidth=3\.0", marks) == ["2.6", "8.6"]
+    assert re.findall(r"line \[\[([\d.]+), .* linestyle=--", marks) == ["8.5"]
 
 
 @pytest.mark.parametrize(("index", "side"), [(1, "left"), (3, "left"), (4, "right"), (5, "right")])
@@ -229,9 +232,10 @@ def test_no_changes_text_covers_another(narrow: bool, second: int) -> None:
 def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two_and_coloured_if_sure(
     change: float, low: float | None, high: float | None, drawn_to: str | None, role: str
 ) -> None:
-    page, effect = report(record()), Effect("bucket", 100, 5, change, low, high, 2)
+    page, effect = report(record()), Effect("bucket", 100, "5 against 6", change, low, high, 2)
     section = charts.effects(replace(page, ranking=replace(page.ranking, effects=(effect,))))
     assert section is not None
+    assert "text=against 5 against 6 " in drawn(section.picture, narrow=False)
     marks = re.findall(r"line (.*0\.66\]\]) color=(\S+)", drawn(section.picture, narrow=False))
     places = [drawn_to, f"[[{100 * change}, 0.66]]"]
     assert marks == [(place, style.LIGHT[role]) for place in places if place is not None]
