@@ -31,32 +31,28 @@ def of(*rows: RelativeRow, lonely: int = 0, by: tuple[str, ...] = ()) -> Relativ
 
 
 @pytest.mark.parametrize(
-    ("ratio", "text"),
+    ("time", "peak", "texts", "figures"),
     [
-        (Ratio(0.934, 0.912, 0.951), "0.93 (0.91 to 0.95)"), (Ratio(1.0, 0.996, 1.004), "1.00"),
-        (Ratio(0.93, 0.0, math.inf), "0.93"), (EXACT, "0.50"),
-    ],
-)  # fmt: skip
-def test_a_ratio_has_its_interval_where_there_is_one(ratio: Ratio, text: str) -> None:
-    assert report.ratio_text(ratio) == text
-
-
-@pytest.mark.parametrize(
-    ("time", "peak", "figures"),
-    [
-        (Ratio(0.9, 0.8, 1.1), EXACT, [0.9, 0.8, 1.1, 0.5, 0.5, 0.5]),
-        (Ratio(1.2, 0.0, math.inf), None, [1.2, None, None, None, None, None]),
+        (
+            Ratio(0.934, 0.912, 1.1),
+            EXACT,
+            ["0.93 (0.91 to 1.10)", "0.50"],
+            [0.934, 0.912, 1.1, 0.5, 0.5, 0.5],
+        ),
+        (Ratio(1.2, 0.0, math.inf), None, ["1.20", "-"], [1.2, *[None] * 5]),
     ],
 )
-def test_documents_have_no_end_that_one_repeat_does_not_give(
-    time: Ratio, peak: Ratio | None, figures: list[float | None]
+def test_a_ratio_has_its_interval_where_more_than_one_repeat_gives_it(
+    time: Ratio, peak: Ratio | None, texts: list[str], figures: list[float | None]
 ) -> None:
-    (document,) = report.relative_documents(of(row(1, time, peak)))
+    relative = of(row(1, time, peak))
+    ((table,), (document,)) = report.relative_tables(relative), report.relative_documents(relative)
+    assert table.texts()[0][:2] == texts
     names = [f"{name}_{part}" for name in ("time", "peak") for part in ("ratio", "low", "high")]
     assert [document[name] for name in names] == figures
+    sides = document["axes"], document["against_axes"]
+    assert sides == ({"engine": "builtin", "size": 1}, {"engine": "ddp", "size": 1})
     assert document["shared_heats"] == 3
-    assert document["axes"] == {"engine": "builtin", "size": 1}
-    assert document["against_axes"] == {"engine": "ddp", "size": 1}
 
 
 def test_several_rows_are_summed_up_and_one_is_not() -> None:
@@ -97,8 +93,7 @@ def test_three_without_a_counterpart_are_named_and_the_others_counted(count: int
     line = f"without a counterpart: size=0; size=1; size=2{more}"
     relative = of(row(1, EXACT), lonely=count)
     assert report.lonely_line(relative) == line
-    printed = shown(lambda screen: report.print_relative(screen, relative), width=40)
-    assert printed.splitlines()[-1] == line
+    assert shown(lambda screen: report.print_relative(screen, relative), width=40).endswith(f"{line}\n")
     assert report.lonely_line(of(row(1, EXACT))) == ""
 
 
