@@ -1,7 +1,8 @@
 """The answers, what they rest on and need, and that looking after every block keeps what was decided."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,6 +129,28 @@ def test_it_says_what_would_have_been_seen() -> None:
 
 def estimated(log_ratio: float) -> Evidence:
     return Evidence(Contrast(log_ratio, 0.01, 20), 12, 12, paired=True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "interval"),
+    [
+        (-1.0, math.log(10), "-63.2% to +900.0%"),
+        (-math.log(10), 1.0, "-90.0% to +171.8%"),
+        (-1.0, math.log(10.5), "within more than a factor of 10"),
+        (-math.log(10.5), 1.0, "within more than a factor of 10"),
+    ],
+)
+def test_an_interval_beyond_a_factor_of_ten_is_told_as_that(low: float, high: float, interval: str) -> None:
+    told = str(replace(one(estimated(0.0)), low=low, high=high))
+    assert told.startswith(f"+0.0% ({interval}), ")
+
+
+@pytest.mark.parametrize("doubt", [decision.doubted, decision.refused])
+def test_a_doubted_or_refused_answer_is_no_gain(doubt: Callable[[Decision, str], Decision]) -> None:
+    faster = one(estimated(-0.2))
+    told = doubt(faster, "why")
+    assert faster.faster
+    assert (told.answer, told.faster, told.reason) == ("inconclusive", False, "why")
 
 
 def test_an_alarm_of_an_earlier_look_costs_the_others_nothing() -> None:

@@ -138,10 +138,10 @@ def test_of_thousands_of_runs_one_at_a_time_is_held() -> None:
 def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() -> None:
     """The machine slows by a half after eight runs, the code by a fifth after twelve."""
 
-    def beside(index: int, has_yardstick: bool) -> RunResults:
+    def beside(index: int, has_yardstick: bool, version: int = 1) -> RunResults:
         pace, step = (1.5 if index >= 8 else 1.0), (SLOW if index >= 12 else FAST)
         base = run(index, pace * step).trials[0].records
-        heats = [Heat("", [r.timing.median_step_s], [], {"compute": [pace]}, 1) for r in base]
+        heats = [Heat("", [r.timing.median_step_s], [], {"compute": [pace]}, version) for r in base]
         records = [
             replace(r, heat=heat if has_yardstick else None) for r, heat in zip(base, heats, strict=True)
         ]
@@ -154,6 +154,8 @@ def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() 
     (raw,) = history([beside(i, i > 0) for i in range(24)], "mean_step_s")
     (worst,) = history([beside(i, True) for i in range(24)], "worst_step_s")
     assert raw.changes[0].index == worst.changes[0].index == 8, "the yardstick's turns have no worst step"
+    (unlike,) = history([beside(i, True, 1 + i // 12) for i in range(24)], "mean_step_s")
+    assert unlike.changes[0].index == 8, "two versions of the yardstick cannot be compared"
 
 
 def test_machines_are_never_mixed() -> None:

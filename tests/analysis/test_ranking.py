@@ -266,6 +266,8 @@ def test_compute_alone_is_a_share_of_the_mean_step_whatever_the_goal() -> None:
     for goal in ({"minimize": ["mean_step_s"]}, {"maximize": ["tokens_per_s"]}):
         shares = ranked(records, ObjectiveSpec(**goal)).of_compute
         assert shares == {"tn0": pytest.approx((0.5, 0.5)), "tn1": pytest.approx((0.625, 0.625))}, goal
+    first = [one for one in records if one.repeat == 0]
+    assert ranked(first).of_compute == {}, "one repeat bounds no share"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from scipy.stats import t
 
 from zbench.analysis import ratios
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
-from zbench.analysis.cells import SUMMARIES, Cell, cells_of
+from zbench.analysis.cells import SUMMARIES, Cell, alone_row, cells_of
 from zbench.analysis.ratios import Fit, fitted
 from zbench.analysis.variances import Floats, shrunk
 from zbench.record.record import Heat
@@ -169,6 +169,13 @@ def test_rows_that_no_heat_links_are_compared_by_rounds() -> None:
     assert math.isinf(bounds_of(fitted(one), ROWS, 0.05).at_most["a"])
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_two_turns_of_a_process_show_their_noise_and_one_does_not(turns: int) -> None:
+    cells = in_turns(np.random.default_rng(1), np.zeros(6), 4)
+    fit = fitted([replace(cell, turns=cell.turns[:turns]) for cell in cells], "mean")
+    assert (fit.dispersion is not None) == (turns > 1)
+
+
 def test_one_repeat_of_each_shows_no_noise() -> None:
     fit = fitted(in_turns(np.random.default_rng(1), np.arange(6.0), 1))
     assert not fit.degrees.any()
@@ -204,6 +211,12 @@ def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
     assert offset == pytest.approx(-math.log(beside.timing.samples_per_s * beside.timing.mean_step_s))
     (brief, _) = cells_of(summarize([beside]), Goal("median_step_s", "minimize"))
     assert [len(turn) for turn in brief.turns] == [1]
+
+
+def test_alone_is_shared_whatever_the_order_in_which_a_file_names_its_keys() -> None:
+    workloads = [{"model": "mlp", "hidden": 8}, {"hidden": 8, "model": "mlp"}, {"model": "mlp", "hidden": 9}]
+    first, second, other = (alone_row(record(config={"workload": workload})) for workload in workloads)
+    assert first == second != other
 
 
 @pytest.mark.parametrize(
@@ -247,6 +260,7 @@ def test_critical_values() -> None:
     for degrees, alpha in ((1, 0.005), (4, 0.01), (30, 0.05), (500, 0.005)):
         assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
         assert naming_value(1, degrees, alpha) == pytest.approx(t.isf(alpha / 2, degrees), rel=1e-4)
+    assert naming_value(1, 10) == pytest.approx(t.isf(0.01 / 2, 10), rel=1e-4), "1 % if nothing is said"
     assert dunnett(5, 10, 0.05) == pytest.approx(2.56, abs=0.01), "Dunnett's table 1a"
     rows = np.random.default_rng(0).normal(size=(400_000, 4))
     ahead = np.sort(rows)[:, 1] - np.sort(rows)[:, 0] > math.sqrt(2) * naming_value(3, 500, 0.05)

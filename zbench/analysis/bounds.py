@@ -55,8 +55,6 @@ def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
         leads[some] = (gaps <= critical).all(axis=1)
         most[some] = (gaps + critical).max(axis=1)
     order = np.argsort(np.round(estimates / EXACT), kind="stable")
-    if not leads.any():
-        leads[order[0]] = True
     if leads.sum() == 1:
         first = np.flatnonzero(leads)
         leads |= (

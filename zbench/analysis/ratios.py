@@ -71,7 +71,7 @@ class Contrast:
 
     def reach(self, level: float, power: float) -> float:
         """Return how far beyond a bound a change is seen at `level` with this power; NaN if unknown."""
-        return reach(self.degrees, level, power) * self.error if self.degrees > 0 else math.nan
+        return reach(self.degrees, level, power) * self.error
 
     def __neg__(self) -> "Contrast":
         """Return the logarithm of the inverse ratio."""
