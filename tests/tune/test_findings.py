@@ -12,7 +12,15 @@ from zbench.record.record import Correctness, MemoryPeaks, Record, VerdictName
 from zbench.record.summary import summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.findings import Final, SearchOutcome, importance, nearest_miss, search_document, settle
+from zbench.tune.findings import (
+    Final,
+    SearchOutcome,
+    front,
+    importance,
+    nearest_miss,
+    search_document,
+    settle,
+)
 from zbench.tune.space import Point, Space
 
 from .fakes import seen, small_sweep
@@ -195,6 +203,18 @@ def test_a_best_that_the_ranking_does_not_name_is_not_separated() -> None:
     alike = document([*repeats(0, 100.0), *repeats(1, 100.0)], best=0)
     assert alike["separated"] is False
     assert len(alike["indistinguishable"]) == 2  # type: ignore[arg-type]
+
+
+def test_several_goals_have_a_front_of_what_is_correct_and_one_has_none() -> None:
+    both = ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"])
+    small, fast, worse = (
+        replace(of_stage(stage, rate), memory=MemoryPeaks(peak, 0, 0))
+        for stage, rate, peak in ((0, 50.0, 100), (1, 100.0, 300), (2, 40.0, 400))
+    )
+    wrong = of_stage(3, 500.0, verdict="wrong")
+    records = [small, fast, worse, wrong]
+    assert front(records, both) == [fast.trial_id, small.trial_id]
+    assert front(records, FASTEST) == []
 
 
 def test_the_nearest_miss_is_named_with_what_keeps_it_from_being_best() -> None:

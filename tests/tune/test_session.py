@@ -17,6 +17,8 @@ from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStart
 from zbench.launch.executor import Attempt, RepeatTask, Vacancy
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
+from zbench.tune import session
+from zbench.tune.ledger import Ledger
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
 
@@ -303,6 +305,20 @@ def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) 
 def test_a_trial_lasts_for_its_own_time_twice_and_for_its_reference() -> None:
     run_of_three = make_trial(world_size=3, timeout=10).run
     assert longest_trial(run_of_three) == 2 * 10 + 4 * 3 * 10
+
+
+def test_no_trial_is_given_up_for_lost_while_it_may_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = list[float]()
+
+    def opened(*parts: Any, longest: float, **more: Any) -> Ledger:
+        patience.append(longest)
+        return Ledger(*parts, longest=longest, **more)
+
+    monkeypatch.setattr(session, "Ledger", opened)
+    searched(tmp_path, search=budget(1))
+    assert patience[0] > longest_trial(small_sweep().run)
 
 
 def test_a_search_begins_where_earlier_runs_of_its_sweep_ended(tmp_path: Path) -> None:
