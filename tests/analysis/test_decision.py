@@ -223,6 +223,12 @@ def test_more_than_a_thousand_are_not_asked_for(would: int, needed: int | None) 
     assert needed_n(evidence, MARGIN, ALPHA, 1) == needed
 
 
+@pytest.mark.parametrize(("degrees", "base"), [(0, 5), (3, 1)])
+def test_the_least_are_asked_for_where_a_side_shows_no_spread(degrees: int, base: int) -> None:
+    evidence = Evidence(Contrast(MARGIN + 0.001, 0.05, degrees), base, 5, paired=False)
+    assert needed_n(evidence, MARGIN, ALPHA, 1) == LEAST
+
+
 def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:
     block, process = one(paired((0.1,))), one(of_runs((0.0,), (0.1,)))
     assert block.reason == f"about {LEAST} blocks would decide"

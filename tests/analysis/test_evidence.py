@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zbench.analysis.decision import holm
-from zbench.analysis.evidence import of_blocks, of_runs
+from zbench.analysis.evidence import of_blocks, of_runs, share_followed
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -93,6 +93,21 @@ def test_one_process_a_side_says_nothing_of_the_spread() -> None:
     contrast = of_runs([0.0], [0.1]).contrast
     assert contrast.interval(0.01) == (-math.inf, math.inf)
     assert contrast.p_above(0.0) == 1.0
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_the_share_followed_is_the_upper_bound_of_a_slope_of_least_squares(noise: float) -> None:
+    rng = np.random.default_rng(2)
+    part = rng.normal(0, 0.2, (2, 6))
+    times = 0.4 * part + rng.normal(0, noise, (2, 6))
+    of_run = np.repeat(np.eye(2), 6, axis=0)
+    design = np.column_stack([part.ravel(), of_run])
+    slope, *_ = np.linalg.lstsq(design, times.ravel(), rcond=None)[0]
+    rest = times.ravel() - design @ np.linalg.lstsq(design, times.ravel(), rcond=None)[0]
+    error = math.sqrt(rest @ rest / 9 * np.linalg.inv(design.T @ design)[0, 0])
+    bound = slope + error * scipy.stats.t.isf(0.05, 9)
+    assert 0.3 < bound < 0.9
+    assert share_followed((times[0], times[1]), (part[0], part[1])) == pytest.approx(bound)
 
 
 def test_values_that_are_all_equal_say_all_or_nothing() -> None:

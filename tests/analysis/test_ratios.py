@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import polygamma
 from scipy.stats import t
 
 from zbench.analysis import ratios
@@ -195,6 +196,13 @@ def test_variances_are_shrunk_as_far_as_chance_explains_their_spread() -> None:
     assert (few.tolist(), degrees.tolist()) == ([2, 2], [4, 4])
 
 
+@pytest.mark.parametrize("spread", [0.3, 2.0])
+def test_the_prior_of_variances_that_are_known_explains_their_spread(spread: float) -> None:
+    logs = np.linspace(-spread, spread, 10)
+    _, degrees = shrunk(np.exp(logs), np.full(10, 1e6))
+    assert polygamma(1, (degrees - 1e6) / 2) == pytest.approx(logs.var(ddof=1), rel=1e-3)
+
+
 def test_a_row_keeps_at_least_its_own_variance() -> None:
     values, _ = shrunk(np.array([1.0, *[1e-4] * 9]), np.full(10, 3.0))
     assert values[0] >= 1
@@ -217,6 +225,24 @@ def test_alone_is_shared_whatever_the_order_in_which_a_file_names_its_keys() -> 
     workloads = [{"model": "mlp", "hidden": 8}, {"hidden": 8, "model": "mlp"}, {"model": "mlp", "hidden": 9}]
     first, second, other = (alone_row(record(config={"workload": workload})) for workload in workloads)
     assert first == second != other
+
+
+@pytest.mark.parametrize(
+    ("steps", "turns"), [([0.1, 0.2], [0.1, 0.2]), ([0.15], [0.11, 0.19])], ids=["enough", "too few"]
+)
+def test_the_seconds_of_turns_stand_in_for_steps_that_are_too_few(
+    steps: list[float], turns: list[float]
+) -> None:
+    timing = replace(record().timing, step_seconds=steps)
+    beside = replace(record(), timing=timing, heat=Heat("h", [0.11, 0.19]))
+    (cell,) = cells_of(summarize([beside]), Goal("mean_step_s", "minimize"))
+    assert [np.exp(turn).round(6).tolist() for turn in cell.turns] == [[one] for one in turns]
+
+
+def test_a_row_that_is_compared_with_none_adds_no_variance() -> None:
+    rng = np.random.default_rng(1)
+    assert fitted(in_turns(rng, np.zeros(1), 3)).variance == pytest.approx(0.0, abs=1e-12)
+    assert fitted(in_turns(rng, np.zeros(2), 3)).variance > 1e-6
 
 
 @pytest.mark.parametrize(
