@@ -237,7 +237,7 @@ def _words(
         strength = "strong" if share > 0 else "weak"
         return abs(share), f"weight decay {percent(share)} too {strength} ({{where}})"
     if row in (EPS_INSIDE, EPS):
-        text = "eps inside the root" if row == EPS_INSIDE else f"eps {times(1 + share)}"
+        text = "eps inside the root" if row == EPS_INSIDE else f"eps {times(max(0.0, 1 + share))}"
         return max(_size(one.gram) for one in suspects), text + " ({where})"
     lengths = {step: _coefficient(gram, LENGTH)[0] for step, gram in steps.items()}
     corrections = {one.step: adam.corrections(one.count) for one in suspects}
