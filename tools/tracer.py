@@ -21,7 +21,7 @@ class Tracer:
         test = os.open(folder / "test", os.O_RDWR)
         self.test = mmap.mmap(test, 1)
         self._number = -1
-        self._seen = set[CodeType]()
+        self._seen = dict[int, CodeType]()  # by identity: a compiler's code may have no hash
 
     def start(self) -> None:
         """Trace this thread, all that it starts, and forks."""
@@ -38,9 +38,9 @@ class Tracer:
         if self.test[0] != self._number:
             self._number = self.test[0]
             self._seen.clear()
-        if code in self._seen:
+        if id(code) in self._seen:
             return
-        self._seen.add(code)
+        self._seen[id(code)] = code
         if code.co_filename.startswith(PACKAGE):
             path = Path(code.co_filename).relative_to(ROOT)
             name = code.co_qualname.split(".<locals>")[0]
