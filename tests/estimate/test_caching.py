@@ -20,6 +20,7 @@ from zbench.estimate.reading import estimate
 from zbench.estimate.result import Capacity, Reserved
 from zbench.estimate.row import EstimateRow
 from zbench.estimate.simulate import simulate
+from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
 
@@ -231,3 +232,25 @@ def test_a_card_is_judged_by_reserved_memory_and_what_is_beside_it(monkeypatch: 
     assert grown is not None
     assert grown.expandable_segments
     assert grown.peak_bytes % (2 * MIB) == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks", "groups"),
+    [
+        ({}, 1, 0),
+        ({}, 8, 2),
+        ({"zero_stage": 3, "shard_group_size": 4}, 8, 6),
+        ({"zero_stage": 3, "shard_group_size": 8}, 8, 2),
+        ({"engine": "ddp"}, 8, 1),
+    ],
+)
+def test_each_group_of_ranks_has_communicators_beside_the_allocator(
+    engine: dict[str, object], ranks: int, groups: int
+) -> None:
+    small = trial(**engine)
+    forecast = estimate(
+        small.model_copy(update={"run": RunSpec(world_size=ranks, device="cuda")}), Path.cwd()
+    )
+    assert forecast.reserved is not None
+    least, most = forecast.reserved.beside
+    assert (least, most) == (512 * MIB, 1024 * MIB + groups * 1280 * MIB)

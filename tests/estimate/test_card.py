@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from zbench.estimate.card import CardCopy, ChunksOnDemand
+from zbench.estimate.launches import StepCounter
+from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.reading import estimate
 from zbench.spec.trial import TrialSpec
 
@@ -69,3 +72,25 @@ def test_buffers_of_a_model_that_is_built_in_shards_are_on_the_card(build: str) 
     trial = TrialSpec.model_validate({"workload": workload, "run": run, "engine": engine})
     forecast = estimate(trial, Path.cwd())
     assert (forecast.peak_host_bytes, forecast.work.host_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 4), (10, 4), (9, 8), (3, 8), (1, 3)])
+def test_chunks_on_demand_are_torchs_and_then_empty(size: int, count: int) -> None:
+    whole = torch.arange(2 * size).view(2, size)
+    chunks = ChunksOnDemand(whole, count, 1)
+    theirs = torch.chunk(whole, count, 1)
+    assert all(torch.equal(chunks[k], part) for k, part in enumerate(theirs))
+    assert all(chunks[k].shape == (0,) for k in range(len(theirs), count))
+
+
+@pytest.mark.parametrize("to_host", [True, False])
+def test_the_host_waits_once_at_its_own_end_of_a_copy(to_host: bool) -> None:
+    counter = StepCounter(AllocationLedger(), 8, is_card=True)
+    copy = CardCopy(counter, to_host=to_host)
+    there, here = (copy.release, copy.wait) if to_host else (copy.wait, copy.release)
+    there()
+    assert (counter.host_waits, copy.is_completed()) == (0, False)
+    here()
+    here()
+    there()
+    assert (counter.host_waits, copy.is_completed()) == (1, True)

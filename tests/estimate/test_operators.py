@@ -70,6 +70,34 @@ def test_a_width_that_no_kernel_takes_is_composed_of_scores(width: int) -> None:
     assert (nbytes > 4 * SCORES) == (width % 4 != 0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width", "value_width", "keys", "kernel"),
+    [
+        (torch.bfloat16, 256, 256, LENGTH, "Flash"),
+        (torch.bfloat16, 264, 264, LENGTH, "Efficient"),
+        (torch.bfloat16, 260, 260, LENGTH, None),
+        (torch.bfloat16, 32, 40, LENGTH, "Efficient"),
+        (torch.bfloat16, 32, 36, LENGTH, None),
+        (torch.bfloat16, 32, 32, LENGTH - 16, "Efficient"),
+        (torch.float32, 36, 36, LENGTH, "Efficient"),
+        (torch.float32, 34, 34, LENGTH, None),
+        (torch.float32, 32, 33, LENGTH, None),
+        (torch.float64, 32, 32, LENGTH, None),
+    ],
+)
+def test_causal_attention_takes_the_kernel_that_a_card_chooses(
+    dtype: torch.dtype, width: int, value_width: int, keys: int, kernel: str | None
+) -> None:
+    shapes = ((LENGTH, width), (keys, width), (keys, value_width))
+    with operators_of_a_card(), FakeTensorMode():
+        inputs = [torch.empty(BATCH, HEADS, *s, dtype=dtype, requires_grad=True) for s in shapes]
+        name = type(scaled_dot_product_attention(*inputs, is_causal=True).grad_fn).__name__
+        without_heads = scaled_dot_product_attention(*(x[0] for x in inputs), is_causal=True)
+    assert ("ScaledDotProduct" in name) == (kernel is not None)
+    assert kernel is None or kernel in name
+    assert "ScaledDotProduct" not in type(without_heads.grad_fn).__name__
+
+
 def test_dropout_keeps_a_byte_for_each_element() -> None:
     assert kept(dropout, (8, 100), dtype=torch.bfloat16, p=0.1) == 8 * 100 * (2 + 1)
     assert kept(dropout, (8, 100), dtype=torch.bfloat16, p=0.1, training=False) == 0

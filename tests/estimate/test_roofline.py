@@ -7,7 +7,15 @@ import pytest
 
 from tests.making import make_trial
 from zbench.app.estimate_columns import estimate_table
-from zbench.estimate.result import Capacity, Estimate, Product, StepLaunches, StepWork
+from zbench.estimate.result import (
+    Capacity,
+    Estimate,
+    NotSimulated,
+    Product,
+    Reserved,
+    StepLaunches,
+    StepWork,
+)
 from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
@@ -143,6 +151,37 @@ def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> Non
     assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
 
 
+CARD = Estimate(900, 0, 0, {}, {}, "backward", [], {}, None, reserved=Reserved(1200, 1000, False))
+LIKELY, MOST = (1000 + (mib << 20) for mib in (512, 1024))
+RELEASES = " if cached memory is released in every step; expandable segments may avoid it"
+IN_VAIN = "offload_param without offload_optimizer saves nothing"
+
+
+@pytest.mark.parametrize(
+    ("engine", "outcome", "room", "verdict"),
+    [
+        ({}, CARD, Capacity(MOST + 200), "fits with 200 B to spare"),
+        ({}, CARD, Capacity(MOST + 199), f"fits with 199 B to spare{RELEASES}"),
+        ({}, CARD, Capacity(MOST - 1), "may fit: 1 B too much"),
+        ({}, CARD, Capacity(LIKELY), "may fit: 512 MiB too much"),
+        ({}, CARD, Capacity(LIKELY - 1), "does not fit: 512 MiB too much"),
+        ({}, CARD, Capacity(), None),
+        ({"engine": "deepspeed"}, CARD, Capacity(), "by rules"),
+        ({"zero_stage": 3, "offload_param": "cpu"}, CARD, Capacity(), IN_VAIN),
+        ({}, NotSimulated("a shape"), Capacity(1), "not simulated"),
+    ],
+)  # fmt: skip
+def test_a_verdict_says_what_is_to_be_known(
+    engine: dict[str, Any], outcome: Any, room: Capacity, verdict: str | None
+) -> None:
+    row = EstimateRow(make_trial(engine), outcome, room)
+    assert row.verdict == verdict
+    shown = row.to_json()
+    assert shown.get("not_simulated") == getattr(outcome, "reason", None)
+    assert ("by_rules" in shown) == (verdict == "by rules")
+    assert ("fits" in shown) == (room.device is not None and outcome is CARD)
+
+
 def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
@@ -169,3 +208,7 @@ def test_a_rank_sends_and_receives_parts_by_what_a_collective_does(
     assert moved(traffic, make_trial({}, world_size=4)) == (sent, received)
     eight = make_trial({"zero_stage": 1, "shard_group_size": 4}, world_size=8)
     assert moved(traffic, eight) == ((100, 100) if kind == "reduce_scatter" else (sent, received))
+    for narrow, wider in (({"dtype": "bfloat16"}, 125), ({"communication_dtype": "bfloat16"}, 125)):
+        of_sixteen_bits = make_trial({"zero_stage": 1, "shard_group_size": 4, **narrow}, world_size=8)
+        if kind == "reduce_scatter":
+            assert moved(traffic, of_sixteen_bits) == (wider, wider)
