@@ -1,0 +1,203 @@
+"""What besides the trajectory tells a wrong run: buffers, the model's weights, scale, what is frozen."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.verify.test_verdict import NAMES, final, reference, trajectory
+from zbench.spec.engine import EngineSpec
+from zbench.verify.diagnosis import Finding
+from zbench.verify.evidence import Witness, adam_of, examine, judge_buffers, judge_copies
+from zbench.verify.replay import Residual
+from zbench.verify.trajectory import Reference
+
+SOUND = Witness({}, [], "it is not shown", None, {}, {}, [], "float32")
+FLOATS = torch.linspace(-1.0, 1.0, 100)
+NAN = torch.full((100,), torch.nan)
+ERRORS = 1e-6 * torch.sign(torch.sin(torch.arange(100.0)))
+
+
+def faults(rank: int, buffers: dict[str, Tensor], plain: dict[str, Tensor], **true: Tensor) -> list[str]:
+    """Return what is found in a rank's buffers, of size 1. plain: the reference's, by `RANK/NAME`."""
+    model = nn.Module()
+    for name, buffer in buffers.items():
+        model.register_buffer(name, buffer)
+    against = replace(reference(), buffers=plain, true_buffers={f"1/{key}": t for key, t in true.items()})
+    return [one.text for one in judge_buffers(model, against, rank) if one.size == 1.0]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "own", "is_sound"),
+    [
+        (torch.arange(4), torch.arange(4), True),
+        (torch.arange(4), torch.arange(4, dtype=torch.int32), True),
+        (torch.arange(4), torch.arange(1, 5), False),
+        (torch.arange(4), torch.arange(4.0), False),
+        (torch.arange(4.0), torch.arange(4), False),
+        (torch.arange(4), torch.arange(5), False),
+        (NAN, NAN, True),
+        (FLOATS, NAN, False),
+        (FLOATS, 1.24 * FLOATS, True),
+        (FLOATS, 0.79 * FLOATS, False),
+        (FLOATS.bfloat16(), FLOATS, True),
+    ],
+)
+def test_a_buffer_is_the_references(buffer: Tensor, own: Tensor, is_sound: bool) -> None:
+    found = faults(1, {"b": buffer}, {"1/b": own, "0/b": 5 - own})
+    assert found == ([] if is_sound else ["buffers of rank 1 (b)"])
+
+
+@pytest.mark.parametrize(("times", "is_sound"), [(9.0, True), (11.0, False)])
+def test_a_buffer_may_err_ten_times_as_far_as_the_references(times: float, is_sound: bool) -> None:
+    true = FLOATS.double()
+    plain = {"1/b": (true + ERRORS).float(), "0/b": 2 * FLOATS}
+    found = faults(1, {"b": (true - times * ERRORS).float()}, plain, b=true)
+    assert (found == []) is is_sound
+
+
+def test_a_buffer_may_be_rank_0s_and_all_others_are_counted() -> None:
+    plain = {
+        "0/b": torch.tensor([1]),
+        "1/b": torch.tensor([2]),
+        "0/c": torch.tensor([1]),
+        "1/c": torch.tensor([2]),
+    }
+    assert faults(1, {"b": torch.tensor([1]), "c": torch.tensor([2])}, plain) == []
+    assert faults(0, {"b": torch.tensor([2])}, plain) == ["buffers of rank 0 (b)"]
+    both = {"b": torch.tensor([3]), "c": torch.tensor([3]), "unknown": torch.tensor([3])}
+    assert faults(1, both, plain) == ["buffers of rank 1 (b and 1 more)"]
+
+
+def test_a_model_computes_with_the_engines_weights_rounded_to_its_dtype() -> None:
+    engines = {"a": FLOATS, "b": FLOATS, "c": FLOATS}
+    sound = {"a": FLOATS.bfloat16(), "b": FLOATS, "c": FLOATS[:50] + 1, "not the engine's": FLOATS}
+    assert judge_copies(sound, engines, 0) == []
+    (one,) = judge_copies(sound | {"b": FLOATS.neg()}, engines, 1)
+    assert (one.size, one.text) == (1.0, "the model of rank 1 has other weights than the engine's (b)")
+    (two,) = judge_copies(sound | {"a": FLOATS + 1, "b": FLOATS + 1}, engines, 0)
+    assert two.text == "the model of rank 0 has other weights than the engine's (a and 1 more)"
+
+
+def examined(
+    *norms: float, against: Reference | None = None, skipped: tuple[int, ...] = (), **changed: Any
+) -> tuple[list[Finding], list[float], dict[str, str]]:
+    """Return the faults, the coefficients and what was not checked of a run with these gradient norms."""
+    against = against or reference()
+    against = replace(against, plain=replace(against.plain, skipped=skipped))
+    observed = replace(trajectory(final(1e-5, 0)), skipped=skipped)
+    if norms:
+        observed = replace(observed, grad_norms=torch.tensor(norms, dtype=torch.float64))
+    findings, coefficients, unchecked = examine(observed, against, replace(SOUND, **changed))
+    return findings, [one.value for one in coefficients], unchecked
+
+
+def test_without_gradients_the_norm_of_the_first_step_tells_the_scale() -> None:
+    assert examined() == ([], [1.0], {"update": "it is not shown"})
+    (fault,), coefficients, unchecked = examined(2.0, 1.0, 1.0, 1.0)
+    assert (fault.size, fault.text[:15], coefficients) == (1.0, "gradients 2.0 x", [2.0])
+    assert "scale" not in unchecked
+    for norm, factors in ((2.0, [0.5]), (0.0, [])):
+        plain = replace(reference().plain, grad_norms=torch.full((4,), norm, dtype=torch.float64))
+        _, coefficients, unchecked = examined(against=replace(reference(), plain=plain))
+        assert (coefficients, "scale" in unchecked) == (factors, not factors)
+    assert examined(9.0, 9.0, 1.0, 1.0, skipped=(0, 1))[:2] == ([], [1.0])
+    (fault,), _, _ = examined(9.0, 1.5, 1.0, 1.0, skipped=(0,))
+    assert fault.size == 0.5
+    neither = "the engine reports neither first_moments() nor gradient norms"
+    unknown = [torch.nan] * 4
+    assert examined(*unknown)[2]["scale"] == neither
+    assert examined(*unknown, unread_moments="rank 1 has none")[2]["scale"] == "rank 1 has none"
+
+
+def test_gradients_tell_the_scale_where_both_runs_have_them() -> None:
+    gradients = {name: FLOATS.clone() for name in NAMES}
+    exact = {name: FLOATS.double() for name in NAMES}
+    against = replace(reference(), gradients=gradients, true_gradients=exact)
+    assert examined(9.0, 9.0, 9.0, 9.0, against=against, gradients=gradients)[:2] == ([], [1.0])
+    assert "scale" not in examined(*[torch.nan] * 4, against=against, gradients=gradients)[2]
+    (fault,), _, _ = examined(against=against, gradients={n: 2 * g for n, g in gradients.items()})
+    assert fault.size == pytest.approx(1.0)
+    assert examined(against=against)[1] == examined(gradients=gradients)[1] == [1.0]
+
+
+def test_the_gravest_fault_comes_first() -> None:
+    changed = Finding(1.0, "buffers of rank 0 (b)")
+    findings, _, _ = examined(1.05, 1.0, 1.0, 1.0, findings=[changed])
+    assert [one.size for one in findings] == [1.0, pytest.approx(0.05)]
+
+
+def test_a_step_is_named_where_no_fault_of_all_steps_explains_it() -> None:
+    against = reference()
+    plain = replace(against.plain, losses=2 * against.plain.losses)
+    against = replace(against, plain=plain, true_losses=plain.losses)
+    assert [one.text for one in examined(against=against)[0]] == ["losses 50.0 % off from step 1 on"]
+    assert [one.size for one in examined(1.05, 1.0, 1.0, 1.0, against=against)[0]] == [pytest.approx(0.05)]
+    gross = [Finding(1.0, "the model of rank 0 has other weights")]
+    assert examined(against=against, findings=gross)[0] == gross
+
+
+def test_an_update_that_was_replayed_in_part_names_what_is_missing() -> None:
+    def missing(*parts: tuple[str, int, int], **more: Any) -> str | None:
+        residuals = [Residual(name, 0, step, step, elements) for name, step, elements in parts]
+        adams = {name: adam_of(name, EngineSpec()) for name in NAMES}
+        return examined(unread=None, residuals=residuals, adams=adams, **more)[2].get("update")
+
+    text = "optimizer_parts() has {} of 2,000 elements of {}"
+    assert missing() == text.format(0, "first")
+    whole = [(name, 1, 2000) for name in NAMES]
+    assert missing(*whole) is None
+    assert missing(*whole[:2]) == text.format(0, "third")
+    assert missing(*whole[1:], ("first", 1, 1999)) == text.format("1,999", "first")
+    assert missing(*whole[1:], ("first", 1, 1999), ("first", 2, 1)) == text.format("1,999", "first")
+    assert missing(*whole[1:], ("first", 1, 1999), ("first", 1, 1)) is None
+    idle = replace(reference(), active=torch.zeros(4, 3, dtype=torch.bool))
+    assert missing(against=idle) is None
+
+
+@pytest.mark.parametrize(("name", "decoupled"), [("adamw", True), ("adam", False)])
+def test_an_update_is_replayed_with_the_keys_of_its_group(name: str, decoupled: bool) -> None:
+    groups = {"*.bias": {"lr": 0.5}}
+    spec = EngineSpec.model_validate({"optimizer": {"name": name, "lr": 0.25}, "param_groups": groups})
+    found = [
+        (one.lr, one.group, one.decoupled) for one in (adam_of(of, spec) for of in ("a.bias", "a.weight"))
+    ]
+    assert found == [(0.5, "*.bias", decoupled), (0.25, None, decoupled)]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "first", "words"),
+    [
+        ({}, [5000], []),
+        ({"second": torch.tensor([5000, 7])}, [5000], ["frozen parameter second was changed"]),
+        ({"second": torch.tensor([4, 7])}, None, []),
+        ({"second": torch.tensor([7, 4])}, None, []),
+        (
+            {"second": torch.tensor([7, 8])},
+            None,
+            ["frozen parameter second has other values than"],
+        ),
+    ],
+)
+def test_what_is_frozen_keeps_the_models_values(
+    frozen: dict[str, Tensor], first: list[int] | None, words: list[str]
+) -> None:
+    observed = trajectory(final(1e-5, 0))
+    digests = observed.digests.clone()
+    digests[:, 1] = 4
+    begun = {"second": first[0] if first else 4}
+    against = replace(reference(), frozen=frozen)
+    findings, _, _ = examine(replace(observed, digests=digests), against, replace(SOUND, first=begun))
+    assert [one.text.removesuffix(" the model's") for one in findings] == words
+    assert {one.size for one in findings} <= {1.0}
+
+
+def test_a_parameter_that_never_had_a_gradient_keeps_its_values() -> None:
+    active = torch.ones(4, 3, dtype=torch.bool)
+    active[:, NAMES.index("third")] = False
+    findings, _, _ = examine(
+        trajectory(final(1e-5, 0)), replace(reference(), active=active), replace(SOUND, first={"third": 1})
+    )
+    assert [one.text for one in findings] == ["parameter without a gradient third was changed"]
