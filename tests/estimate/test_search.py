@@ -73,6 +73,12 @@ def test_the_longest_sequence_that_fits():
     assert limits(Formula(), TRIAL, Capacity(state + 7)).longest_sequence == 8 * TOKENS
 
 
+def test_no_sequence_is_longer_than_the_models_positions():
+    formula = Formula()
+    assert limits(formula, TRIAL, Capacity(10**9), positions=1000).longest_sequence == 7 * TOKENS
+    assert limits(formula, TRIAL, Capacity(10**9), positions=100).longest_sequence is None
+
+
 def test_a_world_fits_its_nodes_host():
     assert limits(Formula(), make_trial({}, world_size=1), Capacity(host=4 * 5)).largest_micro_batch == 4096
     assert limits(Formula(), make_trial({}, world_size=6), Capacity(host=4 * 5)).largest_micro_batch is None

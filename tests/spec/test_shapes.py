@@ -18,6 +18,7 @@ from zbench.spec.shapes import (
     layers_of,
     mistake,
     mlp_shape,
+    positions_of,
 )
 
 
@@ -163,3 +164,19 @@ def test_without_transformers_a_model_that_is_there_cannot_be_built(
     (tmp_path / "mine.json").write_text('{"model_type": "known"}')
     for name in ("hf:gpt2", "hf:mine.json"):
         assert mistake(name, tmp_path) == f"{name} needs transformers; run `pip install 'zbench[hf]'`"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "positions"),
+    [
+        ("hf:gpt2", {}, 1024),
+        ("hf:gpt2", {"n_positions": 32}, 32),
+        ("hf:Llama-3-8B", {}, 8192),
+        ("hf:Llama-3-8B", {"max_position_embeddings": 131072}, 131072),
+        ("gpt", {}, None),
+    ],
+)
+def test_the_positions_of_a_model_bound_its_sequence(
+    model: str, options: dict[str, Any], positions: int | None
+) -> None:
+    assert positions_of(configuration(model, Path()), options) == positions

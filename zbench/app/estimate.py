@@ -18,7 +18,7 @@ from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import card_name, described
 from zbench.spec.peers import PEERS, peer_conflicts
-from zbench.spec.shapes import PREFIX, configuration, layers_of
+from zbench.spec.shapes import PREFIX, configuration, layers_of, positions_of
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
@@ -84,7 +84,7 @@ class Forecast:
         card = card_name(described(self.sweep.machine, self.sweep.place))
         return {
             "model": shown.pop("model"),
-            "parameters": ", ".join(sizes),
+            "parameters": ", ".join(sizes) or "not known",
             **shown,
             "device": self._device(card),
         }
@@ -185,7 +185,9 @@ def forecast(
         for trial, outcome in zip(trials, simulator.each(trials), strict=True):
             row = EstimateRow(trial, outcome, room)
             if find_limits and row.fits is not None:
-                row = replace(row, limits=limits(simulator, trial, room))
+                config = configuration(trial.workload.model or "", base_dir)
+                positions = positions_of(config, trial.workload.options)
+                row = replace(row, limits=limits(simulator, trial, room, positions))
             if machine and row.estimate is not None:
                 row = replace(row, time=step_time(row.estimate, trial, machine))
             if tokens is not None:

@@ -31,8 +31,8 @@ class _UndecidedError(Exception):
     """The bisection needs a value that is invalid or cannot be simulated."""
 
 
-def limits(simulator: Simulator, trial: TrialSpec, room: Capacity) -> Limits:
-    """Return the limits of one configuration in the memory that there is.
+def limits(simulator: Simulator, trial: TrialSpec, room: Capacity, positions: int | None = None) -> Limits:
+    """Return the limits of one configuration in the memory that there is. positions: the model's, if known.
 
     If a value cannot be simulated, the limit is undecided: such a value never counts as "does not fit".
     """
@@ -65,9 +65,10 @@ def limits(simulator: Simulator, trial: TrialSpec, room: Capacity) -> Limits:
         "largest_micro_batch",
         lambda: largest(lambda n: fits("workload", "micro_batch_size", n), LARGEST_MICRO_BATCH),
     )
+    longest = min(LONGEST, positions or LONGEST) // TOKENS
     tokens = has_tokens(trial) and decided(
         "longest_sequence",
-        lambda: largest(lambda n: fits("workload", "sequence_length", n * TOKENS), LONGEST // TOKENS),
+        lambda: largest(lambda n: fits("workload", "sequence_length", n * TOKENS), longest),
     )
     return Limits(groups and groups * group, batch, (tokens or 0) * TOKENS or None, undecided)
 

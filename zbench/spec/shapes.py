@@ -53,6 +53,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 """Keys of a configuration that may say how many layers it has."""
 
+_POSITIONS = ("max_position_embeddings", "n_positions")
+
 
 def bundled(name: str) -> dict[str, Any] | None:
     """Return the configuration of a bundled shape such as `Llama-3-8B` or `meta-llama/Meta-Llama-3-8B`."""
@@ -82,6 +84,13 @@ def layers_of(config: Mapping[str, Any]) -> tuple[str, int | None]:
     default = "n_layer" if config.get("model_type") == "gpt2" else LAYERS[0]
     key = next((key for key in LAYERS if key in config), default)
     return key, config.get(key)
+
+
+def positions_of(config: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
+    """Return the longest sequence of a transformers model with these options; None where neither says it."""
+    values = [source.get(key) for source in (options, config) for key in _POSITIONS]
+    default = 1024 if config.get("model_type") == "gpt2" else None  # of its class, where its file has none
+    return next((value for value in values if isinstance(value, int)), default)
 
 
 def mistake(model: str, base_dir: Path) -> str | None:
