@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[2]
 def nodes() -> Iterator[RayNodes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+        patch.setattr(ray_cluster, "_LOOK_SECONDS", 600.0)  # other tests may keep this machine busy
         with ray_nodes.running(2) as running:
             yield running
 
@@ -126,6 +127,20 @@ def test_other_versions_on_a_node_are_refused_by_name(
     with pytest.raises(
         UsageError, match=r"node 127\.0\.0\.1 \(.*\): has \{'zbench': '.*'9\.9'.*; install the same"
     ):
+        RayCluster(nodes.address).require([make_trial(world_size=1)], tmp_path)
+
+
+def test_nodes_that_are_too_busy_to_answer_are_named(
+    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object) -> None:
+        import time
+
+        time.sleep(3)
+
+    monkeypatch.setattr(ray_cluster, "look", look)
+    monkeypatch.setattr(ray_cluster, "_LOOK_SECONDS", 0.1)
+    with pytest.raises(UsageError, match=r"within 0\.1 s \(127\.0\.0\.1.* keeps them busy; try again"):
         RayCluster(nodes.address).require([make_trial(world_size=1)], tmp_path)
 
 

@@ -51,6 +51,11 @@ class RayCluster(Nodes):
         for node, (_, _, problem) in self._looks.items():
             if problem:
                 raise UsageError(f"node {node.name}: {problem}")
+        if self._pending and not self._looks:
+            raise UsageError(
+                f"no node of the cluster answered within {_LOOK_SECONDS:g} s"
+                f" ({', '.join(node.name for node in self._pending)}): other work keeps them busy; try again"
+            )
         kinds = Counter(map(self._kind_of, self._looks))
         self._kind = max(kinds, key=lambda kind: kinds[kind], default=None)
         for trial in trials:
