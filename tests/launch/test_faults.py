@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from . import faults, study_faults
-from .rounds import PROCESSES, SHARED_MEMORY, Round
+from . import faults, rounds, study_faults
+from .rounds import PROCESSES, Round
 
 ROUNDS = int(os.environ.get("SOAK_FAULTS", "220"))
 TRIES = 5
@@ -30,26 +30,28 @@ def test_a_fault_leaves_nothing_wrong(fault: str, tmp_path: Path) -> None:
     assert played.problem is None
 
 
-def test_what_a_round_leaves_is_seen_and_what_another_uses_is_not(tmp_path: Path) -> None:
+def test_what_a_round_leaves_is_seen_and_what_another_uses_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"  # what is left in the machine's own would be seen by rounds of other tests
+    shared.mkdir()
+    monkeypatch.setattr(rounds, "SHARED_MEMORY", shared)
     one = Round(tmp_path, points=1, repeats=1)
     with (
-        tempfile.NamedTemporaryFile(dir=SHARED_MEMORY),
+        tempfile.NamedTemporaryFile(dir=shared),
         socket.socket(socket.AF_UNIX) as listening,
     ):
         assert one.left() == []
         listening.bind(str(tmp_path / "socket"))
-        abandoned, path = tempfile.mkstemp(dir=SHARED_MEMORY)
+        abandoned, path = tempfile.mkstemp(dir=shared)
         os.close(abandoned)
-        try:
-            assert one.left() == [f"left behind: {path}", f"left behind: {tmp_path / 'socket'}"]
-        finally:
-            os.unlink(path)
+        assert one.left() == [f"left behind: {path}", f"left behind: {tmp_path / 'socket'}"]
 
 
 def test_every_cycle_of_a_campaign_plays_every_fault_once() -> None:
     for first in (0, len(NAMES)):
-        rounds = range(first, first + len(NAMES))
-        assert sorted(fault_of(number, 7) for number in rounds) == NAMES
+        cycle = range(first, first + len(NAMES))
+        assert sorted(fault_of(number, 7) for number in cycle) == NAMES
 
 
 @pytest.mark.soak
