@@ -163,7 +163,7 @@ class Estimates:
 
 def load(run: str | Path = "last", output_dir: str | Path = DEFAULT_OUTPUT_DIR) -> Results:
     """Return a run by its path, its ID, a tag, a sweep's name, `last` or `last~1`."""
-    return Results.at(resolve_run(str(run), Path(output_dir)))
+    return Results.at(resolve_run(str(run), _path(output_dir, "output_dir")))
 
 
 def sweep(
@@ -210,8 +210,6 @@ def estimate(
     room = Capacity(
         *(parse_bytes(size) if isinstance(size, str) else size for size in (device_memory, host_memory))
     )
-    if limits and room == Capacity():
-        raise UsageError("limits needs the memory of a device; add it, such as device_memory='80Gi'")
     named = source if isinstance(source, Mapping) else _path(source, "source")
     return Estimates(forecast(named, _settings(set), room=room, find_limits=limits, jobs=jobs))
 
@@ -234,7 +232,7 @@ def compare(
     shares = settings.parse_thresholds(list(thresholds), paired=False)
     asked = settings.Settings(settings.check_alpha(alpha), shares, across=across)
     first, second = (str(one.path if isinstance(one, Results) else one) for one in (base, head))
-    comparison = compare_stored(first, second, asked, Path(output_dir), Voice())
+    comparison = compare_stored(first, second, asked, _path(output_dir, "output_dir"), Voice())
     assert comparison is not None, "there are two sides"
     return Compared(comparison)
 

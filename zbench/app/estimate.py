@@ -173,6 +173,8 @@ def forecast(
     """
     sweep, base_dir = _asked(source, settings)
     room = room or Capacity()
+    if find_limits and room == Capacity():
+        raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     expansion = expand(sweep, simulated=True)
     if tokens is not None and sweep.machine is None:
         raise UsageError("--tokens needs the rates of a machine; add --machine, such as --machine H100")

@@ -64,8 +64,6 @@ def command(
     room = Capacity(
         *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
     )
-    if limits and room == Capacity():
-        raise UsageError("--limits needs the memory of a device; add it, such as --device-memory 80Gi")
     flags = [] if world_size is None else [f"run.world_size={world_size}"]
     overrides = overrides if machine is None else [FlagSetting("machine", "--machine", machine), *overrides]
     try:
