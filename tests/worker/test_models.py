@@ -1,5 +1,6 @@
 """Models and data of users: what can be repeated is verified, and what cannot says why."""
 
+import re
 from typing import Any
 
 import pytest
@@ -41,9 +42,13 @@ def test_unequal_micro_batches_are_weighted_for_engines_and_reference_alike(
 @pytest.mark.parametrize(
     ("model", "dtype", "reason"),
     [
-        ("Teacher", "float32", "its forward writes slow.weight (1 in all)"),
-        ("Clipped", "float32", "its forward writes head.weight (1 in all)"),
-        ("Unseeded", "bfloat16", "two runs of the first step from the same seed differ ("),
+        ("Teacher", "float32", r"its forward writes slow\.weight \(1 in all\)"),
+        ("Clipped", "float32", r"its forward writes head\.weight \(1 in all\)"),
+        (
+            "Unseeded",
+            "bfloat16",
+            r"two runs of the first step from the same seed differ \((loss|gradient norm) ",
+        ),
     ],
 )
 def test_what_cannot_be_repeated_is_not_verified_and_the_reason_is_given(
@@ -52,4 +57,4 @@ def test_what_cannot_be_repeated_is_not_verified_and_the_reason_is_given(
     record = run_trial(trial({"dtype": dtype}, workload={"model": HERE + model, "micro_batch_size": 4}))
     assert record.correctness.verdict == "unchecked"
     assert record.error.kind == "usage"
-    assert reason in record.error.message
+    assert re.search(reason, record.error.message)
