@@ -21,7 +21,7 @@ class References:
         self._bytes: dict[str, int] = {}
         self._wanted: set[str] = set()
         self._damaged = set[str]()
-        self._repeated = set[tuple[str, str]]()
+        self._repeated = set[str]()
 
     def of(self, trial: TrialSpec) -> Path | Failure | None:
         """Return a trial's trajectory or why it failed; None if it is not known, or nothing is verified."""
@@ -74,9 +74,9 @@ class References:
         The reference is removed and computed again once, for all trials that have it.
         """
         key, error = reference_key(trial), attempt.error
-        if error is None or error.kind != "reference" or (key, trial.trial_id) in self._repeated:
+        if error is None or error.kind != "reference" or trial.trial_id in self._repeated:
             return False
-        self._repeated.add((key, trial.trial_id))
+        self._repeated.add(trial.trial_id)
         if key not in self._damaged:
             self._damaged.add(key)
             self._tell(f"{error.message}; computing it again")

@@ -23,8 +23,8 @@ def uses_cpu(device: str) -> bool:
     """Whether `run.device` means the CPU here: there is no GPU, or `CUDA_VISIBLE_DEVICES` hides all."""
     if device != "auto":
         return device == "cpu"
-    is_hidden = bool(gpus.all_gpus()) and not gpus.visible_gpus()
-    return is_hidden or not any(file.exists() for file in _GPU_DRIVERS)
+    has_driver = any(file.exists() for file in _GPU_DRIVERS)
+    return not has_driver or (bool(gpus.all_gpus()) and not gpus.visible_gpus())
 
 
 class Bytes(NamedTuple):

@@ -53,8 +53,8 @@ class Instruments:
 
     on_host: what the CPU allocates in its context is host memory. to_device: moves a model that was built in
     parts on the host; these stay there. device_type: of the device whose default sizes are taken; None: that
-    of the model's own. memory_limit: the bytes that this rank may allocate beside
-    its model, where that is known.
+    of the model's own. memory_limit: the bytes that this rank may allocate beside its model, where that is
+    known.
     """
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
