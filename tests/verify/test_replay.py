@@ -162,3 +162,115 @@ def test_torch_is_right_whatever_its_weights_rates_and_kernels(seed: int, draws:
     lot = random.Random(seed)
     for draw in range(draws):
         assert judge_update(*replayed(lot))[0] == [], draw
+
+
+UNIT = 2.0**-24
+ADAM = Adam(1e-6, 0.9, 0.999, 1e-8, 0.1, bias_correction=True, amsgrad=False, decoupled=True)
+
+
+def test_constants_are_adams_and_those_that_float32_makes_of_them() -> None:
+    bare = dataclasses.replace(ADAM, bias_correction=False)
+    assert (bare.corrections(3), bare.lengths_in_float32(3)) == ((1.0, 1.0), (0.0,))
+    assert ADAM.beta2_in_float32 == pytest.approx(-1.2875e-5, rel=1e-3)
+    betas = torch.tensor([0.9, 0.999])
+    for count in (1, 2, 1000):
+        exact = ADAM.corrections(count)
+        assert exact == pytest.approx((1 - 0.9**count, 1 - 0.999**count))
+        ways = (1 - betas ** torch.tensor(float(count)), 1 - torch.stack([betas] * count).prod(dim=0))
+        lengths = [float(exact[0] / way[0] * (way[1] / exact[1]).sqrt()) - 1 for way in ways]
+        assert ADAM.lengths_in_float32(count) == pytest.approx(lengths, abs=1e-6)
+
+
+def test_an_update_ends_where_float32_engines_end() -> None:
+    generator = torch.Generator().manual_seed(1)
+    start, update = torch.randn(1000, generator=generator), 2.0**-10 * torch.ones(1000)
+    decayed = dataclasses.replace(ADAM, lr=1e-3)
+    first, *ends = decayed.ends(start.double(), update.double())
+    assert torch.equal(first, start.double() - 1e-4 * start.double() + update)
+    assert all(torch.equal(end, end.float().double()) for end in ends)
+    for engine in (start * (1 - 1e-4) + update, (start - (1e-4 * start.double())).float() + update):
+        assert any(torch.equal(end.float(), engine) for end in ends)
+    for other in (dataclasses.replace(decayed, decoupled=False), dataclasses.replace(decayed, lr=0.0)):
+        exact, rounded = other.ends(start.double(), update.double())
+        assert torch.equal(exact, start.double() + update)
+        assert torch.equal(rounded.float(), start + update)
+
+
+def states(size: int = 8, start: float = 1.0, gradient: float = 1e-2, held: float = 0.0) -> list[State]:
+    """Return the state before and after an exact first update. held: the second moments before it."""
+    mean, square = 0.1 * gradient, 0.999 * held + 1e-3 * gradient**2
+    end = start - 1e-7 * start - 1e-6 * (mean / 0.1) / ((square / 1e-3) ** 0.5 + 1e-8)
+    values = [
+        {"param": start, "exp_avg": 0.0, "exp_avg_sq": held},
+        {"param": end, "exp_avg": mean, "exp_avg_sq": square},
+    ]
+    return [{kind: torch.full((size,), x).double() for kind, x in one.items()} for one in values]
+
+
+def of(old: State, new: State, count: int = 1, adam: Adam = ADAM) -> list[Residual]:
+    """Return what remains of an update."""
+    return list(replay({"w@0": old}, {"w@0": new}, {"w": adam}, {"w": count}, rank=3, step=2))
+
+
+@pytest.mark.parametrize("size", [8, 32_768, 32_769])
+def test_the_worst_element_is_known_in_units_of_its_rounding(size: int) -> None:
+    old, new = states(size)
+    (sound,) = of(old, new)
+    assert (sound.rank, sound.step, sound.count, sound.elements, sound.alike) == (3, 2, 1, size, size)
+    assert max(sound.worst, sound.worst_moment) < 1e-3
+    new["param"][-1] += 10 * 2 * UNIT
+    assert of(old, new)[0].worst == pytest.approx(10, rel=0.01)
+    old, new = states(size, gradient=1e-6, held=1e-4)
+    new["exp_avg_sq"][-1] += 10 * 3 * UNIT * 2e-4
+    assert of(old, new)[0].worst_moment == pytest.approx(10, rel=0.01)
+
+
+def test_what_is_a_small_share_of_its_term_counts_as_such() -> None:
+    old, new = states(start=1e-6)
+    new["param"][0] -= 3e-4 * 1e-6
+    new["exp_avg_sq"][1] *= 1.0003
+    (residual,) = of(old, new)
+    assert (residual.worst, residual.worst_moment) == (pytest.approx(9, rel=0.01), pytest.approx(9, rel=0.01))
+
+
+def test_moments_in_bfloat16_are_rounded_more() -> None:
+    old, new = states(start=1e-6)
+    short = new | {"exp_avg": new["exp_avg"].bfloat16()}
+    assert of(old, new | {"exp_avg": short["exp_avg"].double()})[0].worst > 3
+    assert of(old, short)[0].worst < 1
+    assert of(old, short)[0].worst_moment < 1
+
+
+def test_elements_that_move_by_one_value_are_alike() -> None:
+    old, new = states()
+    new["param"][:4] *= 1.5
+    assert of(old, new)[0].alike == 4
+    new["param"] += torch.linspace(1.0, 2.0, 8).double()
+    assert of(old, new)[0].alike == 1
+
+
+def test_second_moments_that_nobody_kept_are_rebuilt() -> None:
+    adam = dataclasses.replace(ADAM, amsgrad=True)
+    old, new = states()
+    bare = ({kind: value for kind, value in one.items() if kind != "exp_avg_sq"} for one in (old, new))
+    before, after = bare
+    (residual,) = of(before, after, adam=adam)
+    assert max(residual.worst, residual.worst_moment) < 1e-3
+    assert not residual.moments.any()
+    torch.testing.assert_close(after["exp_avg_sq"], new["exp_avg_sq"])
+    assert torch.equal(after["max_exp_avg_sq"], after["exp_avg_sq"])
+    del after["exp_avg_sq"]
+    assert of(before, after, count=2) == []
+    assert len(of(old, after, count=2)) == 1
+    larger = old | {"max_exp_avg_sq": torch.ones(8).double()}
+    del after["exp_avg_sq"]
+    assert len(of(larger, after, adam=adam)) == 1
+    assert torch.equal(after["max_exp_avg_sq"], torch.ones(8).double())
+
+
+def test_a_part_that_did_not_move_or_is_not_known_is_left_out() -> None:
+    old, new = states()
+    empty = {kind: value[:0] for kind, value in new.items()}
+    assert of(old, new, count=0) == of(old, {"param": new["param"]}) == of(old, empty) == []
+    for before, adams in (({}, {"w": ADAM}), ({"w@0": old}, {"v": ADAM})):
+        assert list(replay(before, {"w@0": new}, adams, {"w": 1}, rank=0, step=0)) == []

@@ -260,7 +260,7 @@ def _judge_moments(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> 
     share = float(gram[0, 1] / gram[1, 1])
     adam = adams[bad[0].parameter]
     size = max(_size(one.moments) for one in bad)
-    if float(gram[0, 1]) ** 2 > float(gram[0, 0] * gram[1, 1]) / 2 and adam.beta2 < 1:
+    if float(gram[0, 1]) ** 2 > float(gram[0, 0] * gram[1, 1]) / 2:
         beta2 = adam.beta2 - share * (1 - adam.beta2)
         if 0 <= beta2 < 1:
             return [Finding(abs(share), f"beta2 {beta2:.4g} instead of {adam.beta2:g} ({where})")]

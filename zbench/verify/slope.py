@@ -78,7 +78,7 @@ def shares(gradients: Mapping[str, Tensor], contributions: Mapping[str, Tensor])
     """
     columns, targets = [], []
     for name, parts in contributions.items():
-        size = float(parts.sum(dim=(0, 1)).norm())
+        size = float(parts.norm())
         if size > 0 and name in gradients:
             columns.append(parts.reshape(-1, SKETCH).T.double() / size)
             targets.append(sketch(gradients[name]) / size)
@@ -93,7 +93,7 @@ def judge_gradient(
     parts: Tensor | None,
     dtype: str,
     adams: Mapping[str, Adam],
-    clipping_error: float = 0.0,
+    clipping_error: float,
 ) -> tuple[list[Finding], list[Coefficient]]:
     """Return the faults of the first step's gradient. parts [W, B]: `shares`. clipping_error: as a Reference
     has it.
@@ -165,9 +165,9 @@ def factor_in_words(factor: float, where: str, ranks: int, backwards: int) -> st
     if abs(factor - 1) < WRONG_FROM:
         return f"gradients {percent(factor - 1)} too {'large' if factor > 1 else 'small'} ({where})"
     for count, unit in ((ranks, "ranks"), (backwards, "micro-batches")):
-        if count > 1 and abs(factor / count - 1) < NEAR / 3:
+        if abs(factor / count - 1) < NEAR / 3:
             return f"gradients {times(factor)}, as if summed over {count} {unit}"
-        if count > 1 and abs(factor * count - 1) < NEAR / 3:
+        if abs(factor * count - 1) < NEAR / 3:
             return f"gradients {times(factor)}, as if averaged over {count} {unit} twice"
     return f"gradients {times(factor)} ({where})"
 

@@ -315,7 +315,7 @@ def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizo
     apart, errors, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
     most = torch.from_numpy(np.maximum.accumulate(errors.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
-    looked = all(len(run) > len(apart) for run in runs)
+    looked = len({run.shape for run in runs}) == 1 and len(runs[0]) > len(apart)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
     limits = LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
     bad = (apart > limits)[:horizon]
