@@ -12,7 +12,7 @@ many shards there are.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,6 +39,17 @@ class Extent:
     def padded_stop(self) -> int:
         """Where the next parameter may begin."""
         return self.start + round_up(self.length, CHUNK)
+
+
+def joined(extents: Iterable[Extent]) -> list[Extent]:
+    """Return runs in order of their place, neighbouring ones as one."""
+    result = list[Extent]()
+    for extent in sorted(extents, key=lambda one: one.start):
+        if result and result[-1].stop == extent.start:
+            result[-1] = Extent(result[-1].start, result[-1].length + extent.length)
+        else:
+            result.append(extent)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

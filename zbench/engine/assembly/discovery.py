@@ -14,6 +14,7 @@ from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.deferred import is_part
 from zbench.engine.parameters.released import Released
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.transport.buffers import storage_of
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
 
@@ -159,7 +160,7 @@ def _place(tensor: Tensor) -> tuple[int, ...]:
     size = tensor.element_size()
     start = int(tensor.storage_offset())
     last = sum(int(n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.untyped_storage()._cdata, start * size, (start + last + 1) * size
+    return storage_of(tensor), start * size, (start + last + 1) * size
 
 
 def _overlap(one: Tensor, two: Tensor) -> bool:

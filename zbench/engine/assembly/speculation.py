@@ -13,17 +13,11 @@ from zbench.engine.memory.buffers import FlatBuffer
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
 from zbench.engine.optimizer.threads import threads_for
 from zbench.engine.parameters.base import Parameters, ParamInfo
-from zbench.engine.speculative.rollback import (
-    SHARE,
-    DoubleBuffer,
-    Journal,
-    Rollback,
-    RollbackTarget,
-    storage_of,
-)
+from zbench.engine.speculative.rollback import SHARE, DoubleBuffer, Journal, Rollback, RollbackTarget
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
 from zbench.engine.speculative.updates import LARGEST, Subgroup, Updates, cut, written_by
 from zbench.engine.speculative.worker import UpdateWorker
+from zbench.engine.transport.buffers import storage_of
 from zbench.spec.engine import EngineSpec
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from zbench.engine.adam.native import call_native
 from zbench.engine.memory.kinds import Memory, used_on_current_stream
-from zbench.engine.partition import Extent
+from zbench.engine.partition import Extent, joined
 from zbench.engine.shard_layout import ShardLayout
 
 _LEAST_BYTES = 4 << 20  # two huge pages of the usual size
@@ -95,13 +95,13 @@ class PartitionedBuffer:
         self._parts = sorted(parts, key=lambda part: part[0].start)
         self._starts = [extent.start for extent, _ in self._parts]
 
-    def flat(self, start: int, length: int) -> FlatBuffer:
-        """Return the buffer that holds a run of the index space; no run may cross from one to another."""
+    def flat(self, start: int) -> FlatBuffer:
+        """Return the buffer that holds the run that starts there; no run crosses from one to another."""
         return self._parts[bisect_right(self._starts, start) - 1][1]
 
     def run(self, start: int, length: int) -> Tensor:
         """Return a run of the index space, as a view."""
-        return self.flat(start, length).run(start, length)
+        return self.flat(start).run(start, length)
 
     def views(self, extent: Extent) -> Iterator[Tensor]:
         """Yield the views that make up a run of the index space, in local order."""
@@ -126,8 +126,8 @@ class MemoryLayout:
     @classmethod
     def of(cls, parts: Iterable[tuple[Memory, Iterable[Extent]]]) -> "MemoryLayout":
         """Return the layout with neighbouring runs joined, and without empty parts (but for one)."""
-        joined = [(memory, _joined(extents)) for memory, extents in parts]
-        return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])])
+        whole = [(memory, joined(extents)) for memory, extents in parts]
+        return cls([part for part in whole if part[1]] or [(whole[0][0], [Extent(0, 0)])])
 
     def within(self, extent: Extent) -> "MemoryLayout":
         """Return the layout of one run of the index space."""
@@ -147,16 +147,6 @@ def memory_layout_of(shard: ShardLayout, offloaded: int, near: Memory, host: Mem
     """Return the layout of a shard whose first `offloaded` buckets are in host memory."""
     local = [shard.local(b) for b in shard.layout.buckets]
     return MemoryLayout.of([(near, local[offloaded:]), (host, local[:offloaded])])
-
-
-def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    joined: list[Extent] = []
-    for extent in sorted(extents, key=lambda e: e.start):
-        if joined and joined[-1].stop == extent.start:
-            joined[-1] = Extent(joined[-1].start, joined[-1].length + extent.length)
-        else:
-            joined.append(extent)
-    return joined
 
 
 def _overlap(one: Extent, other: Extent) -> Extent:

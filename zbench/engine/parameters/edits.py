@@ -11,6 +11,7 @@ from torch.distributed import ProcessGroup
 
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
+from zbench.engine.transport.buffers import storage_of
 
 _LINE, _PAGE = 64, 4096  # bytes
 _WRITING = ("all", "_allgather", "broadcast", "gather", "recv", "reduce", "_reduce_scatter", "scatter")
@@ -33,7 +34,7 @@ def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         _, written, *_ = *args, *kwargs.values()
         for tensor in _tensors(written):
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_of(tensor)
             for store in tuple(_stores):
                 store.written(storage)
         return method(*args, **kwargs)

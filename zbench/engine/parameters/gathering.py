@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.saved import Saved, SavedView, uncompiled
 from zbench.engine.parameters.sharded import GroupState, ShardedGroup, ShardedParameters
+from zbench.engine.transport.buffers import storage_of
 from zbench.errors import UsageError
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
@@ -209,7 +210,7 @@ class Gatherer:
     def group_behind(self, tensor: Tensor) -> ShardedGroup | None:
         """Return the releasable group whose gathered values a tensor is a view of, if there is one."""
         if tensor.layout is torch.strided and not is_functorch_wrapped_tensor(tensor):
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_of(tensor)
             for store in self.stores:
                 group = store.by_storage.get(storage)
                 if group is not None and not group.resident:
@@ -220,7 +221,7 @@ class Gatherer:
         """Raise UsageError for a view of a parameter that shows values of before the last step."""
         parameter = tensor._base
         group = self.group_of.get(id(parameter))
-        if group is not None and tensor.untyped_storage()._cdata not in group.store.of_this_step:
+        if group is not None and storage_of(tensor) not in group.store.of_this_step:
             name = next(m.info.name for m in group.members if m.info.parameter is parameter)
             raise UsageError(
                 f"a view of {name!r} was kept from before the last step, and shows its values of then at"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import proxy_tensor
 
+from zbench.engine.transport.buffers import storage_of
 from zbench.errors import UsageError
 
 PART = "_zbench_part"
@@ -135,7 +136,7 @@ class Whole(Trained):
                 f" {present.device}, as the engine keeps it, got {values.dtype} of shape"
                 f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
-        shares = values.untyped_storage()._cdata == present.untyped_storage()._cdata  # p.data = p.data.t()
+        shares = storage_of(values) == storage_of(present)  # p.data = p.data.t()
         present.copy_(values.clone() if shares else values)
         data_is_read(self)
 

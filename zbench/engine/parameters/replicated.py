@@ -14,6 +14,7 @@ from zbench.engine.parameters.released import data_was_read, kinds_of, set_value
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.transport.buffers import storage_of
 from zbench.engine.transport.works import All
 
 _UPDATED = Tag("the updated weights")
@@ -67,7 +68,7 @@ class ReplicatedParameters(Parameters):
         self._written = False
 
     def written(self, storage: int) -> None:
-        self._written |= any(flat.untyped_storage()._cdata == storage for flat in self.buffers)
+        self._written |= any(storage_of(flat) == storage for flat in self.buffers)
 
     def absorb(self) -> None:
         """Report the parameters that user code has changed since the last step."""
@@ -104,7 +105,7 @@ class ReplicatedParameters(Parameters):
 
     def _values(self) -> list[Tensor]:
         """Return each parameter's values in its shape."""
-        storage = self.buffers[0].untyped_storage()._cdata if self.buffers else 0
+        storage = storage_of(self.buffers[0]) if self.buffers else 0
         if storage not in self._views:
             group_of, spans = self.shard.layout.dtype_group_of, self.shard.layout.spans
             self._views[storage] = [

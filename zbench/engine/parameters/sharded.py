@@ -33,6 +33,7 @@ from zbench.engine.parameters.released import (
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.transport.buffers import storage_of
 from zbench.engine.transport.works import All
 
 P = ParamSpec("P")
@@ -239,8 +240,8 @@ class ShardedParameters(Parameters):
         group.full = full  # only once nothing can fail any more
         group.unsharding = All(works)
         group.become(GroupState.GATHERING)
-        self.by_storage[full.untyped_storage()._cdata] = group
-        self.of_this_step.add(full.untyped_storage()._cdata)
+        self.by_storage[storage_of(full)] = group
+        self.of_this_step.add(storage_of(full))
 
     def release(self) -> None:
         for copy in self._leaving:
@@ -284,7 +285,7 @@ class ShardedParameters(Parameters):
     def _free(self, group: ShardedGroup) -> None:
         full = self._gathered(group)
         used_on_current_stream(full)
-        del self.by_storage[full.untyped_storage()._cdata]
+        del self.by_storage[storage_of(full)]
         if group.state is GroupState.EXPOSED:
             increment_version([m.info.parameter for m in group.members])
         group.full = group.filled = None

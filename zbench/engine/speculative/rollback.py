@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.released import memory_of, set_values
+from zbench.engine.partition import Extent, joined
+from zbench.engine.transport.buffers import storage_of
 
 
 class Holder(Protocol):
@@ -48,11 +50,6 @@ class Rollback(Protocol):
         """Make what was written the state. written: the views that the updates have read."""
 
     def bytes_by_category(self) -> dict[str, int]: ...
-
-
-def storage_of(tensor: Tensor) -> int:
-    """Return what identifies a tensor's storage."""
-    return int(tensor.untyped_storage()._cdata)
 
 
 def summed(parts: Iterable[tuple[RollbackTarget, Sequence[Tensor]]]) -> dict[str, int]:
@@ -136,18 +133,16 @@ class Journal:
     def __init__(self, held: Sequence[RollbackTarget], views: Iterable[Tensor]) -> None:
         category = {storage_of(b): (b.dtype, h) for h in held for b in h.holder.buffers}
         covered = sorted(
-            (storage_of(v), int(v.storage_offset()), int(v.storage_offset()) + v.numel())
-            for v in views
-            if storage_of(v) in category
+            (storage_of(v), int(v.storage_offset()), v.numel()) for v in views if storage_of(v) in category
         )
         self._starts: dict[int, list[int]] = {}
         self._room: dict[int, list[Tensor]] = {}
         self._kept: list[tuple[RollbackTarget, list[Tensor]]] = []
         for storage, runs in groupby(covered, key=lambda run: run[0]):
             dtype, h = category[storage]
-            joined = _joined([(start, stop) for _, start, stop in runs])
-            self._starts[storage] = [start for start, _ in joined]
-            self._room[storage] = [h.holder.memory.zeros(stop - start, dtype) for start, stop in joined]
+            extents = joined(Extent(start, length) for _, start, length in runs)
+            self._starts[storage] = [extent.start for extent in extents]
+            self._room[storage] = [h.holder.memory.zeros(extent.length, dtype) for extent in extents]
             self._kept.append((h, self._room[storage]))
 
     def other(self, view: Tensor) -> Tensor:
@@ -171,13 +166,3 @@ class Journal:
 
     def bytes_by_category(self) -> dict[str, int]:
         return summed(self._kept)
-
-
-def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, stop in runs:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
-        else:
-            joined.append((start, stop))
-    return joined

@@ -10,17 +10,19 @@ from zbench.engine.protocols import Memory
 from zbench.engine.transport.works import StreamEnd
 
 
-def place(tensor: Tensor) -> tuple[int, int]:
-    """Return the storage of a tensor and the byte at which the tensor begins in it.
+def storage_of(tensor: Tensor) -> int:
+    """Return what identifies a tensor's storage, as long as the storage lives. A fake tensor has one, too."""
+    return int(tensor.untyped_storage()._cdata)
 
-    A fake tensor has no address, but a storage.
-    """
-    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.element_size()
+
+def place(tensor: Tensor) -> tuple[int, int]:
+    """Return the storage of a tensor and the byte at which the tensor begins in it."""
+    return storage_of(tensor), int(tensor.storage_offset()) * tensor.element_size()
 
 
 def in_place(tensor: Tensor, view: Tensor) -> bool:
     """Whether a tensor has the memory, the shape and the strides of a view."""
-    if tensor.untyped_storage()._cdata != view.untyped_storage()._cdata:
+    if storage_of(tensor) != storage_of(view):
         return False
     return (tensor.storage_offset(), tensor.shape, tensor.stride()) == (
         view.storage_offset(),
