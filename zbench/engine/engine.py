@@ -113,7 +113,7 @@ class Engine:
         earlier = self.policies.accumulation.count
         try:
             with uninterrupted(), self._reporting():
-                core.schedule.begin(last=bool(boundary.last))
+                core.schedule.begin()
                 core.gradients.begin(boundary, loss)
                 loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
                 core.gradients.finish()

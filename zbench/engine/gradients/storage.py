@@ -291,8 +291,7 @@ class RankSums:
         return bytes_of([self.sums.bytes_by_category("gradients"), *held])
 
     def _flat(self, bucket: Bucket) -> FlatBuffer:
-        local = self.shard.local(bucket)
-        return self.sums.flat(local.start, local.length)
+        return self.sums.flat(self.shard.local(bucket).start)
 
     def _place(self, bucket: Bucket) -> Tensor:
         part = self.shard.part(bucket) if self._has_others else self.shard.local(bucket)

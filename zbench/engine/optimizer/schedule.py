@@ -16,7 +16,7 @@ from zbench.engine.protocols import Work
 class Schedule(ABC):
     """Turns a step's reduced gradients into new parameters."""
 
-    def begin(self, *, last: bool) -> None:
+    def begin(self) -> None:
         """Start a backward."""
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:

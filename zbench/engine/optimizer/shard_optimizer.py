@@ -191,7 +191,7 @@ class ShardOptimizer:
             return (
                 self.group_of[run.parameter] == self.group_of[s.parameter]
                 and key[run.parameter] == key[s.parameter]
-                and self.gradients.flat(run.local, run.length) is self.gradients.flat(s.local, s.length)
+                and self.gradients.flat(run.local) is self.gradients.flat(s.local)
                 and not self.stochastic
             )
 

@@ -80,7 +80,7 @@ class Speculative(Schedule):
         self._valid: list[Update] = []  # updates that a commit is to take over
         self._alike: set[int] = set()  # local starts of segments that need no keeping
 
-    def begin(self, *, last: bool) -> None:
+    def begin(self) -> None:
         self.drop()
         self._left_edited |= not self._wrote and self.parameters.left_edited()
         self.updates.optimizer.release()
