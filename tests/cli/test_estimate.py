@@ -44,7 +44,10 @@ def test_the_table_says_what_fits_by_how_much(estimate):
 
 def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
     engine = "engine: {zero_stage: 1}\n"
-    (row,) = estimate(engine, "--device-memory", "1Mi", "--limits", "--json").document["trials"]
+    told = estimate(engine, "--device-memory", "1Mi", "--limits", "--json")
+    assert "fits with" in told.err
+    assert told.err.strip().endswith("; now its limits")
+    (row,) = told.document["trials"]
     assert row["smallest_world_size"] == 1
     largest = row["largest_micro_batch"]
     axes = f"axes: {{micro_batch_size: [{largest}, {largest + 1}]}}\n"
@@ -64,6 +67,11 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
         (["--machine", "H101"], "h100"),
         (["--machine", "H101"], "error: --machine H101: machine: "),
+        (["--world-size", "4", "--set", "run.nodes=3"], "4 ranks cannot be shared out evenly among 3 nodes"),
+        (
+            ["--world-size", "4", "--set", "world_size=8"],
+            "error: --set world_size=8: world_size: --world-size 4 sets",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(refusal, arguments, remedy):

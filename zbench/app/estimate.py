@@ -169,7 +169,7 @@ def forecast(
 
     find_limits: also the smallest world size, the largest micro-batch and the longest sequence that fit the
     room. tokens: also the time to train for so many. jobs: configurations at once. on_row: called with each
-    row when it is known, its number and how many there are.
+    row as soon as it is known, before its limits are sought, with its number and how many there are.
     """
     sweep, base_dir = _asked(source, settings)
     room = room or Capacity()
@@ -182,20 +182,20 @@ def forecast(
     trials = expansion.trials
     if card_name(machine) is not None:
         trials = [_on_card(trial) for trial in trials]
-    rows = []
+    rows = list[EstimateRow]()
     with Simulator(base_dir, jobs=jobs) as simulator:
         for trial, outcome in zip(trials, simulator.each(trials), strict=True):
             row = EstimateRow(trial, outcome, room)
-            if find_limits and row.fits is not None:
-                config = configuration(trial.workload.model or "", base_dir)
-                positions = positions_of(config, trial.workload.options)
-                row = replace(row, limits=limits(simulator, trial, room, positions))
             if machine and row.estimate is not None:
                 row = replace(row, time=step_time(row.estimate, trial, machine))
             if tokens is not None:
                 row = replace(row, training=(tokens, _training(row, tokens)))
+            on_row(row, len(rows) + 1, len(trials))
+            if find_limits and row.fits is not None:
+                config = configuration(trial.workload.model or "", base_dir)
+                positions = positions_of(config, trial.workload.options)
+                row = replace(row, limits=limits(simulator, trial, room, positions))
             rows.append(row)
-            on_row(row, len(rows), len(trials))
     return Forecast(sweep, rows, expansion.invalid, room)
 
 

@@ -1,5 +1,6 @@
 """`zbench estimate`: what every configuration of a sweep needs, at any world size, without an accelerator."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -64,20 +65,20 @@ def command(
     room = Capacity(
         *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
     )
-    flags = [] if world_size is None else [f"run.world_size={world_size}"]
-    overrides = overrides if machine is None else [FlagSetting("machine", "--machine", machine), *overrides]
+    flags = [("run.world_size", "--world-size", world_size), ("machine", "--machine", machine)]
+    settings = [FlagSetting(*flag) for flag in flags if flag[2] is not None]
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:
         raise UsageError(f"--tokens: {error}") from None
     estimates = forecast(
         file,
-        [*overrides, *flags],
+        [*settings, *overrides],
         room=room,
         find_limits=limits,
         tokens=count,
         jobs=jobs,
-        on_row=_say,
+        on_row=partial(_say, seeks=limits),
     )
     code = estimates.exit_code
     if console.state.json:
@@ -94,9 +95,10 @@ def command(
     raise typer.Exit(code)
 
 
-def _say(row: EstimateRow, number: int, of: int) -> None:
-    """Say on stderr what one of several configurations needs, as soon as it is known."""
-    if of > 1:
+def _say(row: EstimateRow, number: int, of: int, *, seeks: bool) -> None:
+    """Say on stderr what a configuration needs as soon as it is known, if others or its limits follow."""
+    if of > 1 or seeks:
         told = [f"{c.title} {c.text(row)}" for c in (DEVICE, RESERVED, HOST) if c.value(row) is not None]
         told += [row.verdict] if row.verdict else []
-        console.note(f"{number} of {of}: {axes_text(row.trial.axes)}: {', '.join(told)}")
+        rest = "; now its limits" if seeks and row.fits is not None else ""
+        console.note(f"{number} of {of}: {axes_text(row.trial.axes)}: {', '.join(told)}{rest}")

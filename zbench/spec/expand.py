@@ -287,6 +287,12 @@ def _conflicts(
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
         )
+    if run.world_size % run.nodes:
+        yield (
+            "run.nodes",
+            f"{run.world_size} ranks cannot be shared out evenly among {run.nodes} nodes; set a divisor of"
+            " run.world_size, or leave run.nodes out",
+        )
 
 
 def _reduction_conflicts(

@@ -236,10 +236,16 @@ class FlagSetting(str):
         return setting
 
 
+def _shown(option: str) -> str:
+    """Return an option as it was typed."""
+    return option.flag if isinstance(option, FlagSetting) else f"--set {option}"
+
+
 def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
     """Yield (origin, path, text of the value) for each setting, the highest precedence last.
 
-    A variable whose name is close to a key is an error; other variables are ignored.
+    A variable whose name is close to a key is an error; other variables are ignored. A key that a flag sets
+    must not be set by another option; of two `--set` the later one counts.
     """
     for name in sorted(environ):
         if not name.startswith(PREFIX):
@@ -252,8 +258,9 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
                 raise SpecError(f"{error}; rename or unset this variable", file=name) from None
             continue
         yield name, path, environ[name]
+    given: dict[Key, str] = {}
     for text in options:
-        origin = text.flag if isinstance(text, FlagSetting) else f"--set {text}"
+        origin = _shown(text)
         key, sign, value = text.partition("=")
         key = key.strip()
         if not sign or not key:
@@ -262,6 +269,11 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
             path = _path(key)
         except ValueError as error:
             raise SpecError(str(error), file=origin, key=key) from None
+        if path in given and any(isinstance(one, FlagSetting) for one in (text, given[path])):
+            raise SpecError(
+                f"{_shown(given[path])} sets the same key; leave one of the two out", file=origin, key=key
+            )
+        given[path] = text
         yield origin, path, value
 
 
