@@ -113,3 +113,12 @@ class ExecutorSuite:
     def test_closing_twice_does_no_harm(self, executor: Executor) -> None:
         executor.close()
         executor.close()
+
+
+class ProcessSuite(ExecutorSuite):
+    """Conformance tests of an executor whose tasks are processes that write files."""
+
+    def test_what_a_repeat_traces_is_in_the_run_directory(self, executor: Executor, run_dir: Path) -> None:
+        trial = make_trial()
+        assert run(executor, RepeatTask(trial, trace=True)).outcome == "ok"
+        assert (run_dir / "traces" / f"{trial.trial_id}.trace.json").exists()

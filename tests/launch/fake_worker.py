@@ -38,6 +38,9 @@ def run_rank(job: RankJob) -> None:
     elif options.get("peers") == "wait":
         time.sleep(600)
     if job.rank == 0:
+        if job.trace is not None:
+            Path(job.trace).parent.mkdir(exist_ok=True)
+            Path(f"{job.trace}.trace.json").write_text("[]")
         result = result_of(options, has_reference=job.reference_path is not None)
         write_json(Path(job.result_path), result)
 

@@ -17,7 +17,7 @@ from zbench.launch.executor import Executor
 from zbench.launch.process.local import LocalExecutor
 
 from .conftest import FAKES
-from .executor_suite import ExecutorSuite
+from .executor_suite import ExecutorSuite, ProcessSuite
 
 
 class TestWorld(ExecutorSuite):
@@ -28,7 +28,7 @@ class TestWorld(ExecutorSuite):
         return World()
 
 
-class TestLocal(ExecutorSuite):
+class TestLocal(ProcessSuite):
     """Processes on this machine."""
 
     @pytest.fixture
@@ -45,7 +45,7 @@ class TestLocal(ExecutorSuite):
         made.close()
 
 
-class TestSlurm(ExecutorSuite):
+class TestSlurm(ProcessSuite):
     """Jobs, by submitit's executor for one machine."""
 
     @pytest.fixture

@@ -27,6 +27,15 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     assert server._process.returncode is not None, "nothing is left"
 
 
+def test_a_server_that_is_closed_ends_by_itself_without_its_files(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    server = WarmServer((), scratch)
+    server.wait_until_ready()
+    server.close()
+    assert not scratch.exists()
+
+
 def test_a_server_that_was_lost_is_replaced_once(tmp_path: Path) -> None:
     with Launcher((), None) as launcher:
         lost = launcher.ready_server()

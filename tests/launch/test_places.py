@@ -26,13 +26,14 @@ from .conftest import make_trial
 
 
 class Cluster:
-    """Nodes and time. Each task takes 1 to 3 s; one that loses its nodes has others in their place.
+    """Nodes and time. Each task takes `seconds`; one that loses its nodes has others in their place.
 
     loses: whether a task does, by its name; one in 30 if not said otherwise.
     """
 
     def __init__(self, count: int) -> None:
         self.now = 0.0
+        self.seconds = 1.0, 3.0
         self.lot = random.Random(1)
         self.made = 0
         self.there = [self.node() for _ in range(count)]
@@ -69,7 +70,7 @@ class FakePlace(Place):
         assert self.batch is None, "a place runs one batch at a time"
         self.since = self.world.now
         self.batch = batch
-        self.until = self.world.now + self.world.lot.uniform(1, 3)
+        self.until = self.world.now + self.world.lot.uniform(*self.world.seconds)
 
     def ended(self) -> list[Attempt] | None:
         assert self.batch is not None
@@ -159,6 +160,16 @@ def test_a_command_whose_nodes_stay_away_for_five_minutes_ends(world: Cluster, t
     with pytest.raises(TrialsFailedError, match=r"-r0 needs 1 nodes, .* had 0 .*; add nodes and go on with"):
         run(executor, RepeatTask(trial))
     assert 300 <= world.now < 301
+
+
+def test_a_task_waits_for_a_busy_node_as_long_as_that_takes(world: Cluster, tmp_path: Path) -> None:
+    cluster: Any = world
+    world.there, world.seconds = world.there[:1], (400.0, 400.0)
+    executor = PlacesExecutor(tmp_path, tmp_path, cluster)
+    for number in range(2):
+        executor.submit(Batch((RepeatTask(make_trial(), number),)), lambda *_: None)
+    assert [executor.next_ended()[2].outcome for _ in range(2)] == ["ok", "ok"]
+    assert world.now >= 800
 
 
 def test_trials_of_two_nodes_have_two_and_references_one(world: Cluster, tmp_path: Path) -> None:

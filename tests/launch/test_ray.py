@@ -29,7 +29,7 @@ from zbench.spec.trial import TrialSpec
 
 from . import ray_nodes
 from .conftest import FAKES, make_trial
-from .executor_suite import ExecutorSuite
+from .executor_suite import ProcessSuite
 from .ray_nodes import RayNodes
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
@@ -67,7 +67,7 @@ def shared(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     executor.close()
 
 
-class TestRay(ExecutorSuite):
+class TestRay(ProcessSuite):
     """Nodes of a Ray cluster: one executor for all, for each worker starts a server."""
 
     @pytest.fixture

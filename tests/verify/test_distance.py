@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zbench.verify.distance import Errors, compare, errors_of
+from zbench.verify.distance import Errors, Healthy, compare, errors_of
 
 SMALLEST = 2.0**-149  # of what float32 can hold beside zero
 
@@ -83,6 +83,14 @@ def test_an_exact_reference_condemns_nobody_for_rounding() -> None:
     assert errors_of(exact, exact, TRUTH).ratio == 0
     far = {name: value * 1.001 for name, value in TRUTH.items()}
     assert errors_of(far, exact, TRUTH).ratio > 1000
+
+
+@pytest.mark.parametrize(("times", "ratio"), [(4.9, 1.0), (5.1, 1 + 4.1 / 3)])
+def test_an_error_of_so_many_roundings_is_healthy(times: float, ratio: float) -> None:
+    exact = {name: value.float() for name, value in TRUTH.items()}
+    off = {name: value * (1 + times * 2.0**-24) for name, value in TRUTH.items()}
+    errors = errors_of(off, exact, TRUTH, healthy=Healthy(roundings=5))
+    assert errors.ratio == pytest.approx(ratio, rel=1e-6)
 
 
 def test_a_small_tensors_yardstick_is_that_of_64_more_elements_of_the_median_one() -> None:

@@ -85,8 +85,10 @@ def test_every_wrong_implementation_is_named(dtype: str, when: str) -> None:
 
 def test_the_sketch_of_a_tensor_is_the_sum_of_its_parts() -> None:
     whole = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
-    cuts = [0, 777, 50_001, 100_003]
+    cuts = [0, 5, 30, 70, 777, 50_001, 100_003]
     parts = [{f"w@{first}": {"exp_avg": whole[first:last]}} for first, last in itertools.pairwise(cuts)]
     sketches = [of_parts(one, "exp_avg") for one in parts]
     torch.testing.assert_close(together(sketches, 0, {"w": 100_003})[0], sketch(whole), rtol=1e-4, atol=1e-3)
+    assert sketch(torch.eye(3, 200)[2]).abs().sum() == 1, "an element counts with one sign"
+    assert together([{}, {}], 0, {"w": 100_003}).tolist() == [[0.0] * 64], "before the first step"
     assert bool(together(sketches[:2], 0, {"w": 100_003}).isnan().all())

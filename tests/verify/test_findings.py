@@ -134,6 +134,9 @@ def test_only_what_can_be_seen_and_told_apart_is_a_fault() -> None:
     without_decay = residual({LENGTH: 0.5})
     without_decay.gram[DECAY] = without_decay.gram[:, DECAY] = 0.0
     assert named(without_decay) == [(0.5, "updates 50.0 % too long (all parameters)")]
+    unmoved = residual({0: 0.5}, worst=4.0)
+    unmoved.gram[LENGTH] = unmoved.gram[:, LENGTH] = 0.0
+    assert named(unmoved) == [(1.0, "updates other than Adam's (all parameters)")]
     unasked = "weight decay that was not asked for on all parameters"
     assert named(residual({DECAY: 1e-3}), weight_decay=0.0) == [(pytest.approx(0.1), unasked)]
 

@@ -109,6 +109,20 @@ def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None
         torch.testing.assert_close(moment, free.moments[name] / 10, rtol=1e-4, atol=1e-12)
 
 
+def test_one_rank_is_trained_without_the_others() -> None:
+    alone = reference(task(MLP, steps=1, world_size=1))
+    assert alone.plain.losses.shape == (1, 1, 1)
+    assert alone.truth.keys() == alone.plain.parameters.keys()
+
+
+@pytest.mark.parametrize(("micros", "are_kept"), [(16, True), (17, False)])
+def test_contributions_are_kept_of_as_many_backwards_as_can_be_told_apart(
+    micros: int, are_kept: bool
+) -> None:
+    made = reference(task(MLP, steps=1, gradient_accumulation_steps=micros), truth=False)
+    assert bool(made.contributions) is are_kept
+
+
 @pytest.mark.parametrize(("most", "clips"), [(0.0, False), (1e6, False), (1e-3, True)])
 def test_the_error_of_torchs_norm_is_known_where_it_clips(most: float, clips: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -241,6 +241,19 @@ def test_moments_in_bfloat16_are_rounded_more() -> None:
     assert of(old, short)[0].worst_moment < 1
 
 
+def test_the_rounding_of_subnormal_and_of_cancelling_moments_is_known() -> None:
+    adam = dataclasses.replace(ADAM, lr=0.1)  # lr / (1 - beta1) is 1
+    old = {kind: torch.zeros(8).double() for kind in ("param", "exp_avg", "exp_avg_sq")}
+    mean = torch.full((8,), 2.0**-140).double()
+    new = old | {"exp_avg": mean, "param": 10 * (2 * 2.0**-149 / 1e-8 + 2.0**-126) - mean / 1e-8}
+    assert of(old, new, adam=adam)[0].worst == pytest.approx(10, rel=0.01)
+    old = old | {"exp_avg": torch.ones(8).double()}
+    new = old | {"exp_avg": torch.full((8,), 0.9 + 1e-4).double()}  # of a gradient of 1e-3
+    unsure = 4 * UNIT * (1.9 + 1e-4) / 0.1
+    new["exp_avg_sq"] = 1e-3 * (torch.full((8,), 1e-6).double() + 10 * (2e-3 + unsure) * unsure)
+    assert of(old, new)[0].worst_moment == pytest.approx(10, rel=0.01)
+
+
 def test_elements_that_move_by_one_value_are_alike() -> None:
     old, new = states()
     new["param"][:4] *= 1.5

@@ -32,7 +32,7 @@ def test_shares_tell_which_backwards_are_in_a_gradient(ranks: int, backwards: in
     each = 1e-4 * torch.randn(ranks, backwards, 500, generator=torch.Generator().manual_seed(1)).double()
     parts = torch.stack([sketch(one) for one in each.flatten(0, 1)]).view(ranks, backwards, -1)
     wanted = torch.linspace(0.0, 2.0, ranks * backwards).view(ranks, backwards).double()
-    gradient = {"w": (wanted[..., None] * each).sum(dim=(0, 1))}
+    gradient = {"w": (wanted[..., None] * each).sum(dim=(0, 1)), "none": torch.zeros(500)}
     found = shares(gradient, {"w": parts, "none": torch.zeros_like(parts), "unknown": parts})
     if ranks * backwards > 32:
         assert found is None

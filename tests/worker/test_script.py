@@ -93,6 +93,16 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     assert healthy.config["verify"]["against"] == {"zero_stage": 1}, "the file's own engine is the base"
 
 
+def test_a_command_gets_the_files_that_it_asks_for(tmp_path: Path, runner: TrialRunner) -> None:
+    (tmp_path / "copies").mkdir()
+    command = "cp {accelerate_config} {training_args} {ds_config} copies"
+    runner.run(sweep(tmp_path, workload={"command": command, "checkpoint": None}).trials[0])
+    texts = {path.name: path.read_text() for path in (tmp_path / "copies").iterdir()}
+    assert "distributed_type: " in texts["accelerate_config.yaml"]
+    assert "learning_rate" in json.loads(texts["training_args.json"])
+    assert json.loads(texts["ds_config.json"])["zero_optimization"]["stage"] == 2
+
+
 def test_a_script_whose_runs_end_alike_is_run_once_more_from_perturbed_weights(tmp_path: Path) -> None:
     (trial, _) = sweep(tmp_path, do="same").trials
     progress = tmp_path / "progress.jsonl"

@@ -29,7 +29,7 @@ def test_the_trace_is_chromes_and_memory_has_categories_of_host_and_device(trace
     trace = json.loads((traces / f"{trial_id}.trace.json").read_text())
     document = json.loads((traces / f"{trial_id}.memory.json").read_text())
     names = {str(event.get("name")) for event in trace["traceEvents"]}
-    assert {"forward", "backward", "optimizer"} <= names
+    assert {"forward", "backward", "optimizer", "[memory]"} <= names
     assert any(name.startswith("aten::") for name in names)
     samples = document["samples"]
     assert len(samples) >= 2

@@ -79,8 +79,9 @@ def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
     most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
     active = reference.active[sorted({step for _, step in counts})] if counts else reference.active
     for at, (name, value) in enumerate(reference.plain.parameters.items()):
-        if bool(active[:, at].any()) and most.get(name, 0) < value.numel():
-            return f"optimizer_parts() has {most.get(name, 0):,} of {value.numel():,} elements of {name}"
+        count = most.get(name, 0)
+        if bool(active[:, at].any()) and count < value.numel():
+            return f"optimizer_parts() has {count:,} of {value.numel():,} elements of {name}"
     return None
 
 

@@ -159,7 +159,7 @@ class _PlainRun:
             parameter.requires_grad_(name in trained)
         self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
         self._scaling = LossScale(task.spec, exact=self._exact)
-        decides = task.spec.gradient_clipping > 0 or task.spec.dtype == "float16"
+        decides = task.spec.gradient_clipping or task.spec.dtype == "float16"
         self._norm = canonical_square_sum if decides and not self._exact else square_sum
 
     def _cast(self, model: nn.Module) -> nn.Module:

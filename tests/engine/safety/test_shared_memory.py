@@ -62,7 +62,17 @@ def a_frozen_one(net: Net) -> None:
     net.other = nn.Parameter(net.left.data, requires_grad=False)
 
 
-NAMED = {a_buffer: "wt", an_attribute: "last.wt", in_a_list: "kept", another_parameter: "last.other"}
+def another_dtype(net: Net) -> None:
+    net.bits = net.left.data.view(torch.int16)
+
+
+NAMED = {
+    a_buffer: "wt",
+    another_dtype: "bits",
+    an_attribute: "last.wt",
+    in_a_list: "kept",
+    another_parameter: "last.other",
+}
 NAMED[a_frozen_one] = "other"
 
 
