@@ -61,7 +61,10 @@ def test_a_run_names_its_commit_and_branch(tmp_path, monkeypatch):
     git("commit", "-m", "first")
     commit = git("rev-parse", "HEAD").strip()
     (tmp_path / "untracked").touch()
+    os.utime(tmp_path / "file", (0, 0))
+    index = (tmp_path / ".git" / "index").read_bytes()
     facts = environment.collect()
+    assert (tmp_path / ".git" / "index").read_bytes() == index, "nothing is written, so nothing locked"
     assert (facts["git"], facts["branch"]) == ({"commit": commit, "dirty": False}, "work")
     (tmp_path / "file").write_text("after")
     monkeypatch.setenv("GITHUB_HEAD_REF", "patch")
