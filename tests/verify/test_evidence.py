@@ -13,6 +13,7 @@ from zbench.verify.diagnosis import Finding
 from zbench.verify.evidence import Witness, adam_of, examine, judge_buffers, judge_copies
 from zbench.verify.replay import Residual
 from zbench.verify.trajectory import Reference
+from zbench.verify.verdict import judge
 
 SOUND = Witness({}, [], "it is not shown", None, {}, {}, [], "float32")
 FLOATS = torch.linspace(-1.0, 1.0, 100)
@@ -110,6 +111,14 @@ def test_without_gradients_the_norm_of_the_first_step_tells_the_scale() -> None:
     unknown = [torch.nan] * 4
     assert examined(*unknown)[2]["scale"] == neither
     assert examined(*unknown, unread_moments="rank 1 has none")[2]["scale"] == "rank 1 has none"
+
+
+def test_of_the_references_own_bits_nothing_is_left_to_check() -> None:
+    same, other = final(1e-5, 0), final(1e-5, 1)
+    for parameters, left in ((same, []), (other, ["update"])):
+        found = judge(trajectory(parameters), reference(), SOUND)
+        assert found.correctness.not_checked == left
+        assert found.warnings == [f"{part} not checked: it is not shown" for part in left]
 
 
 def test_gradients_tell_the_scale_where_both_runs_have_them() -> None:

@@ -131,6 +131,7 @@ ERROR = 1e-3 / 63**0.5  # the standard error of a factor beside noise of 1e-3
         ("updates", ALL, 1e-3, {"plain_start": 1.0, "start": sizes(6, 6, 6)}, 1.3e-4 + 5 * 5e-3),
         ("updates", ALL, 1e-3, {"plain_start": 1.0, "start": sizes(1 + 75**0.5, 1, 1)}, 1.3e-4 + 5 * 5e-3),
         ("updates", ALL, 1e-3, {"plain_start": sizes(1, 1, 99), "start": sizes(6, 6, 99)}, 1.3e-4 + 5 * 5e-3),
+        ("updates", ALL, 0.0, {"noise": 1e-2 * (by(2.0, 2, 1) - 1)}, 1.53e-4),  # two tell it well
         ("gradients", ALL, 0.0, {}, 2.3e-4),
         ("gradients", ALL, 0.0, {"dtype": "bfloat16"}, 2**-8 + 3e-5),
         ("gradients", ALL, 0.0, {"dtype": "float16"}, 2**-11 + 3e-5),
