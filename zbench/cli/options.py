@@ -110,11 +110,13 @@ def seconds(text: str | None, flag: str) -> float:
 
 
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
-    """Return the `--set` texts, then one for each flag that is not None: a flag sets a key of `run`."""
-    from zbench.spec.load import FlagSetting
+    """Return the settings of the command line: a flag that is not None sets a key of `run`."""
+    from zbench.spec.load import FlagSetting, command_line
 
     given = {key: value for key, value in flags.items() if value is not None}
-    return [*overrides, *(FlagSetting(f"run.{key}", f"--{key}", value) for key, value in given.items())]
+    return command_line(
+        overrides, [FlagSetting(f"run.{key}", f"--{key}", value) for key, value in given.items()]
+    )
 
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; who writes a smaller number means gigabytes

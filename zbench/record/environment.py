@@ -134,7 +134,7 @@ def _git() -> dict[str, Any] | None:
     """Return the working directory's commit and whether it is changed; None outside a repository."""
     try:
         commit = _output("git", "rev-parse", "HEAD")
-        # without a lock: git that is killed while it refreshes the index leaves one, and every other git waits
+        # without a lock: git that is killed while it refreshes the index would leave one behind
         changed = _output("git", "--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
         return {"commit": commit, "dirty": bool(changed)}
     except (OSError, subprocess.SubprocessError):

@@ -236,16 +236,26 @@ class FlagSetting(str):
         return setting
 
 
-def _shown(option: str) -> str:
-    """Return an option as it was typed."""
-    return option.flag if isinstance(option, FlagSetting) else f"--set {option}"
+def command_line(overrides: Sequence[str], flags: Sequence[FlagSetting]) -> list[str]:
+    """Return the settings of one command line; SpecError for a key that a flag sets and a `--set`, too."""
+    of_flags = {_path(flag.partition("=")[0]): flag.flag for flag in flags}
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        try:
+            flag = of_flags.get(_path(key))
+        except ValueError:
+            continue  # it is named where the settings are read
+        if flag is not None:
+            raise SpecError(
+                f"{flag} sets the same key; leave one of the two out", file=f"--set {text}", key=key
+            )
+    return [*flags, *overrides]
 
 
 def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
     """Yield (origin, path, text of the value) for each setting, the highest precedence last.
 
-    A variable whose name is close to a key is an error; other variables are ignored. A key that a flag sets
-    must not be set by another option; of two `--set` the later one counts.
+    A variable whose name is close to a key is an error; other variables are ignored.
     """
     for name in sorted(environ):
         if not name.startswith(PREFIX):
@@ -258,9 +268,8 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
                 raise SpecError(f"{error}; rename or unset this variable", file=name) from None
             continue
         yield name, path, environ[name]
-    given: dict[Key, str] = {}
     for text in options:
-        origin = _shown(text)
+        origin = text.flag if isinstance(text, FlagSetting) else f"--set {text}"
         key, sign, value = text.partition("=")
         key = key.strip()
         if not sign or not key:
@@ -269,11 +278,6 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
             path = _path(key)
         except ValueError as error:
             raise SpecError(str(error), file=origin, key=key) from None
-        if path in given and any(isinstance(one, FlagSetting) for one in (text, given[path])):
-            raise SpecError(
-                f"{_shown(given[path])} sets the same key; leave one of the two out", file=origin, key=key
-            )
-        given[path] = text
         yield origin, path, value
 
 
