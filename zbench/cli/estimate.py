@@ -15,7 +15,7 @@ from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
 from zbench.report.text import axes_text
 from zbench.spec import LISTED
-from zbench.spec.load import FlagSetting, command_line
+from zbench.spec.load import command_line
 from zbench.units import parse_count
 
 
@@ -66,7 +66,7 @@ def command(
         *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
     )
     flags = [("run.world_size", "--world-size", world_size), ("machine", "--machine", machine)]
-    settings = command_line(overrides, [FlagSetting(*flag) for flag in flags if flag[2] is not None])
+    settings = command_line(overrides, flags)
     try:
         count = None if tokens is None else parse_count(tokens)
     except ValueError as error:

@@ -111,12 +111,9 @@ def seconds(text: str | None, flag: str) -> float:
 
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
     """Return the settings of the command line: a flag that is not None sets a key of `run`."""
-    from zbench.spec.load import FlagSetting, command_line
+    from zbench.spec.load import command_line
 
-    given = {key: value for key, value in flags.items() if value is not None}
-    return command_line(
-        overrides, [FlagSetting(f"run.{key}", f"--{key}", value) for key, value in given.items()]
-    )
+    return command_line(overrides, [(f"run.{key}", f"--{key}", value) for key, value in flags.items()])
 
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; who writes a smaller number means gigabytes

@@ -236,9 +236,13 @@ class FlagSetting(str):
         return setting
 
 
-def command_line(overrides: Sequence[str], flags: Sequence[FlagSetting]) -> list[str]:
-    """Return the settings of one command line; SpecError for a key that a flag sets and a `--set`, too."""
-    of_flags = {_path(flag.partition("=")[0]): flag.flag for flag in flags}
+def command_line(overrides: Sequence[str], flags: Iterable[tuple[str, str, object]]) -> list[str]:
+    """Return the settings of one command line; SpecError for a key that a flag sets and a `--set`, too.
+
+    flags: key, flag and value, which is None for a flag that was not given.
+    """
+    settings = [FlagSetting(*flag) for flag in flags if flag[2] is not None]
+    of_flags = {_path(setting.partition("=")[0]): setting.flag for setting in settings}
     for text in overrides:
         key = text.partition("=")[0].strip()
         try:
@@ -249,7 +253,7 @@ def command_line(overrides: Sequence[str], flags: Sequence[FlagSetting]) -> list
             raise SpecError(
                 f"{flag} sets the same key; leave one of the two out", file=f"--set {text}", key=key
             )
-    return [*flags, *overrides]
+    return [*settings, *overrides]
 
 
 def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
