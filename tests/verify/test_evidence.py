@@ -113,6 +113,14 @@ def test_without_gradients_the_norm_of_the_first_step_tells_the_scale() -> None:
     assert examined(*unknown, unread_moments="rank 1 has none")[2]["scale"] == "rank 1 has none"
 
 
+def test_of_a_run_that_is_not_finite_nothing_else_is_examined() -> None:
+    lost = final(1e-5, 0)
+    lost["second"][3] = torch.nan
+    for observed, against in ((lost, None), (final(1e-5, 1), lost)):
+        found = judge(trajectory(observed), reference(parameters=against), SOUND).correctness
+        assert (found.coefficients, found.not_checked, found.diagnosis) == ([], [], None)
+
+
 def test_of_the_references_own_bits_nothing_is_left_to_check() -> None:
     same, other = final(1e-5, 0), final(1e-5, 1)
     for parameters, left in ((same, []), (other, ["update"])):

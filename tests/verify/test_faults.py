@@ -85,7 +85,7 @@ def test_every_wrong_implementation_is_named(dtype: str, when: str) -> None:
 
 def test_the_sketch_of_a_tensor_is_the_sum_of_its_parts() -> None:
     whole = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
-    cuts = [0, 5, 30, 70, 777, 50_001, 100_003]
+    cuts = [0, 5, 30, 70, *range(777, 100_003, 9_999), 100_003]
     parts = [{f"w@{first}": {"exp_avg": whole[first:last]}} for first, last in itertools.pairwise(cuts)]
     sketches = [of_parts(one, "exp_avg") for one in parts]
     torch.testing.assert_close(together(sketches, 0, {"w": 100_003})[0], sketch(whole), rtol=1e-4, atol=1e-3)

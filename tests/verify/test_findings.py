@@ -208,6 +208,12 @@ def test_parts_that_only_together_stray_are_named(share: float, parts: Any, grou
     assert [one.text for one in judge_update(residuals, adams)[0]] == words
 
 
+@pytest.mark.parametrize(("other", "where"), [(1.3e-4, "all parameters"), (8e-5, "a.weight")])
+def test_what_is_as_far_off_as_the_fault_is_not_called_sound(other: float, where: str) -> None:
+    found = named(residual({LENGTH: 1.5e-4}), residual({LENGTH: other}, B), bias_correction=False)
+    assert [text for _, text in found] == [f"updates 0.015 % too long ({where})"]
+
+
 def test_of_several_faults_three_are_named() -> None:
     rests = ({LENGTH: 0.8}, {DECAY: 0.4}, {EPS: 0.2}, {0: 0.1})
     places = ((A, 0, 1e7), (B, 0, 1e5), (W, 0, 1e3), (W, 1, 10.0))

@@ -12,6 +12,7 @@ from zbench.verify.plain_numerics import (
     GradientSums,
     LossScale,
     PlainAdam,
+    RankOrder,
     canonical_square_sum,
     clipping_factor,
     square_sum,
@@ -38,6 +39,16 @@ def test_ranks_are_added_as_they_are_sent_and_the_exact_runs_as_they_are() -> No
     total = summed_over_ranks(2, exact=True, communication_dtype="bfloat16", grad_accum_dtype="bfloat16")
     assert total.dtype == torch.float64
     assert torch.equal(total, 2 * THIRD.double())
+
+
+@pytest.mark.parametrize(("size", "total"), [(1, 1.0), (2, 0.0), (4, 1.0)])
+def test_ranks_are_added_within_groups_and_then_over_groups(size: int, total: float) -> None:
+    """In float32 1e8 + 1 is 1e8."""
+    sums = GradientSums(EngineSpec(), ranks=4, several=False, exact=False)
+    order = RankOrder(sums, size)
+    for value in (1e8, 1.0, -1e8, 1.0):
+        order.add({"weight": torch.tensor([value])})
+    assert order.total["weight"] == torch.tensor([total])
 
 
 @pytest.mark.parametrize(("several", "exact", "dtype"), [

@@ -181,6 +181,15 @@ def test_bits_are_the_same_in_every_weight_or_not_at_all(other: dict[str, Tensor
     assert not same_bits(other, weights())
 
 
+def test_weights_that_are_missing_or_of_another_shape_are_not_judged() -> None:
+    base = Base(weights(), None)
+    name = min(base.weights)
+    for others, words in (({}, f"lacks {name}"), ({name: torch.zeros(1)}, f"has another shape of {name}")):
+        judged = judge_weights({n: v for n, v in weights().items() if n != name} | others, base)
+        assert judged.correctness.verdict == "unchecked"
+        assert words in judged.warnings[0]
+
+
 def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
     base = Base(weights(), None)
     same = judge_weights(weights(), base).correctness
