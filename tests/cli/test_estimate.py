@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 import zbench
+from zbench.cli.options import memory_size
+from zbench.errors import UsageError
 
 SMALL = "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
 
@@ -40,6 +42,17 @@ def test_the_table_says_what_fits_by_how_much(estimate):
     needed = small["estimate"]["peak_device_bytes"]
     for more, words in ((1024, "fits with 1 KiB to spare"), (-1024, "does not fit: 1 KiB too much")):
         assert words in estimate("axes: {zero_stage: [0]}\n", "--device-memory", f"{needed + more}B").out
+
+
+def test_a_number_of_at_least_a_mebibyte_counts_as_bytes():
+    assert memory_size("--device-memory", "1048576") == 1 << 20
+    with pytest.raises(UsageError, match="1048575"):
+        memory_size("--device-memory", "1048575")
+
+
+@pytest.mark.parametrize(("ranks", "told"), [(1, False), (2, True)])
+def test_what_is_assumed_of_a_network_is_told_of_several_ranks(estimate, ranks, told):
+    assert ("assumed: " in estimate("", "--world-size", str(ranks)).err) is told
 
 
 def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):

@@ -191,6 +191,7 @@ A, B, W = NAMES
         (1.20e-4, [(name, 1, 1) for name in NAMES], None, None),
         (1.25e-4, [(name, 1, 1) for name in NAMES], None, "rank 1's part"),
         (1.25e-4, [(name, 1, 1) for name in NAMES], "a.*", None),
+        (1.30e-4, [(A, 1, 1), (W, 1, 1)], "a.*", "a.weight and 1 more of rank 1's part"),
         (1.30e-4, [(B, 0, 1), (B, 1, 1)], "a.*", "a.*"),
         (1.25e-4, [(B, 0, 1), (B, 1, 1)], "a.*", None),
         (1.30e-4, [(B, 0, step) for step in (1, 2, 3)], "a.*", None),

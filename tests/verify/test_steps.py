@@ -235,6 +235,7 @@ def test_errors_of_moments_are_compared_with_those_after_the_first_step() -> Non
     plain.sketches[1:, :, 1] *= 1 + shares[:, :, None]
     reference = beside(plain, true)
     assert growth(reference) == pytest.approx({"a": 3.0, "b": 2.0, "c": 2.0})
+    assert growth(beside(true, true)) == dict.fromkeys("abc", 1.0)
     plain.sketches[1:, 0, 1] = true.sketches[1:, 0, 1]
     assert growth(reference)["a"] == pytest.approx(growth(reference)["b"])
     for sketches in (torch.zeros(0), true.sketches[:, :2]):

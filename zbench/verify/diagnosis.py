@@ -102,8 +102,8 @@ def _of_rounding(gram: Products, coherent: Products, row: int) -> float:
     """
     square = float(gram[row, row])
     along = coherent[:, row]
-    other = _BESIDE.get(row, 0)
-    if other and gram[other, other] > 0:
+    other = _BESIDE[row]
+    if gram[other, other] > 0:
         share = float(gram[row, other] / gram[other, other])
         along = along + abs(share) * coherent[:, other]
         rest = square - share * float(gram[row, other])
@@ -151,14 +151,14 @@ def _beyond_of(one: Residual, adams: Mapping[str, Adam]) -> set[int]:
 
 
 def _coherent(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> list[Residual]:
-    """Return the parts that only together stray: of all, of a group, of a rank."""
+    """Return the parts that only together stray: those with one Adam, of all, of a group, or of a rank."""
     of_ranks = _grouped(residuals, lambda one: one.rank)
     of_groups = _grouped(residuals, lambda one: adams[one.parameter].group)
     for some in (*of_ranks.values(), *of_groups.values(), residuals):
         of_steps = _grouped(some, lambda one: (one.step, one.count, adams[one.parameter]))
         for (_, count, adam), of_step in of_steps.items():
             if _beyond(_pooled(of_step), _rounded(of_step), adam, count):
-                return list(some)
+                return [one for one in some if adams[one.parameter] == adam]
     return []
 
 
