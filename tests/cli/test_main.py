@@ -122,6 +122,12 @@ def test_what_the_machine_lacks_is_one_message_with_the_remedy(zbench, monkeypat
     assert not list(tmp_path.glob("zbench-traceback-*"))
 
 
+def test_an_import_that_fails_otherwise_lacks_no_memory(zbench, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Failing(monkeypatch, ImportError("cannot import name 'fast'"))
+    assert "out of memory" not in zbench("list").err
+
+
 @pytest.mark.parametrize("megabytes", [100, 200, 250, 300])
 def test_too_little_memory_for_openblas_ends_the_command(tmp_path, megabytes):
     """Seen: status 1, as for a regression; 130 without an interrupt; a hang that ignores Ctrl-C."""
