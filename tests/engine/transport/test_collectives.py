@@ -32,6 +32,12 @@ class TestGloo(CollectivesSuite):
     kind = "gloo"
 
 
+class TestProcessGroup(CollectivesSuite):
+    """Those of a backend that needs no composition, here Gloo's."""
+
+    kind = "process_group"
+
+
 class TestCrossMemory(CollectivesSuite):
     kind = "cross_memory"
 
@@ -58,4 +64,10 @@ class TestHybridCrossMemory(CollectivesSuite):
 class TestHybridStaged(CollectivesSuite):
     kind = "hybrid_staged"
     worlds = (4,)
+    dtypes = DTYPES[:1]
+
+
+class TestHybridProcessGroup(CollectivesSuite):
+    kind = "hybrid_process_group"
+    worlds = (2, 4)
     dtypes = DTYPES[:1]
