@@ -93,6 +93,15 @@ def test_an_error_of_so_many_roundings_is_healthy(times: float, ratio: float) ->
     assert errors.ratio == pytest.approx(ratio, rel=1e-6)
 
 
+def test_an_element_without_a_gradient_counts_as_much_as_the_mean_one() -> None:
+    exact = {"a": torch.ones(5000, dtype=torch.float64)}
+    has_gradient = torch.arange(5000) % 2 == 0
+    yardstick = {"a": exact["a"] + 1e-4}
+    off = {"a": exact["a"] + 1e-4 * torch.where(has_gradient, 1.0, 3.0)}
+    errors = errors_of(off, yardstick, exact, {"a": 7.0 * has_gradient})
+    assert errors.overall == pytest.approx(2.0, rel=1e-3)
+
+
 def test_a_small_tensors_yardstick_is_that_of_64_more_elements_of_the_median_one() -> None:
     truth = named(*(torch.ones(size, dtype=torch.float64) for size in (100, 100, 1)))
     off = {name: value + 1e-4 for name, value in truth.items()}

@@ -115,6 +115,22 @@ def test_one_rank_is_trained_without_the_others() -> None:
     assert alone.truth.keys() == alone.plain.parameters.keys()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "cast"),
+    [
+        (torch.bfloat16, [torch.bfloat16, torch.float64, torch.int64]),
+        (torch.float64, [torch.float64, torch.float64, torch.int64]),
+    ],
+)
+def test_only_float32_is_cast_and_to_float64_whatever_floats(
+    dtype: torch.dtype, cast: list[torch.dtype]
+) -> None:
+    module = nn.Module()
+    for name, own in (("a", torch.float32), ("b", torch.float64), ("c", torch.int64)):
+        module.register_buffer(name, torch.ones(2, dtype=own))
+    assert [b.dtype for b in plain_training.cast_module(module, dtype, dtype).buffers()] == cast
+
+
 @pytest.mark.parametrize(("micros", "are_kept"), [(16, True), (17, False)])
 def test_contributions_are_kept_of_as_many_backwards_as_can_be_told_apart(
     micros: int, are_kept: bool
