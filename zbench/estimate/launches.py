@@ -13,6 +13,7 @@ from torch import Tensor
 from zbench.engine.gradients.norm import SUMMARY
 from zbench.engine.parameters.sharded import WEIGHTS
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.transport.buffers import storage_of
 from zbench.estimate.counting import moves_bytes
 from zbench.estimate.ledger import BUCKETS, GRADIENTS, AllocationLedger, tensors_of
 from zbench.estimate.result import StepLaunches
@@ -98,7 +99,7 @@ class StepCounter:
         self._read[key] = weakref.ref(storage, lambda _: self._read.pop(key, None))
 
     def _is_on_host(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._read or self._ledger.is_offloaded(tensor)
+        return storage_of(tensor) in self._read or self._ledger.is_offloaded(tensor)
 
     def note_norm(self, nbytes: int) -> None:
         """Count what this rank sends for the norm."""

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zbench.engine.transport.buffers import storage_of
+
 PARAMETERS, GRADIENTS, MASTER, MOMENTS = "parameters", "gradients", "master", "moments"
 BUCKETS, SPECULATIVE, ACTIVATIONS, TEMPORARIES = "buckets", "speculative", "activations", "temporaries"
 
@@ -128,7 +130,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def move_to_device(self, tensors: Iterable[Tensor]) -> None:
         """Count what is in offloaded host memory as copied to the device, and freed there."""
         for tensor in tensors:
-            key = tensor.untyped_storage()._cdata
+            key = storage_of(tensor)
             if self.is_offloaded(tensor):
                 reference, before = self._held[key]
                 after = replace(before, host=False, phase=self.phase)
@@ -138,7 +140,7 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def is_offloaded(self, tensor: Tensor) -> bool:
         """Return whether a tensor is in offloaded host memory."""
-        held = self._held.get(tensor.untyped_storage()._cdata)
+        held = self._held.get(storage_of(tensor))
         return held is not None and held[1].host
 
     def _computes_on_host(self, args: Any, kwargs: Any) -> bool:
@@ -150,13 +152,13 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def held_as(self, tensor: Tensor) -> str:
         """Return the category of a tensor's memory; MODEL if it was not allocated here."""
-        held = self._held.get(tensor.untyped_storage()._cdata)
+        held = self._held.get(storage_of(tensor))
         return MODEL if held is None else held[1].category
 
     def call(self, tensors: Iterable[Tensor], category: str) -> None:
         """Set the category of the memory of tensors, from its allocation on."""
         for tensor in tensors:
-            held = self._held.get(tensor.untyped_storage()._cdata)
+            held = self._held.get(storage_of(tensor))
             if held is not None:
                 held[1].category = category
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch.nn.parallel import distributed as ddp
 
+from zbench.engine.transport.buffers import share_storage
+
 _FLATS_IN_FLIGHT = 2
 
 
@@ -90,7 +92,7 @@ class Reducer:
         bucket = self._bucket_of[k]
         view, gradient = bucket.views[k], parameter.grad
         assert gradient is not None
-        if gradient.untyped_storage()._cdata == view.untyped_storage()._cdata:
+        if share_storage(gradient, view):
             view.div_(self._group.size())
         else:
             torch.mul(gradient, 1 / self._group.size(), out=view)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import proxy_tensor
 
-from zbench.engine.transport.buffers import storage_of
+from zbench.engine.transport.buffers import share_storage
 from zbench.errors import UsageError
 
 PART = "_zbench_part"
@@ -136,7 +136,7 @@ class Whole(Trained):
                 f" {present.device}, as the engine keeps it, got {values.dtype} of shape"
                 f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
-        shares = storage_of(values) == storage_of(present)  # p.data = p.data.t()
+        shares = share_storage(values, present)  # p.data = p.data.t()
         present.copy_(values.clone() if shares else values)
         data_is_read(self)
 

@@ -22,7 +22,7 @@ def place(tensor: Tensor) -> tuple[int, int]:
 
 def in_place(tensor: Tensor, view: Tensor) -> bool:
     """Whether a tensor has the memory, the shape and the strides of a view."""
-    if storage_of(tensor) != storage_of(view):
+    if not share_storage(tensor, view):
         return False
     return (tensor.storage_offset(), tensor.shape, tensor.stride()) == (
         view.storage_offset(),
@@ -33,7 +33,7 @@ def in_place(tensor: Tensor, view: Tensor) -> bool:
 
 def share_storage(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors may overlap."""
-    return place(one)[0] == place(other)[0]
+    return storage_of(one) == storage_of(other)
 
 
 def to_host(values: Tensor, attend: Callable[[], None] | None = None) -> Tensor:
