@@ -226,7 +226,7 @@ def judge_steps(
     if observed.skipped != reference.plain.skipped:
         return []
     plain, true = reference.plain.sketches, reference.true_sketches
-    if plain.numel() == 0 or observed.sketches.shape != plain.shape or true.shape != plain.shape:
+    if not _can_be_compared(observed.sketches, plain, true):
         return _judge_losses(observed, reference, dtype, len(observed.losses))
     judges = _Judges(reference, adams, dtype)
     steps = list[_Step]()
@@ -273,6 +273,11 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         yield _Step(step + 1, 1, _farther(before), update, gradient, readable)
 
 
+def _can_be_compared(*runs: Tensor) -> bool:
+    """Whether there are sketches of runs, of the same steps and parameters in each."""
+    return runs[0].numel() > 0 and len({run.shape for run in runs}) == 1
+
+
 def _farther(before: Sequence[Tensor]) -> float:
     """Return how many times as far a trial is from the reference, as that from the float64 run: at least 1.
     It is that of all parameters, or of the median one, since a single one may have most of the distance.
@@ -292,7 +297,7 @@ def growth(reference: Reference) -> dict[str, float]:
     much of what else is too small for a fault.
     """
     runs = (reference.plain.sketches, reference.true_sketches)
-    if runs[0].numel() == 0 or runs[0].shape != runs[1].shape:
+    if not _can_be_compared(*runs):
         return dict.fromkeys(reference.plain.names, 1.0)
     plain, true = (sketches[1:, :, 1] for sketches in runs)
     shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0)
@@ -315,7 +320,7 @@ def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizo
     apart, errors, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
     most = torch.from_numpy(np.maximum.accumulate(errors.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
-    looked = len({run.shape for run in runs}) == 1 and len(runs[0]) > len(apart)
+    looked = _can_be_compared(*runs) and len(runs[0]) > len(apart)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
     limits = LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
     bad = (apart > limits)[:horizon]

@@ -72,8 +72,8 @@ NAMED = {
     an_attribute: "last.wt",
     in_a_list: "kept",
     another_parameter: "last.other",
+    a_frozen_one: "other",
 }
-NAMED[a_frozen_one] = "other"
 
 
 @pytest.mark.parametrize(("share", "name"), NAMED.items(), ids=[f.__name__ for f in NAMED])
