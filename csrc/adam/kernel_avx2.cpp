@@ -44,10 +44,6 @@ struct Avx2 {
     const F keep = _mm256_andnot_ps(is_nan(now), _mm256_cmp_ps(old, now, _CMP_NLE_UQ));
     return _mm256_blendv_ps(now, old, keep);
   }
-  static std::int64_t count_not_below(F x, F limit) {
-    const F magnitude = _mm256_andnot_ps(set(-0.0f), x);
-    return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(magnitude, limit, _CMP_NLT_UQ))));
-  }
 
   static U bits(F x) { return _mm256_castps_si256(x); }
   static U set_bits(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }

@@ -42,9 +42,6 @@ struct Avx512 {
     const __mmask16 keep = _mm512_cmp_ps_mask(old, now, _CMP_NLE_UQ) & static_cast<__mmask16>(~is_nan(now));
     return _mm512_mask_mov_ps(now, keep, old);
   }
-  static std::int64_t count_not_below(F x, F limit) {
-    return __builtin_popcount(_mm512_cmp_ps_mask(_mm512_abs_ps(x), limit, _CMP_NLT_UQ));
-  }
 
   static U bits(F x) { return _mm512_castps_si512(x); }
   static U set_bits(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }

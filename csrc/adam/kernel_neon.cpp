@@ -42,9 +42,6 @@ struct Neon {
   static U is_number(F x) { return vceqq_f32(x, x); }
   static F canonical(F x) { return vbslq_f32(is_number(x), x, set(__builtin_nanf(""))); }
   static F keep_greater(F old, F now) { return vbslq_f32(vbicq_u32(is_number(now), vcleq_f32(old, now)), old, now); }
-  static std::int64_t count_not_below(F x, F limit) {
-    return 4 - static_cast<std::int64_t>(vaddvq_u32(vshrq_n_u32(vcltq_f32(vabsq_f32(x), limit), 31)));
-  }
 
   static U bits(F x) { return vreinterpretq_u32_f32(x); }
   static U set_bits(std::uint32_t x) { return vdupq_n_u32(x); }

@@ -7,9 +7,8 @@ namespace zbench {
 struct Kernels {
   const char* name;
 
-  // Updates elements [begin, end) of the task; returns how many new parameters are not finite (see nonfinite_limit).
-  // `stream`: write what is not read again (param_out, `into`) past the caches.
-  std::int64_t (*update)(const Task& task, const Scalars& scalars, std::int64_t begin, std::int64_t end, bool stream);
+  // Updates elements [begin, end) of the task. `stream`: write what is not read again (param_out, `into`) past the caches.
+  void (*update)(const Task& task, const Scalars& scalars, std::int64_t begin, std::int64_t end, bool stream);
 
   // Adds the sums of squares of chunks [first, last), each in the order that the contract fixes.
   void (*square_sums)(const NormTask& task, std::int64_t first, std::int64_t last, ExactSum& sum);

@@ -86,11 +86,6 @@ inline std::uint16_t to_float16(float x) {
   return sign | ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13);
 }
 
-// The least magnitude that is infinite once rounded to the dtype (half way past its largest number).
-inline float nonfinite_limit(Dtype out) {
-  return float_of(out == Dtype::float16 ? 0x477ff000u : out == Dtype::bfloat16 ? 0x7f7f8000u : 0x7f800000u);
-}
-
 // ---- arrays ----
 
 inline float load(const void* from, Dtype dtype, std::int64_t i) {

@@ -13,11 +13,9 @@ inline void store_moment(const Task& task, void* to, std::int64_t i, float x, st
     store(to, task.moment_dtype, i, x);
 }
 
-inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int64_t begin, std::int64_t end) {
+inline void update_elements(const Task& task, const Scalars& s, std::int64_t begin, std::int64_t end) {
   const Slot &from = task.from, &into = task.into;
   const bool amsgrad = from.max_exp_avg_sq != nullptr;
-  const float limit = nonfinite_limit(task.out_dtype);
-  std::int64_t nonfinite = 0;
   RoundingKey key{};
   std::uint64_t block = ~std::uint64_t{0};
   for (std::int64_t i = begin; i < end; i++) {
@@ -36,9 +34,7 @@ inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int
     store_moment(task, into.exp_avg_sq, i, now.exp_avg_sq, random >> 16);
     if (amsgrad) store_moment(task, into.max_exp_avg_sq, i, now.max_exp_avg_sq, random >> 16);
     if (task.param_out) store(task.param_out, task.out_dtype, i, now.param);
-    nonfinite += !(std::fabs(now.param) < limit);
   }
-  return nonfinite;
 }
 
 }  // namespace

@@ -24,12 +24,12 @@ inline void square_sums_of(const NormTask& task, std::int64_t first, std::int64_
   }
 }
 
-// The parts in order, in float32; then onto what stands in `out` where it accumulates.
+// The parts in order, in float32.
 inline void sum_elements(const SumTask& task, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; i++) {
     float sum = load(task.parts[0], task.dtype, i);
     for (int k = 1; k < task.count; k++) sum += load(task.parts[k], task.dtype, i);
-    task.out[i] = canonical(task.accumulate ? task.out[i] + sum : sum);
+    task.out[i] = canonical(sum);
   }
 }
 

@@ -65,14 +65,12 @@ struct NormTask {
   Dtype dtype;
 };
 
-// out[i] = parts[0][i] + parts[1][i] + ..., added in that order in float32; `accumulate`: out[i] + (that sum).
-// out may be one of the parts.
+// out[i] = parts[0][i] + parts[1][i] + ..., added in that order in float32. out may be one of the parts.
 struct SumTask {
   float* out;
   const void* const* parts;
   int count;
   Dtype dtype;
-  bool accumulate;
   std::int64_t numel;
 };
 

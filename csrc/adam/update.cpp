@@ -71,11 +71,9 @@ std::int64_t Layout::inside(std::size_t index, std::int64_t position) const {
   return std::max<std::int64_t>(position - starts_[index], 0) / norm_chunk * norm_chunk;
 }
 
-std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part,
-                         int parts) {
+void update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part, int parts) {
   const Kernels& kernel = kernels();
   const bool stream = worth_streaming(tasks, layout.total());
-  std::int64_t nonfinite = 0;
   const Task* previous = nullptr;
   Scalars scalars{};
   layout.visit_part(part, parts, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
@@ -92,20 +90,17 @@ std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, d
       if (task.squares)
         kernel.square_sums({task.grad, task.numel, task.grad_dtype}, at / norm_chunk,
                            (stop + norm_chunk - 1) / norm_chunk, squares);
-      nonfinite += kernel.update(task, scalars, at, stop, past_caches);
+      kernel.update(task, scalars, at, stop, past_caches);
     }
     if (task.squares) add_to(task.squares, squares);
   });
-  return nonfinite;
 }
 
-std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threads) {
+void update(const std::vector<Task>& tasks, double grad_scale, int threads) {
   const Layout layout(tasks);
   const int parts = layout.parts(threads);
   kernels();  // a bad ZBENCH_ISA throws here, not inside the region
-  std::atomic<std::int64_t> nonfinite{0};
-  in_parallel(parts, [&](int part) { nonfinite += update_part(tasks, layout, grad_scale, part, parts); });
-  return nonfinite;
+  in_parallel(parts, [&](int part) { update_part(tasks, layout, grad_scale, part, parts); });
 }
 
 void square_sums(const std::vector<NormTask>& tasks, std::int64_t* sums, int threads) {

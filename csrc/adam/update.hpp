@@ -41,11 +41,11 @@ class Layout {
   std::vector<std::int64_t> starts_;
 };
 
-// Applies one update to every task; returns how many new parameters are not finite in the dtype they are kept in.
-std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threads);
+// Applies one update to every task.
+void update(const std::vector<Task>& tasks, double grad_scale, int threads);
 
 // The share of one thread in such an update, for callers that bring their own threads.
-std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part, int parts);
+void update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part, int parts);
 
 // Adds the chunks' sums of squares to an ExactSum's words, to which other threads may add meanwhile.
 void square_sums(const std::vector<NormTask>& tasks, std::int64_t* sums, int threads);

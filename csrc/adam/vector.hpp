@@ -1,9 +1,9 @@
 // Vectors for the kernels: pairs of an instruction set's own, so that 16-bit numbers too fill whole registers.
 //
 // An instruction set B offers: width; F (floats), U (as many uint32), H (twice as many 16-bit numbers), D8 (eight
-// doubles); loads and stores, set, add, sub, mul, div, fma, sqrt; canonical (NaN), keep_greater (AMSGrad's maximum),
-// count_not_below; bits, pack_upper (the upper halves of two U), to_float16; integer operations for rounding and random
-// bits; zero8, add_squares and sum8.
+// doubles); loads and stores, set, add, sub, mul, div, fma, sqrt; canonical (NaN), keep_greater (AMSGrad's maximum);
+// bits, pack_upper (the upper halves of two U), to_float16; integer operations for rounding and random bits; zero8,
+// add_squares and sum8.
 #pragma once
 #include "adam/rounding.hpp"
 
@@ -35,9 +35,6 @@ struct Pair {
   static F sqrt(F x) { return {B::sqrt(x.a), B::sqrt(x.b)}; }
   static F canonical(F x) { return {B::canonical(x.a), B::canonical(x.b)}; }
   static F keep_greater(F old, F now) { return {B::keep_greater(old.a, now.a), B::keep_greater(old.b, now.b)}; }
-  static std::int64_t count_not_below(F x, F limit) {
-    return B::count_not_below(x.a, limit.a) + B::count_not_below(x.b, limit.b);
-  }
 
   // To nearest even. NaNs are canonical here, so adding to their bits leaves them what they are.
   static H to_bfloat16(F x) { return B::pack_upper(nearest(B::bits(x.a)), nearest(B::bits(x.b))); }

@@ -49,7 +49,6 @@ void sum_vectors(const SumTask& task, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; i += V::width) {
     auto sum = V::template load<dtype>(task.parts[0], i);
     for (int k = 1; k < task.count; k++) sum = V::add(sum, V::template load<dtype>(task.parts[k], i));
-    if (task.accumulate) sum = V::add(V::template load<Dtype::float32>(task.out, i), sum);
     V::template store<Dtype::float32>(task.out, i, V::canonical(sum), false);
   }
 }

@@ -90,10 +90,10 @@ py::list device_norm_rows(const NormAddresses& grads) {
   return launches;
 }
 
-std::int64_t run(const Plan& plan, double grad_scale, int threads) {
+void run(const Plan& plan, double grad_scale, int threads) {
   const std::vector<Task> tasks = plan.tasks();  // another Python thread may change the plan meanwhile
   const py::gil_scoped_release released;
-  return update(tasks, grad_scale, threads);
+  update(tasks, grad_scale, threads);
 }
 
 void sum_squares(const NormAddresses& grads, Address sums, int threads) {
@@ -102,8 +102,7 @@ void sum_squares(const NormAddresses& grads, Address sums, int threads) {
   square_sums(tasks, pointer<std::int64_t>(sums), threads);
 }
 
-void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t numel, int dtype, bool accumulate,
-                  int threads) {
+void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t numel, int dtype, int threads) {
   if (parts.empty()) throw std::invalid_argument("parts: expected at least one");
   const std::vector<const void*> pointers = [&] {
     std::vector<const void*> all;
@@ -112,7 +111,7 @@ void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t n
   }();
   const py::gil_scoped_release released;
   sum_parts({pointer<float>(out), pointers.data(), static_cast<int>(pointers.size()), static_cast<Dtype>(dtype),
-             accumulate, numel},
+             numel},
             threads);
 }
 
@@ -158,7 +157,7 @@ void bind_adam(py::module_& module) {
       },
       py::arg("from_"), py::arg("numel"), py::arg("dtype"), py::arg("threads"));
   module.def("sum_parts", &sum_in_order, py::arg("out"), py::arg("parts"), py::arg("numel"), py::arg("dtype"),
-             py::arg("accumulate"), py::arg("threads"));
+             py::arg("threads"));
   module.def("add_cast", &add_rounded, py::arg("out"), py::arg("grad"), py::arg("numel"), py::arg("dtypes"),
              py::arg("threads"));
   module.def("device_norm_rows", &device_norm_rows, py::arg("grads"));

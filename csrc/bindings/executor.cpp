@@ -14,8 +14,7 @@ namespace {
 using Seconds = std::optional<double>;
 using Clock = std::chrono::steady_clock;
 
-std::tuple<std::int64_t, std::int64_t, std::int64_t> wait(Executor& executor, Executor::Ticket ticket,
-                                                          Seconds timeout) {
+void wait(Executor& executor, Executor::Ticket ticket, Seconds timeout) {
   constexpr std::chrono::nanoseconds slice = std::chrono::milliseconds(50);
   const auto begin = Clock::now();
   while (true) {
@@ -28,8 +27,7 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t> wait(Executor& executor, Ex
     const bool last = patience < slice;
     try {
       const py::gil_scoped_release released;
-      const Completion done = executor.wait(ticket, patience);
-      return {done.start_ns, done.end_ns, done.nonfinite};
+      return executor.wait(ticket, patience);
     } catch (const UpdateTimeout&) {
       if (last) throw;
     }

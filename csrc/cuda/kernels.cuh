@@ -76,26 +76,23 @@ void store_moments(const DeviceTask& task, void* to, std::int64_t i, const Four&
 }
 
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-int update_four(const DeviceTask& task, std::int64_t i) {
+void update_four(const DeviceTask& task, std::int64_t i) {
   const bool amsgrad = task.from.max_exp_avg_sq != nullptr;
   Four param = load_four<Dtype::float32>(task.from.param, i), grad = load_four<grad_dtype>(task.grad, i);
   Four m = load_four<moment_dtype>(task.from.exp_avg, i), v = load_four<moment_dtype>(task.from.exp_avg_sq, i);
   Four top = amsgrad ? load_four<moment_dtype>(task.from.max_exp_avg_sq, i) : Four{};
-  int nonfinite = 0;
   for (int k = 0; k < 4; k++) {
     const Element now = adam_element({param.x[k], m.x[k], v.x[k], top.x[k]}, grad.x[k], task.scalars, amsgrad);
     param.x[k] = now.param;
     m.x[k] = now.exp_avg;
     v.x[k] = now.exp_avg_sq;
     top.x[k] = now.max_exp_avg_sq;
-    nonfinite += !(fabsf(now.param) < nonfinite_limit(out_dtype));
   }
   store_four<Dtype::float32>(task.into.param, i, param);
   store_moments<moment_dtype>(task, task.into.exp_avg, i, m, false);
   store_moments<moment_dtype>(task, task.into.exp_avg_sq, i, v, true);
   if (amsgrad) store_moments<moment_dtype>(task, task.into.max_exp_avg_sq, i, top, true);
   store_four<out_dtype>(task.param_out, i, param);
-  return nonfinite;
 }
 
 inline void store_moment(const DeviceTask& task, void* to, Dtype dtype, std::int64_t i, float x,
@@ -107,7 +104,7 @@ inline void store_moment(const DeviceTask& task, void* to, Dtype dtype, std::int
 }
 
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-int update_one(const DeviceTask& task, std::int64_t i) {
+void update_one(const DeviceTask& task, std::int64_t i) {
   const Slot &from = task.from, &into = task.into;
   const bool amsgrad = from.max_exp_avg_sq != nullptr;
   const Element old{from.param[i], load(from.exp_avg, moment_dtype, i), load(from.exp_avg_sq, moment_dtype, i),
@@ -119,25 +116,22 @@ int update_one(const DeviceTask& task, std::int64_t i) {
   store_moment(task, into.exp_avg_sq, moment_dtype, i, now.exp_avg_sq, random >> 16);
   if (amsgrad) store_moment(task, into.max_exp_avg_sq, moment_dtype, i, now.max_exp_avg_sq, random >> 16);
   if constexpr (out_dtype != Dtype::none) store(task.param_out, out_dtype, i, now.param);
-  return !(fabsf(now.param) < nonfinite_limit(out_dtype));
 }
 
 // One block of the update. Every thread of it calls this.
 template <Dtype grad_dtype, Dtype moment_dtype, Dtype out_dtype>
-void update_block(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
+void update_block(const DeviceTask* rows, int count) {
   // A copy: a store might alias the row, which would then be read anew behind each.
   const DeviceTask task = row_of(rows, count, blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - task.first_block) * device_block_elements;
   const std::int64_t left = task.numel - begin;
   const int here = left < device_block_elements ? static_cast<int>(left) : device_block_elements;
   const int fours = task.aligned ? here / 4 : 0;
-  int found = 0;
 #pragma unroll 2
   for (int four = threadIdx.x; four < fours; four += device_block_threads)
-    found += update_four<grad_dtype, moment_dtype, out_dtype>(task, begin + 4 * four);
+    update_four<grad_dtype, moment_dtype, out_dtype>(task, begin + 4 * four);
   for (int i = 4 * fours + threadIdx.x; i < here; i += device_block_threads)
-    found += update_one<grad_dtype, moment_dtype, out_dtype>(task, begin + i);
-  if (found && nonfinite) atomicAdd(nonfinite, static_cast<unsigned long long>(found));
+    update_one<grad_dtype, moment_dtype, out_dtype>(task, begin + i);
 }
 
 // Four elements of ((part 0 + part 1) + part 2) + ..., added in float32; parts [count][numel] follow one another, and

@@ -4,6 +4,6 @@
 using namespace zbench;
 
 extern "C" __global__ void __launch_bounds__(device_block_threads)
-    zbench_update(const DeviceTask* rows, int count, unsigned long long* nonfinite) {
-  update_block<Dtype(ZBENCH_GRAD), Dtype(ZBENCH_MOMENT), Dtype(ZBENCH_OUT)>(rows, count, nonfinite);
+    zbench_update(const DeviceTask* rows, int count) {
+  update_block<Dtype(ZBENCH_GRAD), Dtype(ZBENCH_MOMENT), Dtype(ZBENCH_OUT)>(rows, count);
 }

@@ -31,7 +31,7 @@ struct Update {
 
   // Under the executor's mutex:
   int parts_begun = 0, parts_done = 0;
-  Completion completion{};
+  std::int64_t start_ns = 0;
   std::string failure;
 
   bool done() const { return parts_done == parts || !failure.empty(); }
@@ -80,7 +80,7 @@ struct Executor::State : Sleeper {
       } else if (!gate->empty()) {
         at = fail(at, *gate);
       } else {
-        if (update->parts_begun == 0) update->completion.start_ns = now_ns();
+        if (update->parts_begun == 0) update->start_ns = now_ns();
         const int part = update->parts_begun++;
         if (update->parts_begun == update->parts) queue.erase(at);
         return {update, part};
@@ -95,10 +95,8 @@ struct Executor::State : Sleeper {
       const auto [update, part] = take_part();
       if (update) {
         lock.unlock();
-        const auto nonfinite = update_part(update->tasks, update->layout, update->grad_scale, part, update->parts);
+        update_part(update->tasks, update->layout, update->grad_scale, part, update->parts);
         lock.lock();
-        update->completion.nonfinite += nonfinite;
-        update->completion.end_ns = now_ns();
         if (++update->parts_done == update->parts) progress.notify_all();
       } else if (closed) {
         return;
@@ -113,7 +111,7 @@ struct Executor::State : Sleeper {
     const std::string size = std::to_string(update.tasks.size()) + " tasks, " +
                              std::to_string(update.layout.total()) + " elements";
     if (update.parts_begun > 0)
-      return "running for " + std::to_string((now_ns() - update.completion.start_ns) / 1'000'000) + " ms, " +
+      return "running for " + std::to_string((now_ns() - update.start_ns) / 1'000'000) + " ms, " +
              std::to_string(update.parts_done) + " of " + std::to_string(update.parts) + " parts done (" + size + ")";
     if (update.after && !update.after->outcome()) return "waiting for its gate to open (" + size + ")";
     const auto ahead = std::find_if(queue.begin(), queue.end(), [&](const auto& u) { return u.get() == &update; });
@@ -148,7 +146,7 @@ Executor::Ticket Executor::submit(std::vector<Task> tasks, double grad_scale, st
   return state_->last;
 }
 
-Completion Executor::wait(Ticket ticket, Timeout timeout) {
+void Executor::wait(Ticket ticket, Timeout timeout) {
   std::unique_lock lock(state_->mutex);
   const std::shared_ptr<Update> update = state_->find(ticket);
   const auto done = [&] { return update->done(); };
@@ -160,7 +158,6 @@ Completion Executor::wait(Ticket ticket, Timeout timeout) {
   }
   state_->updates.erase(ticket);
   if (!update->failure.empty()) throw UpdateFailed("update " + std::to_string(ticket) + ": " + update->failure);
-  return update->completion;
 }
 
 bool Executor::done(Ticket ticket) const {

@@ -14,11 +14,6 @@
 
 namespace zbench {
 
-// When an update began and ended, on the monotonic clock, and how many new parameters are not finite.
-struct Completion {
-  std::int64_t start_ns, end_ns, nonfinite;
-};
-
 // The update did not run: its gate failed, it was cancelled, or the executor was closed before it began.
 class UpdateFailed : public std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -47,7 +42,7 @@ class Executor {
 
   // Blocks until the update is done, and forgets it. Throws UpdateFailed, UpdateTimeout, or std::invalid_argument for
   // a ticket that is not known.
-  Completion wait(Ticket ticket, Timeout timeout = std::nullopt);
+  void wait(Ticket ticket, Timeout timeout = std::nullopt);
 
   bool done(Ticket ticket) const;
 

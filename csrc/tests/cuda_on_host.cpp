@@ -54,13 +54,12 @@ struct Update {
   const DeviceTask* rows;
   int count;
   unsigned blocks;
-  unsigned long long* nonfinite;
 
   template <Dtype grad, Dtype moment, Dtype out>
   void update() const {
     for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
       for (threadIdx.x = 0; threadIdx.x < device_block_threads; threadIdx.x++)
-        update_block<grad, moment, out>(rows, count, nonfinite);
+        update_block<grad, moment, out>(rows, count);
   }
 };
 
@@ -105,10 +104,8 @@ struct SquareSums {
 
 }  // namespace
 
-extern "C" void zbench_host_update(const void* rows, int count, std::int64_t blocks, int grad, int moment, int out,
-                                   void* nonfinite) {
-  const Update run{static_cast<const DeviceTask*>(rows), count, static_cast<unsigned>(blocks),
-                   static_cast<unsigned long long*>(nonfinite)};
+extern "C" void zbench_host_update(const void* rows, int count, std::int64_t blocks, int grad, int moment, int out) {
+  const Update run{static_cast<const DeviceTask*>(rows), count, static_cast<unsigned>(blocks)};
   dispatch_update(run, static_cast<Dtype>(grad), static_cast<Dtype>(moment), static_cast<Dtype>(out));
 }
 

@@ -113,10 +113,10 @@ void check_sums() {
     const void* parts[] = {first.data(), second.data()};
     std::vector<float> sum(static_cast<std::size_t>(numel)), expected(sum);
     force_isa("scalar");
-    sum_parts({expected.data(), parts, 2, dtype, false, numel}, 1);
+    sum_parts({expected.data(), parts, 2, dtype, numel}, 1);
     for (const auto& isa : available_isas()) {
       force_isa(isa);
-      sum_parts({sum.data(), parts, 2, dtype, false, numel}, 3);
+      sum_parts({sum.data(), parts, 2, dtype, numel}, 3);
       CHECK(std::memcmp(sum.data(), expected.data(), sum.size() * sizeof(float)) == 0);
     }
   }

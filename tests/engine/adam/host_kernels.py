@@ -34,7 +34,7 @@ def library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(path))
     shutil.rmtree(folder)
     number, long, pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
-    loaded.zbench_host_update.argtypes = [pointer, number, long, number, number, number, pointer]
+    loaded.zbench_host_update.argtypes = [pointer, number, long, number, number, number]
     loaded.zbench_host_square_sums.argtypes = [pointer, number, long, number, pointer]
     loaded.zbench_host_sum_parts.argtypes = [pointer, pointer, number, long, long, number]
     return loaded
@@ -51,13 +51,10 @@ def sum_parts(out: Tensor, parts: Tensor) -> None:
 class HostKernels:
     """Runs each kernel's own code, thread by thread, with the rows that a device would get."""
 
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """See AdamBackend.update."""
-        counter = None if nonfinite is None else nonfinite.data_ptr()
         for dtypes, blocks, count, rows in build_plan(tasks).device_rows(grad_scale=grad_scale):
-            library().zbench_host_update(rows, count, blocks, *dtypes, counter)
+            library().zbench_host_update(rows, count, blocks, *dtypes)
 
     def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
         """See AdamBackend.add_square_sums."""

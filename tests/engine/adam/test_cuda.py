@@ -65,16 +65,11 @@ def cases(grads: torch.dtype, moments: torch.dtype) -> list[Case]:
 def test_one_call_returns_the_cpus_bits(place: str, grads: torch.dtype, moments: torch.dtype) -> None:
     ours = [case.task() for case in cases(grads, moments)]
     theirs = [moved(task, place) for task in ours]
-    count, their_count = (
-        torch.zeros(1, dtype=torch.int64),
-        torch.zeros(1, dtype=torch.int64, device=device(place)),
-    )
-    adam.NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
-    backend_on(place).update(theirs, grad_scale=0.37, nonfinite=their_count)
+    adam.NativeAdam().update(ours, grad_scale=0.37)
+    backend_on(place).update(theirs, grad_scale=0.37)
     for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for left, right in zip(results(mine), results(other), strict=True):
             assert torch.equal(left, right.cpu()), f"task {index}: {cases(grads, moments)[index]}"
-    assert count.item() == their_count.item() > 0
 
 
 @pytest.mark.parametrize("place", PLACES)

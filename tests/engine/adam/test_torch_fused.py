@@ -16,14 +16,12 @@ def test_it_returns_the_contracts_bits(grads: torch.dtype, moments: torch.dtype)
     sizes = (256, 4096, 512)  # only of multiples of 16 are torch's bits the contract's
     cases = [replace(case, rounding_seed=None) for case in assorted(grads, moments, sizes)]
     ours, theirs = ([case.task() for case in cases] for _ in range(2))
-    count, their_count = (torch.zeros(1, dtype=torch.int64) for _ in range(2))
-    NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
-    TorchFusedAdam().update(theirs, grad_scale=0.37, nonfinite=their_count)
+    NativeAdam().update(ours, grad_scale=0.37)
+    TorchFusedAdam().update(theirs, grad_scale=0.37)
     for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for left, right in zip(written(mine), written(other), strict=True):
             same = (bits(left) == bits(right)) | (left.isnan() & right.isnan())  # a NaN keeps its payload
             assert bool(same.all()), f"task {index}: {cases[index]}"
-    assert count.item() == their_count.item() > 0
 
 
 @pytest.mark.skipif(cuda_unavailable_reason() is None, reason="the CUDA kernels can be used here")

@@ -88,15 +88,11 @@ class AdamTask:
 class AdamBackend(Protocol):
     """Where the update runs. Implementations: native (CPU), cuda, and torch's fused Adam."""
 
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """Apply Adam to every task; each gradient is multiplied once by float32(grad_scale).
 
-        nonfinite (int64, one element, on the tasks' device) receives the number of elements whose new
-        parameter is not finite, added. The dtype that counts is param_out's, if there is one. ValueError
-        names the argument that is wrong (dtype, device, shape, layout, overlap, step or hyperparameter);
-        then nothing has been written.
+        ValueError names the argument that is wrong (dtype, device, shape, layout, overlap, step or
+        hyperparameter); then nothing has been written.
         """
 
     def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
@@ -154,14 +150,6 @@ def check_grad_scale(grad_scale: float) -> None:
     """
     if isinstance(grad_scale, bool) or not isinstance(grad_scale, int | float):
         raise ValueError(f"grad_scale: expected a number, got {grad_scale!r}")
-
-
-def check_nonfinite(nonfinite: Tensor | None, device_type: str) -> None:
-    """Raise ValueError unless the counter is absent or one int64 on a device of this type."""
-    if nonfinite is not None and (nonfinite.dtype is not torch.int64 or nonfinite.numel() != 1):
-        raise ValueError(f"nonfinite: expected one int64, got {list(nonfinite.shape)} of {nonfinite.dtype}")
-    if nonfinite is not None and nonfinite.device.type != device_type:
-        raise ValueError(f"nonfinite: expected a tensor on {device_type}, got one on {nonfinite.device}")
 
 
 def check_norm_tensors(grads: Sequence[Tensor], sums: Tensor, device_type: str) -> None:

@@ -18,7 +18,6 @@ from zbench.engine.adam.contract import (
     AdamBackend,
     AdamTask,
     check_grad_scale,
-    check_nonfinite,
     check_norm_tensors,
     check_tasks,
     plain_square_sums,
@@ -69,32 +68,26 @@ class CudaAdam:
             raise RuntimeError(reason)
         self._plans = PlanCache("cuda")
 
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """See AdamBackend.update. Fake tensors are checked and left alone."""
         check_grad_scale(grad_scale)
-        check_nonfinite(nonfinite, "cuda")
         flat = flatten(tasks)
-        tensors = flat.tensors if nonfinite is None else [*flat.tensors, nonfinite]
-        device = _one_device(tensors)
+        device = _one_device(flat.tensors)
         if device is not None:
-            run = partial(self._update, tasks, flat, grad_scale, nonfinite, device)
-            call_native(run, tensors, partial(check_tasks, tasks, "cuda"))
+            run = partial(self._update, tasks, flat, grad_scale, device)
+            call_native(run, flat.tensors, partial(check_tasks, tasks, "cuda"))
 
     def _update(
         self,
         tasks: Sequence[AdamTask],
         flat: Flat,
         grad_scale: float,
-        nonfinite: Tensor | None,
         device: torch.device,
     ) -> None:
-        counter = ctypes.c_void_p(None if nonfinite is None else nonfinite.data_ptr())
         plan = self._plans.plan(flat, lambda: tasks, steps_of(tasks))
         for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
             table = _on_device(rows, device)
-            arguments = ctypes.c_void_p(table.data_ptr()), ctypes.c_int(count), counter
+            arguments = ctypes.c_void_p(table.data_ptr()), ctypes.c_int(count)
             macros = dict(zip(("ZBENCH_GRAD", "ZBENCH_MOMENT", "ZBENCH_OUT"), dtypes, strict=True))
             launch("update", device, blocks, _native.DEVICE_BLOCK_THREADS, *arguments, **macros)
 
@@ -136,22 +129,16 @@ class TorchFusedAdam:
     """
 
     @torch.no_grad()
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """See AdamBackend.update."""
         if not tasks:
             return
         device_type = tasks[0].slot.param.device.type
         check_grad_scale(grad_scale)
-        check_nonfinite(nonfinite, device_type)
         check_tasks(tasks, device_type)
         call_native(partial(build_plan, tasks), flatten(tasks).tensors)  # refuses overlapping tensors
         for task in tasks:
             self.update_task(task, grad_scale)
-            if nonfinite is not None:
-                result = task.param_out if task.param_out is not None else (task.into or task.slot).param
-                nonfinite += (~result.isfinite()).sum()
 
     def update_task(self, task: AdamTask, grad_scale: float) -> None:
         """Update one task that has been checked."""
@@ -198,16 +185,11 @@ class MixedAdam:
     def __init__(self, backends: Mapping[str, AdamBackend]) -> None:
         self._backends = backends
 
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """See AdamBackend.update; the accelerator's tasks are launched first, and run beside the CPU's."""
         for kind, backend in self._backends.items():
             if there := [task for task in tasks if task.grad.device.type == kind]:
-                count = None if nonfinite is None else nonfinite.new_zeros(1, device=there[0].grad.device)
-                backend.update(there, grad_scale=grad_scale, nonfinite=count)
-                if nonfinite is not None and count is not None:
-                    nonfinite += count.to(nonfinite.device)
+                backend.update(there, grad_scale=grad_scale)
 
     def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
         """See AdamBackend.add_square_sums."""

@@ -23,7 +23,6 @@ from zbench.engine.adam.contract import (
     Slot,
     check_grad_scale,
     check_hyper,
-    check_nonfinite,
     check_norm_tensors,
     check_tasks,
 )
@@ -220,19 +219,14 @@ class NativeAdam:
         """Threads that the next call may use."""
         return torch.get_num_threads() if self._threads is None else self._threads
 
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
         """See AdamBackend.update. Fake tensors are checked and left alone: the update allocates nothing."""
         check_grad_scale(grad_scale)
-        check_nonfinite(nonfinite, "cpu")
         flat = flatten(tasks)
 
         def run() -> None:
             plan = self._plans.plan(flat, lambda: tasks, steps_of(tasks))
-            count = plan.run(grad_scale=grad_scale, threads=self.threads)
-            if nonfinite is not None:
-                nonfinite.add_(count)
+            plan.run(grad_scale=grad_scale, threads=self.threads)
 
         call_native(run, flat.tensors, partial(check_tasks, tasks, "cpu"))
 

@@ -80,7 +80,6 @@ def sum_memory(out: Tensor, parts: Sequence[Tensor], *, threads: int | None = No
         parts=[part.data_ptr() for part in parts],
         numel=out.numel(),
         dtype=DTYPE_CODES[parts[0].dtype],
-        accumulate=False,
         threads=threads or torch.get_num_threads(),
     )
 
