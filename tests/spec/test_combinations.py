@@ -34,6 +34,7 @@ CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
     ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
     ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
     ({"run": {"world_size": 4, "nodes": 3}}, "cannot be shared out evenly among 3 nodes"),
+    ({"run": {"world_size": 4, "nodes": 2}, "workload": {"command": "x"}}, "on one node; leave run.nodes"),
     ({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
     ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
     ({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),

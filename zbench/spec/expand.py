@@ -24,7 +24,7 @@ from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, shared_gpus
+from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, nodes_mistake, shared_gpus
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
@@ -256,6 +256,9 @@ def conflict(
 def _conflicts(
     engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None, *, simulated: bool
 ) -> Iterator[tuple[str, str]]:
+    starts_ranks = workload.command is not None or engine.engine_python is not None
+    if problem := nodes_mistake(run.world_size, run.nodes, starts_ranks=starts_ranks):
+        yield "run.nodes", problem
     if workload.command is not None:
         yield from refusals(engine)
         if engine.engine != "builtin":
@@ -286,12 +289,6 @@ def _conflicts(
             "engine.shard_group_size",
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
-        )
-    if run.world_size % run.nodes:
-        yield (
-            "run.nodes",
-            f"{run.world_size} ranks cannot be shared out evenly among {run.nodes} nodes; set a divisor of"
-            " run.world_size, or leave run.nodes out",
         )
 
 

@@ -22,6 +22,7 @@ from zbench.launch.process.local import LocalExecutor, Share
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
+from zbench.spec.run import nodes_mistake
 from zbench.spec.trial import TrialSpec
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
@@ -51,17 +52,10 @@ def look(base_dir: str, modules: Sequence[str], command: Mapping[str, str | None
 
 def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
     """Return the number of a trial's ranks on each node; UsageError if they cannot be divided evenly."""
-    each, rest = divmod(trial.run.world_size, nodes)
-    if rest or each == 0:
-        raise UsageError(
-            f"run.nodes: {trial.run.world_size} ranks cannot be shared out evenly among {nodes} nodes"
-        )
-    if nodes > 1 and (trial.workload.command or trial.engine.engine_python) is not None:
-        raise UsageError(
-            "run.nodes: workload.command and engine.engine_python start their ranks on one node; leave"
-            " run.nodes out"
-        )
-    return each
+    starts_ranks = (trial.workload.command or trial.engine.engine_python) is not None
+    if problem := nodes_mistake(trial.run.world_size, nodes, starts_ranks=starts_ranks):
+        raise UsageError(f"run.nodes: {problem}")
+    return trial.run.world_size // nodes
 
 
 def address_of_node(name: str, others: Sequence[str]) -> str:
