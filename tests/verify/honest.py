@@ -18,7 +18,7 @@ from torch.optim.adam import adam
 from tests.verify.runs import task
 from zbench.verify.evidence import Witness, adam_of
 from zbench.verify.plain_numerics import settings_of, torch_dtype
-from zbench.verify.plain_training import PlainRun, cast_module
+from zbench.verify.plain_training import PlainTask, cast_module
 from zbench.verify.replay import Parts, Residual, replay
 from zbench.verify.sketches import sketches
 from zbench.verify.trajectory import Reference, Trajectory, digest
@@ -61,7 +61,7 @@ class Run:
     names: of the parameters. masters, moments: float32, by name. step: from 0.
     """
 
-    of: PlainRun
+    of: PlainTask
     kernel: str = "foreach"
     drawn: int = 2
     step: int = 0
@@ -207,7 +207,7 @@ BETAS = ((0.9, 0.999), (0.9, 0.95), (0.9, 0.98), (0.8, 0.99), (0.5, 0.9), (0.95,
 EPS = (1e-8, 1e-8, 1e-6, 1e-5)
 
 
-def drawn_task(lot: random.Random) -> PlainRun:
+def drawn_task(lot: random.Random) -> PlainTask:
     """Return a small training that a lot chose: attention models, and MLPs."""
     if lot.random() < 0.6:
         options: dict[str, object] = {

@@ -11,7 +11,7 @@ from torch import nn
 from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import accumulation
 from zbench.spec.workload import WorkloadSpec
-from zbench.verify.plain_training import PlainRun, make_reference
+from zbench.verify.plain_training import PlainTask, make_reference
 from zbench.verify.trajectory import Reference
 from zbench.workloads import Batch, build_workload
 
@@ -21,14 +21,14 @@ GPT = {"model": "gpt", "options": {"layers": 2, "width": 64, "heads": 4}, "seque
 
 def task(
     workload: dict[str, object], *, steps: int = 5, seed: int = 0, world_size: int = 2, **engine: object
-) -> PlainRun:
+) -> PlainTask:
     spec = EngineSpec.model_validate(engine)
     shape = WorkloadSpec.model_validate(workload)
     made = build_workload(shape, seed=seed, world_size=world_size, base_dir=Path())
-    return PlainRun(made, spec, accumulation(spec, shape), steps, torch.device("cpu"))
+    return PlainTask(made, spec, accumulation(spec, shape), steps, torch.device("cpu"))
 
 
-def reference(of: PlainRun, *, truth: bool = True) -> Reference:
+def reference(of: PlainTask, *, truth: bool = True) -> Reference:
     return make_reference(of, truth=truth, on_step=lambda done, total: None)
 
 
@@ -43,12 +43,12 @@ class ReversedSamples:
         return tuple(tensor.flip(0) for tensor in self.data.micro_batch(seed))  # type: ignore[attr-defined]
 
 
-def reversed_samples(of: PlainRun) -> PlainRun:
+def reversed_samples(of: PlainTask) -> PlainTask:
     workload = dataclasses.replace(of.workload, data=ReversedSamples(of.workload.data))
     return dataclasses.replace(of, workload=workload)
 
 
-def training(model: Callable[[], nn.Module], **more: Any) -> PlainRun:
+def training(model: Callable[[], nn.Module], **more: Any) -> PlainTask:
     """Return the task of training what `model` makes, on tokens and targets of MLP's shapes."""
     of = task(MLP, **more)
     return dataclasses.replace(of, workload=dataclasses.replace(of.workload, factory=model))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.verify.runs import GPT, MLP, reference, task, training
 from zbench.errors import UsageError
 from zbench.verify import plain_training
-from zbench.verify.plain_training import ROUNDING, PlainRun, make_reference, require_same
+from zbench.verify.plain_training import ROUNDING, PlainTask, make_reference, require_same
 from zbench.verify.trajectory import digest
 from zbench.workloads import Workload
 
@@ -19,7 +19,7 @@ SIXTEENS = {**MLP, "options": {"hidden": 64, "vocabulary": 256}}  # multiples of
 
 
 def by_hand(
-    of: PlainRun, max_norm: float = 0.0, *, each_backward: bool = False
+    of: PlainTask, max_norm: float = 0.0, *, each_backward: bool = False
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Two ranks and three micro-batches with torch's own clipping-free AdamW; returns parameters and
     losses."""

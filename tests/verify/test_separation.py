@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.verify.runs import GPT, MLP, reference, reversed_samples, task
 from zbench.record.record import Correctness
 from zbench.verify.diagnosis import WORST_UP_TO
-from zbench.verify.plain_training import PlainRun
+from zbench.verify.plain_training import PlainTask
 from zbench.verify.replay import Adam, replay
 from zbench.verify.slope import judge_gradient, slopes
 from zbench.verify.verdict import judge
@@ -24,7 +24,7 @@ DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
 CASES = [("float32", MLP), ("float32", DEEP), ("bfloat16", GPT)]
 
 
-def judged(of: PlainRun, other: PlainRun) -> Correctness:
+def judged(of: PlainTask, other: PlainTask) -> Correctness:
     """Return the verdict on a run of `other`, by the reference of `of`."""
     return judge(reference(other, truth=False).plain, reference(of)).correctness
 

@@ -40,7 +40,7 @@ ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRun:
+class PlainTask:
     """What to train: a workload under an engine's numerics, for `steps` steps, on `device`."""
 
     workload: Workload
@@ -50,13 +50,13 @@ class PlainRun:
     device: torch.device
 
 
-def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int], None]) -> Reference:
+def make_reference(task: PlainTask, *, truth: bool, on_step: Callable[[int, int], None]) -> Reference:
     """Return the plain trajectory and, with `truth`, the float64 one.
 
     `on_step(done, total)` is called after each step of each run.
     """
     total = task.steps * (2 if truth else 1)
-    plain = _PlainRun(task)
+    plain = _PlainTraining(task)
     initial = {name: value.clone() for name, value in plain.adam.values().items()}
     trajectory = plain.run(lambda step: on_step(step, total))
     _require_repeatable(task, trajectory)
@@ -72,7 +72,7 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     )
     if not truth:
         return reference
-    true = _PlainRun(task, skips=trajectory.skipped)
+    true = _PlainTraining(task, skips=trajectory.skipped)
     threads = torch.get_num_threads()
     # as many as all ranks have: its last bits, which depend on them, decide nothing
     torch.set_num_threads(min(threads * task.workload.world_size, len(os.sched_getaffinity(0))))
@@ -98,12 +98,12 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     )
 
 
-def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:
+def _require_repeatable(task: PlainTask, trajectory: Trajectory) -> None:
     """Run the first step again; UsageError where it is another one, or where forward writes weights.
 
     Ranks share weights here, so each would write.
     """
-    again = _PlainRun(task)
+    again = _PlainTraining(task)
     before = again.digests()
     losses, norm = again.first_step()
     written = [name for name, value in again.digests().items() if value != before[name]]
@@ -133,10 +133,10 @@ def require_same(quantity: str, first: Tensor, second: Tensor, rounding: float) 
         )
 
 
-class _PlainRun:
+class _PlainTraining:
     """One run. With `skips` it is the float64 run, which leaves out the steps that the plain run skipped."""
 
-    def __init__(self, task: PlainRun, skips: tuple[int, ...] | None = None) -> None:
+    def __init__(self, task: PlainTask, skips: tuple[int, ...] | None = None) -> None:
         self._task, self._skips = task, skips
         self._exact = skips is not None
         model = task.workload.make_model()

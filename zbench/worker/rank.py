@@ -24,7 +24,7 @@ from zbench.spec import shapes
 from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
-from zbench.verify.plain_training import PlainRun, make_reference
+from zbench.verify.plain_training import PlainTask, make_reference
 from zbench.verify.trajectory import digest, load_determinism, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
@@ -43,7 +43,7 @@ def run_rank(job: RankJob) -> None:
     """Run one rank of a trial to its end; rank 0 writes the result. `calling.call` reports errors."""
     trial = TrialSpec.model_validate(job.trial)
     if trial.workload.command is None:
-        result = run_trial(job, trial)
+        result = run_trainer(job, trial)
     else:
         result = {"inputs": inputs_of(trial, Path(job.base_dir))} | run_script(job, trial)
     if job.rank == 0:
@@ -64,7 +64,7 @@ def run_reference(job: ReferenceJob) -> None:
     trial = algorithms.lengthened(trial)
     workload = trial_workload(trial, job.base_dir)
     read = inputs_of(trial, Path(job.base_dir), workload.data)
-    task = PlainRun(
+    task = PlainTask(
         workload,
         trial.engine,
         accumulation(trial.engine, trial.workload),
@@ -92,7 +92,7 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
     return build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=Path(base_dir))
 
 
-def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
+def run_trainer(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured

@@ -29,8 +29,8 @@ _GATHERED = Tag("the reduced gradients")
 class Lender(Protocol):
     """Lends each bucket the memory that its gradients are written to."""
 
-    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
-        """Return memory [place.length] for a bucket, of which `gradient` [n] is written first. What no
+    def lend(self, bucket: Bucket, gradient: Tensor | None = None) -> Loan:
+        """Return memory [bucket.length], of which `gradient` [n] is written first. What no
         parameter fills is zero.
         """
 
@@ -46,18 +46,18 @@ class FromPool:
     dtypes: Sequence[torch.dtype]
     without_copy: bool = False
 
-    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
-        dtype = self.dtypes[place.dtype_group]
+    def lend(self, bucket: Bucket, gradient: Tensor | None = None) -> Loan:
+        dtype = self.dtypes[bucket.dtype_group]
         if (
             self.without_copy
             and gradient is not None
             and gradient.dtype == dtype
             and gradient.is_contiguous()
-            and gradient.numel() == place.length
+            and gradient.numel() == bucket.length
         ):
             return Loan(gradient)
-        loan = self.pool.lend(place.length, dtype)
-        for start, stop in self.layout.gaps[place.index]:
+        loan = self.pool.lend(bucket.length, dtype)
+        for start, stop in self.layout.gaps[bucket.index]:
             loan.buffer[start:stop].zero_()
         return loan
 
@@ -69,10 +69,10 @@ class KeptBuffer:
         self.memory, self._length, self._dtype = memory, length, dtype
         self._flat: Tensor | None = None
 
-    def lend(self, place: Bucket, gradient: Tensor | None = None) -> Loan:
+    def lend(self, bucket: Bucket, gradient: Tensor | None = None) -> Loan:
         if self._flat is None:
             self._flat = self.memory.zeros(self._length, self._dtype)
-        return Loan(self._flat.narrow(0, place.start, place.length))
+        return Loan(self._flat.narrow(0, bucket.start, bucket.length))
 
     def bytes_by_category(self) -> dict[str, int]:
         held = 0 if self._flat is None else self.memory.occupied(self._flat.nbytes)
@@ -91,22 +91,22 @@ class BucketMemory:
     def begin(self, *, reduces: bool) -> None:
         """Start a backward."""
 
-    def open(self, place: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
+    def open(self, bucket: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
         """Return the memory to write a bucket to, from its first `gradient` on, and the parameters whose
         gradients are there.
         """
-        return self._lender.lend(place, gradient), set()
+        return self._lender.lend(bucket, gradient), set()
 
-    def ready(self, place: Bucket, loan: Loan) -> Loan:
+    def ready(self, bucket: Bucket, loan: Loan) -> Loan:
         """Return the memory to send a written bucket from."""
         if self._cast is None:
             return loan
-        sent = self._cast.lend(place)
+        sent = self._cast.lend(bucket)
         sent.buffer.copy_(loan.buffer)
         loan.give_back()
         return sent
 
-    def keep(self, place: Bucket, loan: Loan, holds: set[int]) -> Loan | None:
+    def keep(self, bucket: Bucket, loan: Loan, holds: set[int]) -> Loan | None:
         """Take over a bucket of a backward that does not reduce, and that `holds` gradients of these
         parameters; return where they are now, or None where `open` returns them.
         """
@@ -138,18 +138,18 @@ class HostAccumulation(BucketMemory):
         if reduces:
             self.host.settle()
 
-    def open(self, place: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
-        loan = self._lender.lend(place)
-        if self._lender is self._leaving or place.index not in self._held:
+    def open(self, bucket: Bucket, gradient: Tensor | None = None) -> tuple[Loan, set[int]]:
+        loan = self._lender.lend(bucket)
+        if self._lender is self._leaving or bucket.index not in self._held:
             return loan, set()
-        copy = self._kept.memory.copy_out(self._kept.lend(place).buffer, loan.buffer)
+        copy = self._kept.memory.copy_out(self._kept.lend(bucket).buffer, loan.buffer)
         copy.wait()
         self._copies.append(copy)
-        return loan, set(self._held[place.index])
+        return loan, set(self._held[bucket.index])
 
-    def keep(self, place: Bucket, loan: Loan, holds: set[int]) -> None:
-        self.host.add(loan, self._kept.lend(place).buffer, first=place.index not in self._held)
-        self._held[place.index] = self._held.get(place.index, set()) | holds
+    def keep(self, bucket: Bucket, loan: Loan, holds: set[int]) -> None:
+        self.host.add(loan, self._kept.lend(bucket).buffer, first=bucket.index not in self._held)
+        self._held[bucket.index] = self._held.get(bucket.index, set()) | holds
 
     def clear(self) -> None:
         """Return when the memory may be written again."""

@@ -18,7 +18,7 @@ import psutil
 from zbench.errors import UsageError
 from zbench.job.failures import kind_of
 from zbench.launch.executor import Attempt, Batch, OnLine, ReferenceTask, RepeatTask, Targets, Task
-from zbench.launch.process.local import LocalExecutor, Share
+from zbench.launch.process.local import LocalExecutor, NodeRanks
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
@@ -131,7 +131,7 @@ class NodeWorker:
     def run(
         self,
         batch: Batch,
-        number: int,
+        node_rank: int,
         nodes: int,
         meeting: str | None,
         references: Mapping[str, bytes],
@@ -139,11 +139,11 @@ class NodeWorker:
     ) -> tuple[list[Attempt], dict[str, bytes]]:
         """Run a batch; return how each task ended, and its files by their paths in the run directory.
 
-        number: of this node among the `nodes` of the trial. meeting: the rendezvous address of several nodes.
-        references: see `references_of`. on_line: for a caller that does not use `progress`.
+        node_rank: of this node among the `nodes` of the trial. meeting: the rendezvous address of several
+        nodes. references: see `references_of`. on_line: for a caller that does not use `progress`.
         """
         self._reason = None
-        self._executor.share = None if meeting is None else Share(number, nodes, meeting)
+        self._executor.node_ranks = None if meeting is None else NodeRanks(node_rank, nodes, meeting)
         for name, data in references.items():
             (self._references() / name).write_bytes(data)
         placed = replace(batch, tasks=tuple(map(self._placed, batch.tasks)))

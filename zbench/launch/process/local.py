@@ -44,10 +44,10 @@ from zbench.topology import Host, node_of_device, pinning_refusal, this_host
 _COMPILING_SECONDS = 60.0
 
 
-class Share(NamedTuple):
-    """One node's share of ranks that span several nodes. init_method: the URL where all ranks meet."""
+class NodeRanks(NamedTuple):
+    """One node's part of ranks that span `nodes`. init_method: the URL where all ranks meet."""
 
-    number: int
+    node_rank: int
     nodes: int
     init_method: str
 
@@ -84,7 +84,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         self._host = None if 0 < cpus < len(cores) else this_host()
         if self._host is not None and (refusal := pinning_refusal(cores)) is not None:
             tell(f"ranks are not pinned to cores of their own, so times vary more: {refusal}")
-        self.share: Share | None = None
+        self.node_ranks: NodeRanks | None = None
 
     def participant(self, task: Task, stack: ExitStack, watch: Watch, *, among: int) -> Processes:
         """Return the processes of a task; see `HeatExecutor`. One alone may take turns with another sweep's.
@@ -101,12 +101,12 @@ class LocalExecutor(HeatExecutor[Processes]):
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
         gate = stack.enter_context(TurnGate(scratch / "gate")) if among > 1 or paired is not None else None
-        number, nodes, meeting = self.share or Share(0, 1, f"file://{scratch}/rendezvous")
+        node_rank, nodes, meeting = self.node_ranks or NodeRanks(0, 1, f"file://{scratch}/rendezvous")
         job = self._jobs.job(task, files, init_method=meeting, turns=None if gate is None else str(gate.path))
         if nodes > 1 and isinstance(job, RankJob):
             each = job.world_size // nodes
             values = resolved(task.trial, self._cpus, each)
-            job = replace(job, trial=values, rank=number * each, local_world_size=each)
+            job = replace(job, trial=values, rank=node_rank * each, local_world_size=each)
         plan = ProcessPlan(
             self._jobs.target(task),
             process_starts(job, files.logs, self._host),
@@ -125,7 +125,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         assert not isinstance(task, SampleTask), "it runs trials"
         facts = environment_facts(task.trial, self._jobs.base_dir)
         attempt = replace(participant.attempt(), environment=facts, seconds=participant.seconds)
-        if self.share is not None and self.share.number > 0:
+        if self.node_ranks is not None and self.node_ranks.node_rank > 0:
             return attempt
         return collected(task, participant.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
