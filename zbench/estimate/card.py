@@ -20,7 +20,7 @@ from torch import Tensor
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.protocols import Copy, Memory
 from zbench.engine.transport import process_group
-from zbench.engine.transport.choose import ChooseTransport, Group, Reduction, Transport, grouped
+from zbench.engine.transport.choose import ChooseTransport, Group, Reduction, Transport, in_shard_groups
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.works import QueuedWork, WorkerThread
 from zbench.estimate.launches import StepCounter
@@ -39,7 +39,7 @@ def transport_of(make: Callable[[Reduction], Group]) -> ChooseTransport:
     ) -> Transport:
         members = group or dist.group.WORLD
         assert members is not None
-        return grouped(members, local.device, shard_group_size, make(reduction))
+        return in_shard_groups(members, local.device, shard_group_size, make(reduction))
 
     return choose
 

@@ -12,7 +12,7 @@ from tests.engine.plain import added
 from tests.engine.transport.cases import CPU, TAG, make
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport import cross_memory
-from zbench.engine.transport.choose import grouped, host_collectives
+from zbench.engine.transport.choose import host_collectives, in_shard_groups
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
@@ -24,11 +24,13 @@ KINDS: dict[str, Callable[[dist.ProcessGroup], Any]] = {
     "cross_memory": make,
     "process_group": lambda group: ProcessGroupCollectives(group, CPU),
     "staged": lambda group: HostStagedCollectives(host_collectives(group, CPU), PinnedHostMemory(CPU)),
-    "hybrid_gloo": lambda group: grouped(group, CPU, group.size() // 2, GlooCollectives),
-    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, host_collectives),
-    "hybrid_process_group": lambda group: grouped(group, CPU, group.size() // 2, ProcessGroupCollectives),
+    "hybrid_gloo": lambda group: in_shard_groups(group, CPU, group.size() // 2, GlooCollectives),
+    "hybrid_cross_memory": lambda group: in_shard_groups(group, CPU, group.size() // 2, host_collectives),
+    "hybrid_process_group": lambda group: in_shard_groups(
+        group, CPU, group.size() // 2, ProcessGroupCollectives
+    ),
     "hybrid_staged": lambda group: HostStagedCollectives(
-        grouped(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
+        in_shard_groups(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
     ),
 }
 

@@ -10,13 +10,13 @@ from tests.engine.transport.cases import CPU, TAG
 from tests.engine.transport.conforming import sent_by
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Collectives
-from zbench.engine.transport.choose import Reduction, choose_collectives, grouped
+from zbench.engine.transport.choose import Reduction, choose_collectives, in_shard_groups
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 
 
 def by_the_backend(group: dist.ProcessGroup, size: int) -> Collectives:
     """Return collectives of shard groups of `size` ranks in which the backend adds."""
-    return grouped(group, CPU, size, partial(ProcessGroupCollectives, in_rank_order=False))
+    return in_shard_groups(group, CPU, size, partial(ProcessGroupCollectives, in_rank_order=False))
 
 
 def far_from_the_sum(group: dist.ProcessGroup, size: int, dtype: torch.dtype) -> list[float]:

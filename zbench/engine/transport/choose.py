@@ -45,7 +45,7 @@ def choose_collectives(
     assert group is not None
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         make_near = partial(_device_collectives, in_rank_order=reduction == "rank_order")
-        return grouped(group, device, shard_group_size, make_near)
+        return in_shard_groups(group, device, shard_group_size, make_near)
     if reduction == "backend" and dist.get_world_size(group) > 1:
         raise UsageError(
             "reduction: backend: expected a process group of NCCL, got gloo, over which zbench adds in rank"
@@ -53,23 +53,19 @@ def choose_collectives(
         )
     staged = None if device.type == "cpu" else host
     make = partial(host_collectives, memory=staged)
-    through = grouped(group, torch.device("cpu"), shard_group_size, make)
+    through = in_shard_groups(group, torch.device("cpu"), shard_group_size, make)
     if device.type == "cpu" or isinstance(through, SingleProcessCollectives):
         return through
     return HostStagedCollectives(through, host)
 
 
-def grouped(
+def in_shard_groups(
     group: dist.ProcessGroup,
     device: torch.device,
     shard_group_size: int | None,
     make: Group,
-    make_gathers: Callable[[dist.ProcessGroup, torch.device], GroupCollectives] | None = None,
 ) -> SingleProcessCollectives | GroupCollectives | HybridCollectives:
-    """Return the collectives that `make` makes of `group`, in shard groups where their size is given.
-
-    make_gathers: makes those of a shard group, which reduces nothing.
-    """
+    """Return the collectives that `make` makes of `group`, in shard groups where their size is given."""
     world_size = dist.get_world_size(group)
     size = world_size if shard_group_size is None else shard_group_size
     check_shard_group_size(size, world_size)
