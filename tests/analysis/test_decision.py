@@ -18,9 +18,6 @@ from zbench.analysis.reasons import LEAST, needed_n
 from .synthetic import pairs
 
 MARGIN = math.log1p(0.02)
-
-
-LESS = 1 - 1e-9
 ALPHA = 0.01
 
 

@@ -31,12 +31,6 @@ def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "describe", describe)
 
 
-def make_environments(place: Path, *names: str) -> None:
-    for name in names:
-        (place / name / "bin").mkdir(parents=True)
-        (place / name / "bin" / "python").touch()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a directory with the environments `old` and `new`."""

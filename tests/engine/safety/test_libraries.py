@@ -139,11 +139,6 @@ class PlainOptimizer(torch.optim.Optimizer):
         self._plain.step()
 
 
-def by_loss(net: nn.Module, x: Tensor) -> Tensor:
-    loss: Tensor = net(x)["loss"]
-    return loss
-
-
 @pytest.mark.parametrize("backwards", [1, 2])
 def test_the_transformers_trainer_with_the_engines_backward(
     row: dict[str, Any], tmp_path: Path, backwards: int
