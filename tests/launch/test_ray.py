@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]), prepend=os.pathsep)
         patch.setattr(ray_cluster, "_LOOK_SECONDS", 600.0)  # other tests may keep this machine busy
         with ray_nodes.running(2) as running:
             yield running

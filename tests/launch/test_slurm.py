@@ -29,7 +29,7 @@ pytest.importorskip("submitit")
 @pytest.fixture(autouse=True)
 def fake_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", path, prepend=os.pathsep)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
 
 

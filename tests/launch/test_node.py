@@ -1,0 +1,225 @@
+"""The code that runs on the nodes of a cluster, here in the test's own process, with fake workers."""
+
+import json
+import pickle
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.shared_processes import SharedProcesses
+from zbench.errors import ZbenchError
+from zbench.launch.cluster import node, ray_cluster, slurm_node
+from zbench.launch.cluster.node import NodeWorker, look, references_of, route_to, unpack, versions
+from zbench.launch.cluster.ray_cluster import RayCluster
+from zbench.launch.cluster.slurm_jobs import SlurmOptions
+from zbench.launch.executor import Attempt, Batch, ReferenceTask, RepeatTask
+from zbench.launch.process.local import LocalExecutor
+from zbench.record.environment import fingerprint, machine_facts
+
+from .conftest import FAKES, make_trial
+
+
+@pytest.fixture(autouse=True)
+def executors(
+    monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses
+) -> Iterator[list[LocalExecutor]]:
+    """Return those of all node workers; on a node they end with their process."""
+    shared_processes.lend_by(monkeypatch)
+    made: list[LocalExecutor] = []
+
+    def make(*arguments: object, **settings: object) -> LocalExecutor:
+        made.append(LocalExecutor(*arguments, **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(node, "LocalExecutor", make)
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "lo")
+    yield made
+    for executor in made:
+        executor.close()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> NodeWorker:
+    return NodeWorker(str(tmp_path), FAKES, "127.0.0.1")
+
+
+def test_a_nodes_files_go_to_the_command_and_leave_the_node(worker: NodeWorker, tmp_path: Path) -> None:
+    reference = tmp_path / "run-1" / "references" / "key.safetensors"
+    (attempt,), files = worker.run(Batch((ReferenceTask(make_trial(), reference),)), 0, 1, None, {})
+    assert attempt.outcome == "ok"
+    assert not reference.exists()
+    unpack(files, tmp_path / "run-1")
+    assert reference.read_text() == "reference"
+
+    task = RepeatTask(make_trial(do="judge"), 0, reference, trace=True)
+    (judged,), files = worker.run(Batch((task,)), 0, 1, None, references_of(Batch((task,))))
+    assert judged.result is not None
+    assert judged.result["correctness"]["verdict"] == "identical"
+    assert [*files] == [f"traces/{task.trial.trial_id}.trace.json"]
+    (again,), _ = worker.run(Batch((task,)), 0, 1, None, {})
+    assert again.outcome != "ok", "the reference is not kept on the node"
+
+
+def test_a_heats_tasks_end_in_their_own_order(worker: NodeWorker) -> None:
+    tasks = (RepeatTask(make_trial(sleep=0.5, do="crash")), RepeatTask(make_trial(stage=1)))
+    ends, _ = worker.run(Batch(tasks), 0, 1, None, {})
+    assert [attempt.outcome for attempt in ends] == ["crashed", "ok"]
+
+
+def test_a_second_node_runs_its_own_ranks_and_has_no_result(worker: NodeWorker) -> None:
+    task = RepeatTask(make_trial(world_size=4, do="describe", rank="all"))
+    (attempt,), files = worker.run(Batch((task,)), 1, 2, "tcp://127.0.0.1:1", {})
+    assert (attempt.outcome, attempt.result) == ("ok", None)
+    assert files.keys() == {f"logs/{task.name}/rank{rank}.log" for rank in (2, 3)}
+    (attempt,), _ = worker.run(Batch((task,)), 0, 1, None, {})
+    assert attempt.result is not None, "the next task is on this node alone"
+
+
+def test_progress_lines_wait_for_the_command_which_may_end_a_task(worker: NodeWorker) -> None:
+    ends: list[Attempt] = []
+    task = RepeatTask(make_trial(do="step_on", world_size=1))
+    for _ in range(2):
+        running = threading.Thread(target=lambda: ends.extend(worker.run(Batch((task,)), 0, 1, None, {})[0]))
+        running.start()
+        steps: list[int] = []
+        while len(steps) < 2:
+            steps += [line["step"] for line in worker.progress(None)]
+            time.sleep(0.02)
+        assert steps[:2] == [1, 2]
+        worker.progress("enough")
+        running.join()
+        worker.progress(None)
+    assert [attempt.error.message for attempt in ends if attempt.error] == ["enough", "enough"]
+
+
+def test_a_node_is_described_and_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    kind, description, problem = look(str(tmp_path), ["mine.part", "json.decoder"], versions())
+    assert (kind, problem) == (fingerprint(machine_facts()), "")
+    assert description
+    assert look(str(tmp_path), ["mine", "not_there.part"], versions())[2].startswith(
+        "cannot import not_there.part; put it on a path that all nodes share"
+    )
+    assert "install the same" in look(str(tmp_path), [], versions() | {"torch": "0.1"})[2]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("no such place", None)]
+)
+def test_the_way_to_an_address_is_an_own_address_or_none(address: str, expected: str | None) -> None:
+    assert route_to(address) in (expected, None)
+    assert route_to("127.0.0.1") == "127.0.0.1"
+
+
+@pytest.fixture
+def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Attempt, dict[str, bytes]]]:
+    """Return what runs a job's process for one of its nodes, and returns what it leaves for the command."""
+    pytest.importorskip("submitit")
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+
+    def run(
+        task: RepeatTask, rank: int = 0, nodes: int = 1, start: str = "0"
+    ) -> tuple[Attempt, dict[str, bytes]]:
+        place = Namespace(job_id="7", global_rank=rank, hostnames=["localhost"] * nodes)
+        monkeypatch.setattr("submitit.JobEnvironment", lambda: place)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", start)
+        (inbox / "task").write_bytes(pickle.dumps((task, nodes)))
+        slurm_node.serve(inbox, str(tmp_path), FAKES)
+        ended: tuple[Attempt, dict[str, bytes]] = pickle.loads(
+            (inbox / f"7-{start}" / f"end-{rank}").read_bytes()
+        )
+        return ended
+
+    return run
+
+
+def test_a_restarted_job_leaves_its_end_in_a_folder_of_its_own(serve, tmp_path: Path) -> None:
+    attempt, files = serve(RepeatTask(make_trial(do="describe", rank="all")), start="2")
+    assert attempt.outcome == "ok"
+    assert 0 < attempt.seconds < 600
+    assert len(files) == 2
+    assert [path.name for path in (tmp_path / "inbox" / "7-2").iterdir()] == ["end-0"]
+
+
+def test_a_job_shows_its_progress_and_ends_when_it_is_told_to(serve, tmp_path: Path) -> None:
+    home = tmp_path / "inbox" / "7-0"
+    home.mkdir()
+    (home / "stop").write_text("too slow")
+    attempt, _ = serve(RepeatTask(make_trial(do="step_on", world_size=1)))
+    assert attempt.error is not None
+    assert (attempt.error.kind, attempt.error.message) == ("pruned", "too slow")
+    shown = [json.loads(line) for line in (home / "progress").read_text().splitlines()]
+    assert shown[0]["step"] == 1
+
+
+def test_a_jobs_first_node_says_where_its_nodes_meet(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = RepeatTask(make_trial(do="describe", rank="all"))
+    monkeypatch.setattr(slurm_node, "_MEETING_SECONDS", 0.05)
+    monkeypatch.setattr(slurm_node, "_POLL_SECONDS", 0.01)
+    with pytest.raises(ZbenchError, match=r"has not written .*meeting within 0 s"):
+        serve(task, rank=1, nodes=2)
+    first, files = serve(task, rank=0, nodes=2)
+    assert first.result is not None
+    assert [*files] == [f"logs/{task.name}/rank0.log"]
+    assert (tmp_path / "inbox" / "7-0" / "meeting").read_text().startswith("tcp://")
+    second, files = serve(task, rank=1, nodes=2)
+    assert second.outcome == "ok"
+    assert [*files] == [f"logs/{task.name}/rank1.log"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "nodes", "expected"),
+    [
+        ((4, 4, 8), "auto", 2, 8),  # as most nodes have; what is away or has no CPU does not count
+        ((4, 4, 8), "cpu", 2, 4),
+        ((0, 0, 8), "cuda", 1, 2),
+        ((), "auto", 3, 6),
+    ],
+)
+def test_automatic_ranks_on_ray_are_those_of_most_nodes(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], device: str, nodes: int, expected: int
+) -> None:
+    def about(cpus: int, gpus: int, *, alive: bool) -> dict[str, object]:
+        name = {"NodeID": "n", "NodeManagerAddress": "a", "Alive": alive}
+        return {**name, "Resources": {"CPU": cpus, "GPU": gpus}}
+
+    others = [about(1, 1, alive=False)] * 9 + [about(0, 1, alive=True)] * 9
+    there = [about(1, count, alive=True) for count in gpus] + others
+    monkeypatch.setattr(ray_cluster, "connect", lambda _: Namespace(nodes=lambda: there))
+    assert RayCluster("somewhere:1").auto_ranks(nodes, device) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "nodes", "device", "expected"),
+    [
+        (["nodes=3", "gpus_per_node=4"], {}, 1, "auto", 12),
+        (["nodes=3", "gpus_per_node=4"], {}, 2, "auto", 8),
+        (["gres=gpu:a100:4"], {}, 1, "cuda", 4),
+        (["gpus_per_node=4"], {}, 1, "cpu", 2),
+        ([], {"SLURM_GPUS_ON_NODE": "8"}, 1, "auto", 2),  # of the command's own job, and not of the trials'
+        (["gres=gpu"], {}, 2, "auto", 4),
+        (["gpus_per_node=4"], {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}, 2, "auto", 16),
+        ([], {"SLURM_JOB_ID": "7"}, 1, "auto", 2),
+    ],
+)
+def test_automatic_ranks_in_slurm_are_the_gpus_of_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    variables: dict[str, str],
+    nodes: int,
+    device: str,
+    expected: int,
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_GPUS_ON_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert SlurmOptions.parse(options).auto_ranks(nodes, device) == expected
