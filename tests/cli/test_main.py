@@ -53,11 +53,17 @@ def test_no_arguments_show_the_help_and_are_a_usage_error(zbench):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sweep", "--nonsense"], ["sweep", "x.yaml", "--seed", "-1"], ["sweep"]]
+    ("arguments", "remedy"),
+    [
+        (["sweep", "--nonsense"], "(see `zbench sweep --help`)"),
+        (["sweep", "x.yaml", "--seed", "-1"], "(see `zbench sweep --help`)"),
+        (["sweep"], "try `zbench sweep quickstart`"),
+    ],
 )
-def test_wrong_use_is_one_message_and_one_document(zbench, arguments):
+def test_wrong_use_is_one_message_and_one_document(zbench, arguments, remedy):
     output = zbench(*arguments, "--json")
     assert output.err.count("error:") == 1
+    assert remedy in output.err
     document = output.document
     assert (document["schema_version"], document["exit_code"]) == (1, ExitCode.USAGE)
     assert document["trials"] == []

@@ -124,5 +124,4 @@ def _print(comparison: Comparison, output_format: str) -> None:
         table.print_comparison(comparison, console.rich_console())
         return
     render, _ = exports.FORMATS[output_format]
-    console.state.document_printed = output_format == "json"
     console.data(render(comparison))

@@ -96,7 +96,7 @@ def _noise_text(noise: NoiseReport) -> str:
             f"this version against itself: {size}, {noise.alarms} false alarms",
             f"noise of one block      {noise.noise:.1%} (the noisiest configuration)",
             f"drift, start to end     {noise.drift:+.1%}",
-            f"threshold to use        --threshold step_time={100 * noise.margin:.3g}% with --paired",
+            f"threshold to use        --threshold step_time={noise.margin:.2%} with --paired",
             f"detectable slowdown     {noise.detectable:.1%} (nine times in ten, at that threshold)",
         ]
     )
