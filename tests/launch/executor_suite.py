@@ -122,3 +122,9 @@ class ProcessSuite(ExecutorSuite):
         trial = make_trial()
         assert run(executor, RepeatTask(trial, trace=True)).outcome == "ok"
         assert (run_dir / "traces" / f"{trial.trial_id}.trace.json").exists()
+
+    def test_watcher_sees_what_a_repeat_tells_last(self, executor: Executor) -> None:
+        seen: list[int] = []
+        task = RepeatTask(make_trial(do="step_last", world_size=1))
+        assert run(executor, task, lambda _, line: seen.append(line["step"])).outcome == "ok"
+        assert seen == [7]

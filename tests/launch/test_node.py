@@ -1,6 +1,7 @@
 """The code that runs on the nodes of a cluster, here in the test's own process, with fake workers."""
 
 import json
+import os
 import pickle
 import threading
 import time
@@ -78,6 +79,14 @@ def test_a_second_node_runs_its_own_ranks_and_has_no_result(worker: NodeWorker) 
     assert files.keys() == {f"logs/{task.name}/rank{rank}.log" for rank in (2, 3)}
     (attempt,), _ = worker.run(Batch((task,)), 0, 1, None, {})
     assert attempt.result is not None, "the next task is on this node alone"
+
+
+def test_ranks_are_not_pinned_to_a_part_of_a_nodes_cpus(tmp_path: Path) -> None:
+    worker = NodeWorker(str(tmp_path), FAKES, "127.0.0.1", cpus=1)
+    task = RepeatTask(make_trial(do="describe"))
+    _, files = worker.run(Batch((task,)), 0, 1, None, {})
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    assert f" cpus={cores} " in files[f"logs/{task.name}/rank0.log"].decode()
 
 
 def test_progress_lines_wait_for_the_command_which_may_end_a_task(worker: NodeWorker) -> None:

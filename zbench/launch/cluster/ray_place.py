@@ -79,6 +79,9 @@ class RayPlace(Place):
             unpack(files, self._run_dir)
         if self._running:
             return None
+        if len(self._batch.tasks) == 1:
+            for _ in range(2):  # what was asked for, and what has come since
+                self._show_progress(self._batch.tasks[0], waits=True)
         where = Placement([node.name for node in self.nodes], self._began, time.time())
         if len(self._batch.tasks) > 1:
             return [replace(attempt, placement=where) for attempt in self._parts[0]]
@@ -91,9 +94,11 @@ class RayPlace(Place):
             self._ray.kill(worker)
         self._ray.util.remove_placement_group(self._group)
 
-    def _show_progress(self, task: Task) -> None:
-        """Show new progress lines of rank 0, and have the task ended if there is reason to."""
-        if self._news is not None and not self._ray.wait([self._news], timeout=0)[0]:
+    def _show_progress(self, task: Task, *, waits: bool = False) -> None:
+        """Show new progress lines of rank 0, and have the task ended if there is reason to. waits: for an
+        answer that is not there yet.
+        """
+        if self._news is not None and not waits and not self._ray.wait([self._news], timeout=0)[0]:
             return
         with suppress(self._ray.exceptions.RayError):  # where the worker is gone, its task says why
             for line in [] if self._news is None else self._ray.get(self._news):
