@@ -26,14 +26,16 @@ def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_p
     )
 
 
-def test_the_last_line_says_how_the_bad_version_shows_it(zbench, search, tmp_path):
-    for n in (2, 3, 4):
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_last_line_says_how_the_bad_version_shows_it(zbench, search, tmp_path, first):
+    for n in range(first, 5):
         version = stand_in(tmp_path / f"v{n}", verdict="wrong")
         text = version.read_text()
         assert '"diagnosis": null' in text
         version.write_text(text.replace('"diagnosis": null', '"diagnosis": "a step is lost"'))
     last = zbench(*search).out.splitlines()[-1]
-    assert last == f"{tmp_path / 'v2'} is the first revision that is incorrect (2 probes): a step is lost"
+    bad = tmp_path / f"v{first}"
+    assert last == f"{bad} is the first revision that is incorrect (2 probes): a step is lost"
 
 
 def test_a_file_about_another_fault_or_other_versions_is_refused(zbench, refusal, search):

@@ -1,13 +1,17 @@
 """The frame of the command line: help without torch, one message an error, the documented exit codes."""
 
+import contextlib
 import errno
+import resource
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.analysis.synthetic import BASE_ID, trial, write_run
 from zbench import __version__
+from zbench.cli import failure
 from zbench.cli import main as cli_main
 from zbench.errors import ExitCode, UsageError
 
@@ -189,3 +193,15 @@ def test_reader_that_leaves_early_is_no_error(sweep_file, command):
     done = subprocess.run(words, cwd=sweep_file.parent, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout.strip() in ("0", "141")
+
+
+@pytest.mark.parametrize(("room", "is_refused"), [(100 << 20, True), (1 << 30, False)])
+def test_numpy_is_imported_only_where_limited_memory_has_room_for_it(monkeypatch, room, is_refused):
+    limit = psutil.Process().memory_info().vms + room
+    monkeypatch.setattr(failure.resource, "getrlimit", lambda _: (limit, limit))
+    guard = failure.RoomForBlas()
+    assert guard.find_spec("json") is None
+    with pytest.raises(MemoryError) if is_refused else contextlib.nullcontext():
+        guard.find_spec("numpy")
+    monkeypatch.setattr(failure.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert guard.find_spec("numpy") is None

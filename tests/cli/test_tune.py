@@ -126,6 +126,8 @@ def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_
     second = zbench("worker", "--storage", url, "--study", "s", "-o", "elsewhere", "--json")
     assert (second.document["exit_code"], second.document["study"]) == (0, "s")
     assert "the budget of 5 trials is spent" in second.err
+    (pulled,) = find_runs(Path("elsewhere"))
+    assert {record.repeat for record in load_records(pulled)} == {0}, "it measures no finalist again"
     again = zbench(*words, "9trials")
     assert again.code == 0, again.err
     newest = find_runs(Path("results"))[-1]
