@@ -209,7 +209,10 @@ def test_all_that_found_their_reference_damaged_run_once_more(tmp_path: Path) ->
     assert told == ["the reference is damaged; computing it again"]
 
 
-def test_a_repeat_that_ran_alone_after_a_kill_is_measured_again_if_disturbed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rerun_disturbed", "runs"), [(True, 3), (False, 2)])
+def test_a_repeat_that_ran_alone_after_a_kill_is_measured_again_if_disturbed(
+    tmp_path: Path, rerun_disturbed: bool, runs: int
+) -> None:
     options = OptionsScript()
     tries = Counter[str]()
 
@@ -226,9 +229,9 @@ def test_a_repeat_that_ran_alone_after_a_kill_is_measured_again_if_disturbed(tmp
 
     participants = trials(3)
     world = World(script, takes_turns=True)
-    with TrialRunner(world, tmp_path) as runner:
+    with TrialRunner(world, tmp_path, rerun_disturbed=rerun_disturbed) as runner:
         runner.run_heat(participants)
-    assert list(tries.values()) == [3]
+    assert list(tries.values()) == [runs]
 
 
 def heat_of(runner: TrialRunner, participants: list[TrialSpec]) -> dict[str, Record]:

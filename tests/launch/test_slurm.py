@@ -141,7 +141,7 @@ def test_states_are_those_of_squeue_and_a_job_that_it_forgot_has_gone(
 
 def test_jobs_run_at_once_and_the_first_that_ends_is_returned(executor: SlurmExecutor) -> None:
     slow, quick = submitted(executor, sleep=600), submitted(executor)
-    assert executor.vacancy().batches == math.inf
+    assert executor.vacancy(1).batches == math.inf
     handle, _, attempt = executor.next_ended()
     assert (handle, attempt.outcome) == (quick, "ok")
     assert not executor.withdraw(slow), "it runs already"

@@ -223,7 +223,7 @@ class Executor(ABC):
         """Give a batch up if it has not begun; return whether it was."""
         return False
 
-    def vacancy(self, nodes: int = 1) -> Vacancy:
+    def vacancy(self, nodes: int) -> Vacancy:
         """Return what there is room for now, of batches that need so many nodes each."""
         return Vacancy(bytes=psutil.virtual_memory().available)
 

@@ -118,7 +118,7 @@ class PlacesExecutor(Executor):
         """Take a batch out of the queue; see `executor.Executor`."""
         return self._queue.pop(handle, None) is not None
 
-    def vacancy(self, nodes: int = 1) -> Vacancy:
+    def vacancy(self, nodes: int) -> Vacancy:
         """Return how many batches have nodes, and the least memory of a node."""
         memory = min((node.memory for node in self._there()), default=0.0)
         return Vacancy(max(1, len(self._there()) // nodes), memory)

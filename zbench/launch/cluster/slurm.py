@@ -133,7 +133,7 @@ class SlurmExecutor(Executor):
             return True
         return False
 
-    def vacancy(self, nodes: int = 1) -> Vacancy:
+    def vacancy(self, nodes: int) -> Vacancy:
         """SLURM has a queue of its own; see `executor.Executor`."""
         return Vacancy(batches=math.inf)
 
