@@ -108,6 +108,13 @@ def test_errors_become_a_message_and_their_exit_code(zbench, monkeypatch, error,
     assert output.out == ""
 
 
+def following(name: str) -> ValueError:
+    """Return an error with a lack of memory as its `__cause__` or `__context__`."""
+    error = ValueError("cannot read the file")
+    setattr(error, name, MemoryError())
+    return error
+
+
 NO_MEMORY = "out of memory: free some memory, or raise the limit (ulimit -v); finished repeats are on disk"
 
 
@@ -116,11 +123,13 @@ NO_MEMORY = "out of memory: free some memory, or raise the limit (ulimit -v); fi
     [
         (MemoryError(), NO_MEMORY),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
+        (following("__cause__"), NO_MEMORY),
+        (following("__context__"), NO_MEMORY),
         (ImportError("libfast.so: failed to map segment from shared object"), NO_MEMORY),
         (OSError(errno.EMFILE, "Too many open files"), "too many open files: close some files, or raise"),
         (OSError(errno.ENOSPC, "No space left on device"), "no space left on the disk"),
     ],
-    ids=["memory", "enomem", "import", "descriptors", "disk"],
+    ids=["memory", "enomem", "cause", "context", "import", "descriptors", "disk"],
 )
 def test_what_the_machine_lacks_is_one_message_with_the_remedy(zbench, monkeypatch, tmp_path, error, words):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
