@@ -149,6 +149,13 @@ def _step_on(job: RankJob) -> None:
         time.sleep(0.1)
 
 
+def _compute(_: RankJob) -> None:
+    """Use half a second of CPU time."""
+    until = time.process_time() + 0.5
+    while time.process_time() < until:
+        pass
+
+
 def _step_last(job: RankJob) -> None:
     """Tell of a step as the last thing."""
     with Path(job.progress_path or os.devnull).open("a") as progress:
@@ -169,6 +176,7 @@ ACTIONS: dict[str, Callable[[RankJob], None]] = {
     "no_result": lambda _: os._exit(0),
     "describe": _describe,
     "disk_full": _fill_the_disk,
+    "compute": _compute,
     "step_on": _step_on,
     "step_last": _step_last,
     "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),

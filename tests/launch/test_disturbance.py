@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from zbench.launch.disturbance import MachineSnapshot, between, parse_stat, snapshot
+from tests.launch.conftest import make_trial
+from zbench.launch.disturbance import DisturbanceMeter, MachineSnapshot, between, parse_stat, snapshot
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import OTHER_LOAD, STOLEN, Disturbance
 
 STAT = """cpu  900 0 100 5000 0 0 0 50 0 0
@@ -58,3 +60,20 @@ def test_snapshot_reads_this_machine():
     assert after.at >= before.at
     assert after.busy >= before.busy > 0
     assert before.cpus == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("options", "least"), [({}, 0.0), ({"do": "compute", "rank": "all"}, 1.0)])
+def test_what_all_ranks_and_their_launcher_use_is_own_work(
+    runner: TrialRunner, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], least: float
+) -> None:
+    own: list[float] = []
+
+    def note(_: DisturbanceMeter, own_cpu_seconds: float) -> Disturbance:
+        own.append(own_cpu_seconds)
+        return Disturbance(0.0)
+
+    monkeypatch.setattr(DisturbanceMeter, "disturbance", note)
+    for _ in range(2):
+        runner.run(make_trial(**options))
+    repeats = own[-2:]  # the reference was the first
+    assert all(least < seconds < least + 0.9 for seconds in repeats), own
