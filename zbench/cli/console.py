@@ -31,8 +31,8 @@ state = State()
 
 def reset() -> None:
     """Forget the flags of an earlier command in this process."""
-    for flag in State.__slots__:
-        setattr(state, flag, False)
+    global state
+    state = State()
 
 
 def result(text: str) -> None:
