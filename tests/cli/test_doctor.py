@@ -1,12 +1,16 @@
 """`zbench doctor` tells what is wrong with this machine, and measures its noise and rates."""
 
+import dataclasses
+import math
 import sys
 from typing import Any
 
 import pytest
 
 from tests.cli.calling import stand_in
+from zbench.analysis.noise import NoiseReport
 from zbench.app import doctor as app_doctor
+from zbench.errors import ExitCode
 from zbench.launch import doctor
 from zbench.spec.load import sweep_from_mapping
 
@@ -45,6 +49,22 @@ def test_aa_reports_noise_margin_and_effect(zbench):
     noise = zbench("doctor", "--aa", "--blocks", "9", "--json").document["aa"]
     assert 0.001 < noise["noise"] < 0.02
     assert noise["margin"] < noise["detectable"]
+
+
+def test_aa_says_what_it_found_and_has_no_number_that_json_lacks(zbench, monkeypatch):
+    found = NoiseReport(9, 3, noise=0.01234, margin=0.0256, detectable=math.inf, alarms=1, drift=-0.002)
+    monkeypatch.setattr("zbench.cli.doctor.noise", lambda *_: found)
+    output = zbench("doctor", "--aa")
+    assert output.code == ExitCode.REGRESSION, "a false alarm"
+    assert output.out.splitlines() == [
+        "this version against itself: 3 configurations, 9 blocks, 1 false alarms",
+        "noise of one block      1.2% (the noisiest configuration)",
+        "drift, start to end     -0.2%",
+        "threshold to use        --threshold step_time=2.56% with --paired",
+        "detectable slowdown     inf% (nine times in ten, at that threshold)",
+    ]
+    document = zbench("doctor", "--aa", "--json").document
+    assert document["aa"] == dataclasses.asdict(found) | {"detectable": None}
 
 
 def test_aa_with_too_few_blocks_is_refused(refusal):

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import os
 import resource
+import signal
 import subprocess
 import sys
 
@@ -214,3 +216,23 @@ def test_numpy_is_imported_only_where_limited_memory_has_room_for_it(monkeypatch
         guard.find_spec("numpy")
     monkeypatch.setattr(failure.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert guard.find_spec("numpy") is None
+
+
+def end_twice(number: int) -> None:
+    """Get a signal, and once more while the command ends."""
+    with failure.as_interruption():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize(("number", "leaves"), [(signal.SIGTERM, 0), (signal.SIGHUP, 1)])
+def test_a_signal_interrupts_once_and_a_terminal_that_hung_up_is_left(monkeypatch, number, leaves):
+    left = []
+    monkeypatch.setattr(failure, "_leave_terminal", lambda: left.append(number))
+    before = signal.getsignal(number)
+    with pytest.raises(failure.TerminatedError, match=f"ended by {number.name}"):
+        end_twice(number)
+    assert len(left) == leaves
+    assert signal.getsignal(number) is before
