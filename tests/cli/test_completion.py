@@ -42,6 +42,7 @@ def completed(place: Path, words: str) -> list[str]:
         ("zbench show last --trial ", ["best", *IDS[1:]]),
         (f"zbench export {BASE_ID} --trial {IDS[0][:5]}", IDS[:1]),
         ("zbench show last --output-dir elsewhere --trial ", []),
+        ("zbench show --output-dir elsewhere ", ["last"]),
     ],
 )
 def test_runs_and_trials_are_completed(results: Path, words: str, offers: list[str]) -> None:

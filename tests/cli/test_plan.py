@@ -97,3 +97,12 @@ def test_export_of_several_trials_asks_which(sweep, zbench, refusal):
     trial = message.splitlines()[-1].split()[0]
     assert json.loads(zbench("export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
     assert "no trial 'zzz'" in refusal("export", sweep, "--trial", "zzz")
+
+
+@pytest.mark.parametrize(("count", "last"), [(20, ""), (21, "and 1 more"), (23, "and 3 more")])
+def test_export_names_twenty_trials_and_counts_the_others(sweep, refusal, count, last):
+    sweep.write_text(f"axes: {{seed: {list(range(count))}}}\n")
+    for words in ((), ("--trial", "zzz")):
+        lines = refusal("export", sweep, *words).splitlines()
+        assert len(lines) == 21 + bool(last)
+        assert lines[-1].strip() == last or not last

@@ -31,10 +31,13 @@ def test_an_invalid_configuration_cannot_be_exported(refusal, out):
 
 
 def test_a_tag_names_a_run_everywhere(zbench, out):
-    assert zbench("tag", "last~2", "before")[0] == 0
+    empty, named = zbench("tag"), zbench("tag", "last~2", "before")
+    assert (empty.code, empty.out, named.code) == (0, "", 0)
+    assert "no tags yet; `zbench tag last NAME` names the newest run" in empty.err
     assert resolve_run("before", out).name == BASE_ID
     code, text, _ = zbench("tag")
     assert (code, text) == (0, f"before  example/{BASE_ID}\n")
+    assert "no tags" not in zbench("tag").err
     assert zbench("compare", "before", HEAD_ID)[0] == 0
     assert zbench("compare", "before", BASE_ID)[0] == 2, "one run under two names"
     assert zbench("tag", "last", "a/b")[0] == 2

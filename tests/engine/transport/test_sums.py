@@ -5,7 +5,12 @@ import torch
 
 from tests.engine.adam import host_kernels
 from tests.engine.adam.cases import FLOATS
-from zbench.engine.transport.sums import accumulate, add_in_rank_order, sum_in_rank_order
+from zbench.engine.transport.sums import (
+    accumulate,
+    add_in_rank_order,
+    follow_one_another,
+    sum_in_rank_order,
+)
 
 
 @pytest.mark.usefixtures("isa")
@@ -55,3 +60,26 @@ def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int,
     host_kernels.sum_parts(out[:numel], parts)
     assert torch.equal(out[:numel], expected)
     assert out[numel:].tolist() == [7.0] * 4, "nothing is written beyond the sums"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("starts", "numel", "at", "reads"),
+    [
+        ([0], 8, 0, True),
+        ([64, 72, 80], 8, 16, True),
+        ([64, 80], 8, 0, False),  # a gap
+        ([72, 64], 8, 0, False),  # another order
+        ([64, 64], 8, 0, False),
+        ([64, 70], 6, 0, False),  # no whole number of fours
+        ([64, 72], 8, 2, False),  # the sums, and then the parts, begin within sixteen bytes
+        ([65, 73], 8, 0, False),
+    ],
+)
+def test_a_device_adds_in_one_pass_what_its_kernel_can_read(
+    dtype: torch.dtype, starts: list[int], numel: int, at: int, reads: bool
+) -> None:
+    memory, sums = torch.zeros(128, dtype=dtype), torch.zeros(32)
+    assert memory.data_ptr() % 16 == sums.data_ptr() % 16 == 0
+    parts = [memory[start : start + numel] for start in starts]
+    assert follow_one_another(sums[at : at + numel], parts) is reads

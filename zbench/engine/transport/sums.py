@@ -24,7 +24,7 @@ def sum_in_rank_order(out: Tensor, parts: Sequence[Tensor]) -> None:
     ValueError names a wrong argument.
     """
     if out.device.type != "cpu":
-        if _follow_one_another(out, parts) and cuda_unavailable_reason() is None:
+        if follow_one_another(out, parts) and cuda_unavailable_reason() is None:
             call_native(partial(_sum_on_device, out, parts), [out, *parts])
         else:
             add_in_rank_order(out, parts)
@@ -41,7 +41,7 @@ def sum_blocks(numel: int) -> int:
     return -(-numel // (4 * _native.DEVICE_BLOCK_THREADS))
 
 
-def _follow_one_another(out: Tensor, parts: Sequence[Tensor]) -> bool:
+def follow_one_another(out: Tensor, parts: Sequence[Tensor]) -> bool:
     """Whether the device's kernel can read the parts: one behind the other, four elements at a time."""
     first = parts[0].data_ptr()
     size = parts[0].nbytes
