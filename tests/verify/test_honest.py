@@ -10,6 +10,7 @@ import pytest
 
 from tests.verify.honest import Run, drawn_task
 from tests.verify.runs import reference, task
+from tests.verify.wrong import Wrong, WrongRun, moves
 
 ROWS = 2000
 
@@ -49,6 +50,21 @@ def test_no_kernel_of_torch_is_accused(seed: int, trainings: int, kernels: list[
     counts = verdicts(seed, trainings, kernels)
     print(counts)
     assert counts.keys() <= {"identical", "equivalent", "unchecked"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("beta2", [0.9999, 0.99999])
+def test_bias_corrections_in_float32_are_no_fault_at_any_beta2(beta2: float, dtype: str) -> None:
+    """Theirs is a share of 1e-4 and of 1e-3 of the first updates; one of a hundredth is still found."""
+    workload = {"model": "mlp", "options": {"hidden": 64, "vocabulary": 64}, "sequence_length": 16}
+    optimizer = {"name": "adam", "lr": 0.1, "betas": (0.95, beta2), "weight_decay": 0.01}
+    of = task(workload, steps=8, seed=1035351410, dtype=dtype, optimizer=optimizer)
+    plain = reference(of)
+    result = Run(of, "capturable", 6).judged(plain).correctness
+    assert result.verdict == "equivalent", result.diagnosis
+    longer = WrongRun(of, "fused", 6, wrong=Wrong(after=moves(1.01))).judged(plain).correctness
+    assert longer.verdict in ("drifted", "wrong")
+    assert (longer.diagnosis or "").startswith("updates 1.0 % too long (all parameters)")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.verify.honest import KERNELS, capturable_on_a_cpu, kernel
 from zbench.verify.diagnosis import judge_update
-from zbench.verify.replay import Adam, Residual, State, replay
+from zbench.verify.replay import Adam, Residual, State, most_in_float32, replay
 
 
 def test_an_element_whose_gradient_begins_late_is_no_fault() -> None:
@@ -179,6 +179,12 @@ def test_constants_are_adams_and_those_that_float32_makes_of_them() -> None:
         ways = (1 - betas ** torch.tensor(float(count)), 1 - torch.stack([betas] * count).prod(dim=0))
         lengths = [float(exact[0] / way[0] * (way[1] / exact[1]).sqrt()) - 1 for way in ways]
         assert ADAM.lengths_in_float32(count) == pytest.approx(lengths, abs=1e-6)
+    rare = dataclasses.replace(ADAM, beta2=0.9999)
+    assert most_in_float32(bare, 20) == 0.0
+    assert [most_in_float32(ADAM, 20), most_in_float32(rare, 20)] == pytest.approx(
+        [1.36e-5, 1.33e-4], rel=0.01
+    )
+    assert most_in_float32(rare, 1) == max(map(abs, rare.lengths_in_float32(1))) < most_in_float32(rare, 20)
 
 
 def test_an_update_ends_where_float32_engines_end() -> None:

@@ -11,6 +11,7 @@ parameters, ranks and steps can be added up, and any coefficient follows from th
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -94,6 +95,15 @@ class Adam:
             decayed += [value.float().double() for value in decayed]
         ends = [value + update for value in decayed]
         return [ends[0], *(value.float().double() for value in ends)]
+
+
+@cache
+def most_in_float32(adam: Adam, steps: int) -> float:
+    """Return by which share one of the first `steps` updates is longer or shorter, at most, where bias
+    corrections are taken in float32: 1.4e-5 for a beta2 of 0.999, 1.3e-4 for 0.9999.
+    """
+    counts = range(1, steps + 1)
+    return max(abs(share) for count in counts for share in adam.lengths_in_float32(count))
 
 
 @dataclass(slots=True, eq=False)

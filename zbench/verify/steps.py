@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zbench.verify.diagnosis import NEAR, WRONG_FROM, Finding, percent, where_of
 from zbench.verify.distance import LEAST_SHARE, TINY, UNIT_ROUNDOFF
-from zbench.verify.replay import Adam
+from zbench.verify.replay import Adam, most_in_float32
 from zbench.verify.sketches import SKETCH
 from zbench.verify.slope import ALONE_UP_TO, common_limit, factor_in_words
 from zbench.verify.trajectory import Reference, Trajectory
@@ -22,7 +22,9 @@ from zbench.verify.trajectory import Reference, Trajectory
 ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
 """Standard errors of one step's factor of all parameters, and of one: of the latter a run has many."""
 OF_CONSTANTS = 3e-5
-"""Share by which bias corrections in float32 make the first updates longer or shorter."""
+"""Share that the trajectory makes at least of bias corrections in float32; see `TIMES_CONSTANTS`."""
+TIMES_CONSTANTS = 2.5
+"""How many times the share by which these make an update longer or shorter."""
 OWN_CERTAIN = 2.0
 """Standard errors of the reference's own factor that its rounding explains."""
 DIVERGED = 5.0
@@ -92,12 +94,14 @@ class _Judge:
     together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
     and an error along it hits any parameter. A trial may be as many times as far off as it is farther away.
 
-    alone, whole: the least size of a fault of one parameter, and of all. unit: one rounding. first [P], grown
-    [P]: the reference's own errors after the first step, and how many times as large they have become.
+    alone, whole: the least size of a fault of one parameter, and of all. unit: one rounding. constants [P]:
+    the share that rounding of Adam's constants may have of an update. first [P], grown [P]: the reference's
+    own errors after the first step, and how many times as large they have become.
     """
 
     names: Sequence[str]
     adams: Mapping[str, Adam]
+    constants: Tensor
     alone: float
     whole: float
     unit: float
@@ -145,7 +149,7 @@ class _Judge:
             self.first = sizes.clamp(min=self.unit)
             self.grown = torch.ones_like(sizes)
         self.grown = torch.maximum(self.grown, sizes / self.first)
-        return OF_CONSTANTS * self.grown
+        return self.constants * self.grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +190,15 @@ class _Judges:
 
     def __init__(self, reference: Reference, adams: Mapping[str, Adam], dtype: str) -> None:
         names = reference.plain.names
+        steps = len(reference.plain.digests)
+        shares = [TIMES_CONSTANTS * most_in_float32(adams[name], steps) for name in names]
+        constants = torch.tensor(shares, dtype=torch.float64).clamp(min=OF_CONSTANTS)
         clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
         of_update = LEAST_SHARE if dtype == "float32" else 1e-3
         unit = _UNITS[dtype]
-        self._update = _Judge(names, adams, LEAST_SHARE, of_update, unit)
-        self._gradient = _Judge(names, adams, ALONE_UP_TO[dtype], whole, unit)
+        self._update = _Judge(names, adams, constants, LEAST_SHARE, of_update, unit)
+        self._gradient = _Judge(names, adams, constants, ALONE_UP_TO[dtype], whole, unit)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
 
     def tells_after(self, step: _Step) -> bool:

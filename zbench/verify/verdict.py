@@ -27,7 +27,7 @@ quarter of what it travelled. Four times that is the whole way, which a run of o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import Tensor
@@ -35,11 +35,14 @@ from torch import Tensor
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, Healthy, compare, errors_of
 from zbench.verify.evidence import Witness, examine
+from zbench.verify.replay import Adam, most_in_float32
 from zbench.verify.steps import growth
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
+TIMES_CONSTANTS = 4.0
+"""How many times the share of an update that bias corrections in float32 decide does not count."""
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
@@ -57,7 +60,7 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
     """Return the verdict on a run of the same steps as the reference's; ValueError if parameters are
     missing. evidence: what else the trial showed; without it the parameters alone are judged.
     """
-    judgement = _by_distance(observed, reference)
+    judgement = _by_distance(observed, reference, {} if evidence is None else evidence.adams)
     was = judgement.correctness
     finite = all_finite(observed.parameters) and all_finite(reference.plain.parameters)
     if evidence is None or not finite:
@@ -80,7 +83,7 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
     return Judgement(correctness, [*judgement.warnings, *warnings])
 
 
-def _by_distance(observed: Trajectory, reference: Reference) -> Judgement:
+def _by_distance(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Judgement:
     """Return the verdict on the parameters."""
     plain = reference.plain
     missing = [name for name in plain.names if name not in observed.parameters]
@@ -97,7 +100,7 @@ def _by_distance(observed: Trajectory, reference: Reference) -> Judgement:
     first = int(differing.any(dim=1).nonzero()[0])
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
     difference = compare(observed.parameters, plain.parameters, plain.names)
-    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects)
+    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects, adams)
     agreed = first >= reference.deterministic_steps > 0 and all_finite(plain.parameters)
     if agreed and verdict in ("equivalent", "unchecked"):
         verdict, warnings = "identical", []
@@ -114,7 +117,11 @@ def worse(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _weigh(
-    observed: Trajectory, reference: Reference, difference: Difference, suspects: set[str]
+    observed: Trajectory,
+    reference: Reference,
+    difference: Difference,
+    suspects: set[str],
+    adams: Mapping[str, Adam],
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
     """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ."""
     plain = reference.plain
@@ -137,7 +144,10 @@ def _weigh(
     steps = len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    least = {name: LEAST_SHARE * factor for name, factor in growth(reference).items()}
+    of_constants = {n: TIMES_CONSTANTS * most_in_float32(adam, steps) for n, adam in adams.items()}
+    least = {
+        n: max(LEAST_SHARE, of_constants.get(n, 0.0)) * factor for n, factor in growth(reference).items()
+    }
     healthy = Healthy(sizes, clipping, least, steps)
     weights, truth = reference.gradient_sizes, reference.truth
     errors = [errors_of(observed.parameters, plain.parameters, truth, weights, healthy)]
