@@ -1,4 +1,7 @@
-"""Faults of any step that a lot chose are found: 95 of 100 of each kind and dtype."""
+"""Faults of any step that a lot chose are found: 95 % of each kind and dtype.
+
+If 5 % are missed, more than 11 of 100 are in one of two hundred draws.
+"""
 
 import itertools
 import random
@@ -21,15 +24,17 @@ GPT = {
 
 
 @pytest.mark.parametrize(
-    ("draws", "seed"),
+    ("draws", "most_missed", "seed"),
     [
-        (1, 1),
-        pytest.param(100, random.randrange(1 << 30), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]),
+        (1, 0, 1),
+        pytest.param(
+            100, 11, random.randrange(1 << 30), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
+        ),
     ],
     ids=["short", "soak"],
 )
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", pytest.param("float32", marks=pytest.mark.soak)])
-def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, seed: int) -> None:
+def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, most_missed: int, seed: int) -> None:
     print(f"seed {seed}")
     lot = random.Random(seed)
     steps = 8 if draws == 1 else 20
@@ -46,7 +51,7 @@ def test_drawn_faults_of_any_step_are_found(dtype: str, draws: int, seed: int) -
             result = run.judged(plain).correctness
             if result.verdict not in ("drifted", "wrong") or result.diagnosis is None:
                 missed.append(fault)
-        assert len(missed) <= draws * 0.05, missed
+        assert len(missed) <= most_missed, missed
 
 
 SHORT = ("bfloat16", "from step 4 on")
@@ -58,6 +63,7 @@ HIDDEN = {  # by the rounding of one step
         "attention's gradients are 5 % too small",
         "updates are 1 % too long",
         "the embedding's updates are 5 % too long",
+        "half of each tensor is updated 5 % too far",
     }
 }
 
