@@ -1,10 +1,14 @@
 """The rates that `zbench doctor --calibrate` tells are work over its seconds."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.worker.conftest import trial
+from zbench.job.jobs import RankJob
 from zbench.measure.counts import count_operators
 from zbench.worker import calibration
 
@@ -29,6 +33,27 @@ def test_rates_are_those_of_the_work_that_is_timed() -> None:
     assert entry == dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), stream / 0.5)
 
 
+@pytest.mark.parametrize(("least", "passes", "calls"), [(1.0, 7, 7), (1.0, None, 5), (1 / 32, None, 13)])
+def test_a_call_takes_the_first_quartile_of_many(
+    least: float, passes: int | None, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of as many as are asked for, or fit into 0.4 seconds, but five at least; the first call warms up."""
+    now, took = 0.0, [9.0, 3.0, 1.0, 2.0, 4.0, *[5.0] * 99]
+    left = iter(took)
+
+    def work() -> None:
+        nonlocal now
+        now += least * next(left)
+
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    if passes is None:
+        took[:] = [1.0] * 99
+        left = iter(took)
+    assert calibration.seconds(work, torch.device("cpu"), passes) == pytest.approx(2.0 if passes else least)
+    assert len(list(left)) == len(took) - calls - 1
+
+
 @pytest.mark.parametrize(
     ("ranks", "links"), [(1, (None, None)), (2, (2.0 * (1 << 22) / 4, 1.0)), (4, (3.0 * (1 << 22) / 4, 1.0))]
 )
@@ -40,3 +65,21 @@ def test_a_links_bandwidth_is_what_a_rank_sends_over_the_time_beyond_the_latency
     monkeypatch.setattr(calibration, "exchange", lambda _, numel, __: 1.0 if numel == 256 * ranks else 5.0)
     monkeypatch.setattr(calibration, "mean", lambda value: value)
     assert tuple(calibration.links(torch.device("cpu")).values()) == links
+
+
+@pytest.mark.usefixtures("_half_a_second")
+@pytest.mark.parametrize(
+    ("link", "expected"), [(None, 0.5 / 100), (0.01, (0.5 - 2 * 0.01) / 100), (1e3, 1e-9 / 100)]
+)
+def test_an_operator_takes_its_share_of_a_step_without_its_collectives(
+    link: float | None, expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "rates", lambda device: {})
+    monkeypatch.setattr(calibration, "links", lambda device: {"link_latency": link})
+    traffic = SimpleNamespace(count=lambda inner: inner, take=lambda: {"all": SimpleNamespace(calls=2)})
+    monkeypatch.setattr(calibration, "TrafficMeter", lambda _: traffic)
+    monkeypatch.setattr(calibration, "count_operators", lambda step, _: [step(), {"operators": 100}][1])
+    values = trial({"zero_stage": 1}, run={"world_size": 1}).model_dump(mode="json")
+    result, meeting = tmp_path / "result", f"file://{tmp_path}/meeting"
+    calibration.measure(RankJob(values, 0, 1, meeting, str(tmp_path), str(tmp_path), str(result)))
+    assert json.loads(result.read_text())["operator_latency"] == pytest.approx(expected)

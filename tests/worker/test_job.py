@@ -19,6 +19,7 @@ from zbench.job.jobs import RankJob, reference_key, threads_per_rank
 from zbench.spec.run import shared_gpus, slow_update
 from zbench.worker import process
 from zbench.worker.process import backend_for, device_of, nccl_version, set_threads, variables_of
+from zbench.worker.rank import inputs_of
 
 SHAPES_NO_BIT = {
     "zero_stage", "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio",
@@ -198,6 +199,13 @@ def test_an_update_without_our_kernels_is_told_where_a_gpu_makes_it(
     assert process.gpus_of(job, trial(engine), torch.device("cpu"))[1] == []
 
 
+def test_ranks_that_share_the_gpus_of_each_host_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(process, "cuda_unavailable_reason", lambda: None)
+    job = RankJob({}, 0, 8, "file:///tmp/meeting", "", "", "", local_world_size=4)
+    assert process.gpus_of(job, trial(), torch.device("cuda", 0)) == (4, [shared_gpus(8, 4)])
+
+
 def test_threads_have_started_when_they_are_set() -> None:
     before = torch.get_num_threads()
     tasks = Path("/proc/self/task")
@@ -234,3 +242,10 @@ def test_compiled_code_is_kept_in_a_private_folder_or_refused(
         in failure.message
     )
     assert os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
+
+
+@pytest.mark.parametrize("name", ["shape.json", "none.json"])
+def test_the_file_of_a_models_shape_is_an_input(name: str, tmp_path: Path) -> None:
+    (tmp_path / "shape.json").write_text("{}")
+    read = inputs_of(trial(workload={"model": f"hf:{name}"}), tmp_path)
+    assert (name in read) == (name == "shape.json")

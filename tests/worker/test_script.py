@@ -170,6 +170,40 @@ def test_a_command_has_a_free_port_and_both_startup_modules(
 
 
 @pytest.mark.parametrize(
+    ("python", "own", "told"),
+    [
+        (None, None, "None"),
+        (None, "own", "own"),
+        (sys.executable, "own", "own"),
+        (sys.executable, None, "zb"),
+    ],
+)
+def test_another_environment_has_extensions_of_its_own_unless_told(
+    python: str | None,
+    own: str | None,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "zb"))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", own or "")
+    if own is None:
+        monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
+    (tmp_path / "tell.py").write_text("import os; print('step', os.environ.get('TORCH_EXTENSIONS_DIR'))")
+    workload = {
+        "command": "python tell.py {zero_stage}",
+        "step_times": {"regex": "^step"},
+        "checkpoint": None,
+    }
+    trial = sweep(tmp_path, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
+    engine = trial.engine.model_copy(update={"engine_python": python})
+    run_once(trial.model_copy(update={"engine": engine}), tmp_path, tmp_path / "scratch", lambda *_: None)
+    _, folder = capsys.readouterr().out.split()
+    assert Path(folder).relative_to(tmp_path).parts[0] == told if told == "zb" else folder == told
+
+
+@pytest.mark.parametrize(
     ("do", "outcome", "message"),
     [
         ("fail", "crashed", "the command ended with status 1: RuntimeError: no such layer"),

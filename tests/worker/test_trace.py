@@ -67,6 +67,7 @@ def test_bounds_add_up_to_the_step() -> None:
     parts = bounds(phases, 5.0, flops=4e9, update_bytes=10, flops_per_s=2e9, bytes_per_s=20)
     assert sum(part["seconds"] or 0 for part in parts.values()) == 5.0
     assert parts["compute"] == {"seconds": 3.0, "least_seconds": 2.0}
+    assert parts["exposed_communication"] == {"seconds": 0.75, "least_seconds": 0.0}
     assert parts["other"] == {"seconds": 0.5, "least_seconds": 0.0}
     assert bounds(phases, 4.0, None, 0, 1.0, 1.0)["other"]["seconds"] == 0.0, (
         "the clock of a part may be longer"

@@ -57,6 +57,11 @@ class RankJob:
     local_world_size: int | None = None
     turns: str | None = None
 
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks this machine has."""
+        return self.local_world_size or self.world_size
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceJob:

@@ -39,7 +39,7 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     if trial.engine.engine == "builtin":  # it says why a call cannot end; torch would end the process first
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
-    backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
+    backend = backend_for(device, job.ranks_here, torch.cuda.device_count())
     dist.init_process_group(
         backend,
         init_method=job.init_method,
@@ -54,7 +54,7 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
 def variables_of(job: RankJob) -> dict[str, str]:
     """Return what torchrun would set for a rank: an engine that is not zbench's may read it."""
     about = {"RANK": job.rank, "WORLD_SIZE": job.world_size, "LOCAL_RANK": job.local_rank}
-    about["LOCAL_WORLD_SIZE"] = job.local_world_size or job.world_size
+    about["LOCAL_WORLD_SIZE"] = job.ranks_here
     meeting = urlsplit(job.init_method)
     has_port = meeting.scheme == "tcp" and meeting.port is not None
     where = {"MASTER_ADDR": meeting.hostname or "127.0.0.1"}
@@ -109,7 +109,7 @@ def gpus_of(job: RankJob, trial: TrialSpec, device: torch.device) -> tuple[int, 
     """
     if device.type != "cuda":
         return job.world_size, []
-    local = job.local_world_size or job.world_size
+    local = job.ranks_here
     gpus = min(local, torch.cuda.device_count()) * job.world_size // local
     warnings = [shared_gpus(job.world_size, gpus)] if gpus < job.world_size else []
     if updates_on_gpu(trial.engine) and (reason := cuda_unavailable_reason()):

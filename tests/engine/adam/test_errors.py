@@ -23,7 +23,12 @@ BAD_TASKS: list[tuple[str, dict[str, Any]]] = [
     ("hyper.beta1", {"hyper": dataclasses.replace(HYPER, beta1=1.0)}),
     ("hyper.beta2", {"hyper": dataclasses.replace(HYPER, beta2=-0.1)}),
     ("hyper.lr", {"hyper": dataclasses.replace(HYPER, lr=float("nan"))}),
+    ("hyper.eps", {"hyper": dataclasses.replace(HYPER, eps=float("inf"))}),
+    ("step: expected an integer", {"step": 2**63}),
     ("rounding_seed", {"rounding_seed": -1}),
+    ("rounding_seed", {"rounding_seed": 2**64}),
+    ("rounding_offset", {"rounding_offset": -1}),
+    ("rounding_offset", {"rounding_offset": 2**63}),
 ]
 
 

@@ -73,6 +73,11 @@ def test_grad_scale_is_one_multiply() -> None:
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+def test_the_defaults_are_those_of_torchs_adam() -> None:
+    ours, torchs = (kind(parameters()).defaults for kind in (CpuAdam, torch.optim.Adam))
+    assert {**torchs, **ours} == {**ours, **torchs, "bias_correction": True, "decoupled": True}, ours
+
+
 def test_errors_come_before_any_update() -> None:
     params = parameters()
     optimizer = CpuAdam(params)

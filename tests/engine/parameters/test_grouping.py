@@ -1,10 +1,12 @@
 """Which parameters share a group, without ranks: sizes, dtypes and owners alone decide."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from zbench.engine import build_engine
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
+from zbench.spec.engine import EngineSpec
 
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 
@@ -61,3 +63,25 @@ def test_below_a_leaf_module_everything_belongs_to_it() -> None:
     plan = module_groups(model, infos(*model.parameters()), FLOAT, threshold=0, leaves=[model[0]])
     assert members(plan) == [((5, 4), FLOAT), ((3, 2, 1, 0), FLOAT)]
     assert not plan.resident
+
+
+def test_moments_round_stochastically_alike_however_parameters_are_grouped() -> None:
+    moments = {"optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
+
+    def state(**keys: int) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+        engine = build_engine(net, EngineSpec.model_validate(moments | keys))
+        for _ in range(2):
+            engine.backward(net(torch.ones(3, 30)).square().sum())
+            engine.step()
+        whole = engine.state_dict()
+        engine.close()
+        return whole
+
+    one = state(zero_stage=0)
+    for other in (
+        state(zero_stage=1, sub_group_size=256),
+        state(zero_stage=3, param_persistence_threshold=50),
+    ):
+        assert all(torch.equal(value, other[name]) for name, value in one.items())

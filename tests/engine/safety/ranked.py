@@ -333,7 +333,7 @@ def copied_in_parts(group: dist.ProcessGroup) -> tuple[dict[str, torch.Tensor], 
     def make() -> nn.Module:
         torch.manual_seed(0)
         layer = nn.TransformerEncoderLayer(8, 2, 24, batch_first=True)  # as torch makes an encoder
-        return nn.Sequential(nn.TransformerEncoder(layer, 2), deepcopy(layer), nn.Linear(8, 3))
+        return nn.Sequential(nn.TransformerEncoder(layer, 2), deepcopy(layer), nn.Linear(8, 3, bias=False))
 
     whole = {name: p.detach() for name, p in make().named_parameters()}
     with sharded_init(group):

@@ -88,6 +88,7 @@ def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
     with after_a_step() as (model, e, before):
         arrival = Arrival()
         slow_bucket(e, 2, arrival)
+        assert schedule_of(e).worker.patience(1 << 30) < 3600.0
         schedule_of(e).worker.patience = lambda elements: 0.1
         e.backward(loss(model, 1))
         with pytest.raises(

@@ -3,8 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save
+
 from tests.engine.ranks import RankPool
 from tests.engine.steps.test_transactions import each_row
+from zbench.engine.checkpoint.files import write_stream
+from zbench.engine.checkpoint.state import StateEntry
 
 CASES = "tests.engine.steps.saving:"
 
@@ -21,3 +26,11 @@ def test_weights_alone_load_into_a_plain_model(ranks: RankPool, tmp_path: Path, 
     for same, message in ranks.run(2, CASES + "weights", str(tmp_path / "weights.safetensors"), row):
         assert same
         assert message.startswith("UsageError")
+
+
+def test_a_file_has_the_bytes_that_the_library_writes(tmp_path: Path) -> None:
+    for length in range(1, 9):
+        tensors = {"a": torch.ones(3).bfloat16(), "n" * length: torch.arange(5), "z": torch.tensor(True)}
+        entries = [StateEntry(k, t.dtype, t.shape, lambda t=t: t) for k, t in tensors.items()]  # type: ignore[misc]
+        write_stream(entries, tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == save(tensors)

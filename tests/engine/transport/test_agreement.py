@@ -35,6 +35,16 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     return Ranks()
 
 
+@pytest.mark.parametrize("other", [("one", 8), ("other", 4), ("one", 4)])
+def test_a_call_that_differs_is_seen_behind_many_alike(ranks: Ranks, other: tuple[str, int]) -> None:
+    for rank, (topic, size) in zip(ranks.all, [("one", 4), other], strict=True):
+        rank.note(GATHERS, Tag(topic), size)
+        for _ in range(100):
+            rank.note(GATHERS, Tag("alike"), 4)
+            assert max(rank.digest()) < 2**48
+    assert (ranks.all[0].digest() == ranks.all[1].digest()) == (other == ("one", 4))
+
+
 def test_a_rank_that_does_not_wait_or_not_for_long_is_in_no_deadlock(ranks: Ranks) -> None:
     assert not ranks.all[0].look(5.0)
     ranks.wait(0, REDUCTIONS, "one")

@@ -234,7 +234,7 @@ def process_starts(job: RankJob | ReferenceJob, logs: Path, host: Host | None) -
     # a command starts its ranks by its own launcher
     has_command = job.trial.get("workload", {}).get("command") is not None
     starts = []
-    ranks = 1 if has_command else job.local_world_size or job.world_size
+    ranks = 1 if has_command else job.ranks_here
     shares: list[tuple[int, ...] | None] = [None] * ranks
     if host is not None and not has_command:
         shares = host.share_out(nodes_of_ranks(job.trial.get("run", {}).get("device", "auto"), ranks))
