@@ -99,8 +99,8 @@ class Adam:
 
 @cache
 def most_in_float32(adam: Adam, steps: int) -> float:
-    """Return by which share one of the first `steps` updates is longer or shorter, at most, where bias
-    corrections are taken in float32: 1.4e-5 for a beta2 of 0.999, 1.3e-4 for 0.9999.
+    """Return the largest share by which bias corrections in float32 make one of the first `steps` updates
+    longer or shorter. It is 1.4e-5 for a beta2 of 0.999, and 1.3e-4 for 0.9999.
     """
     counts = range(1, steps + 1)
     return max(abs(share) for count in counts for share in adam.lengths_in_float32(count))
