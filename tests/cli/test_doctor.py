@@ -74,6 +74,7 @@ def test_aa_with_too_few_blocks_is_refused(refusal):
 def check_machine(machine: dict[str, Any]) -> None:
     """A sweep file takes it, and no rate is missing that one rank has."""
     assert sweep_from_mapping({"name": "calibrated", "machine": machine}).machine is not None
+    assert None not in machine.values()
     assert {"flops", "memory_bandwidth", "operator_latency"} <= machine.keys()
     assert 0 < machine.get("attained", 1.0) <= 1
 

@@ -17,6 +17,7 @@ def test_run_shows_everything_that_was_measured(zbench, sweep_file):
     assert ["verdict", "identical"] in lines
     assert ["mean", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
     assert "axes: {}" in (only_run() / "spec.yaml").read_text()
+    assert not (only_run() / "traces").exists(), "nobody asked for one"
 
 
 def test_run_of_a_file_takes_its_base_and_can_be_resumed(zbench, refusal, sweep_file):

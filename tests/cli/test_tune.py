@@ -99,6 +99,7 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
         (("--objective", "maximize:tokens"), "unknown metric 'tokens' (did you mean 'tokens_per_s'?)"),
         (("--objective", "maximize:verdict"), "verdict has no direction"),
         (("--memory", "0"), "expected a size above 0"),
+        (("--memory", "1"), "expected a size with its unit, such as 1Gi"),
         (("--memory", "80"), "--memory: expected a size with its unit, such as 80Gi"),
         (("--memory", "lots"), "--memory: expected a size such as 2Gi"),
         (("--method", "guess"), "error: --method guess: search.method: expected grid"),
