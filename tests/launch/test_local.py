@@ -9,7 +9,7 @@ from tests.launch.conftest import FAKES, make_trial
 from zbench.errors import ZbenchError
 from zbench.gpus import Gpu, all_gpus
 from zbench.launch.process import client, local
-from zbench.launch.process.client import WarmServer
+from zbench.launch.process.client import ServerLostError, WarmServer
 from zbench.launch.process.processes import Launcher
 from zbench.launch.trial import TrialRunner
 from zbench.spec.engine import EngineSpec
@@ -25,6 +25,23 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     with pytest.raises(ZbenchError, match=r"did not start within 1 s: other work keeps this machine busy"):
         server.wait_until_ready()
     assert server._process.returncode is not None, "nothing is left"
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "says"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", ServerLostError, None),
+        ("import os; print('no luck', flush=True); os._exit(3)", ZbenchError, "did not start: no luck"),
+    ],
+    ids=["killed", "ended"],
+)
+def test_a_server_that_was_killed_is_lost_and_one_that_ended_says_why(
+    code: str, error: type[Exception], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(error, match=says):
+        WarmServer(("ending",), tmp_path).wait_until_ready()
 
 
 def test_a_server_that_is_closed_ends_by_itself_without_its_files(tmp_path: Path) -> None:
