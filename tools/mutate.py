@@ -19,6 +19,9 @@ Exit code 1 if less than `--at-least` of the faults were noticed; 3 if `--minute
 command goes on from `--json`. `--again` judges once more the faults that survived, after tests were
 written. Faults that change no behaviour are listed, with the reason, in tools/equivalent_mutants.txt as
 `PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
+
+Ray is imported before a test can set its environment: where its tests are to judge, call this with
+RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 RAY_USAGE_STATS_ENABLED=0.
 """
 
 import argparse
