@@ -13,6 +13,7 @@ from tests.running import local_runner, told_by
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from tests.world import OptionsScript, World, failed
+from zbench.launch.events import StepDone
 from zbench.launch.executor import Attempt, MachineTask, OnLine, RepeatTask, Task, Vacancy
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.launch.trial import TrialRunner
@@ -165,6 +166,22 @@ def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) ->
             heat = runner.run_heat(trials(2, yardstick=["machine"]), repeat)
             assert [record.outcome for record in heat] == ["ok", "ok"]
     assert told == ["a yardstick could not run: the CUDA kernels were not built"]
+
+
+def test_steps_of_configurations_are_told_and_those_of_yardsticks_are_not(tmp_path: Path) -> None:
+    options = OptionsScript()
+    told = list[object]()
+
+    def script(task: Task, on_line: OnLine) -> Attempt:
+        on_line(task, {"phase": "timed", "step": 1, "steps": 1, "seconds": 0.1})
+        return options(task, on_line)
+
+    participants = [in_turns(make_trial(stage=stage), yardstick=["machine", "alone"]) for stage in range(3)]
+    with TrialRunner(World(script, takes_turns=True), tmp_path, on_event=told.append) as runner:
+        runner.run_heat(participants)
+    assert len(options.tasks) == 1 + 5, "the reference, and a heat of three with both yardsticks"
+    steps = {event.trial.trial_id for event in told if isinstance(event, StepDone)}
+    assert steps == {trial.trial_id for trial in participants}
 
 
 def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Path) -> None:
