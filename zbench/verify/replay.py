@@ -68,11 +68,19 @@ class Adam:
 
         As a power, and as a product that is carried from step to step: what DeepSpeed's CPU Adam does.
         """
+        return self.lengths_by(count, self.carried_products(count)[-1])
+
+    def carried_products(self, count: int) -> NDArray[np.float32]:
+        """Return [count, 2]: the products of both betas, carried in float32 from each update to the next."""
+        betas = np.array([self.beta1, self.beta2], np.float32)
+        return np.multiply.accumulate(np.tile(betas, (count, 1)), axis=0, dtype=np.float32)
+
+    def lengths_by(self, count: int, product: NDArray[np.float32]) -> tuple[float, ...]:
+        """Return `lengths_in_float32` by the betas' carried products [2]."""
         if not self.bias_correction:
             return (0.0,)
         exact = self.corrections(count)
         betas = np.array([self.beta1, self.beta2], np.float32)
-        product = np.multiply.reduce(np.tile(betas, (count, 1)), axis=0, dtype=np.float32)
         ways = [1 - np.power(betas, np.float32(count)), np.float32(1) - product]
         return tuple(float(exact[0] / way[0] * (way[1] / exact[1]) ** 0.5 - 1) for way in ways)
 
@@ -102,8 +110,8 @@ def most_in_float32(adam: Adam, steps: int) -> float:
     """Return the largest share by which bias corrections in float32 make one of the first `steps` updates
     longer or shorter. It is 1.4e-5 for a beta2 of 0.999, and 1.3e-4 for 0.9999.
     """
-    counts = range(1, steps + 1)
-    return max(abs(share) for count in counts for share in adam.lengths_in_float32(count))
+    products = enumerate(adam.carried_products(steps), 1)
+    return max(abs(share) for count, product in products for share in adam.lengths_by(count, product))
 
 
 @dataclass(slots=True, eq=False)

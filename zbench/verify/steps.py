@@ -22,8 +22,8 @@ from zbench.verify.trajectory import Reference, Trajectory
 ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
 """Standard errors of one step's factor of all parameters, and of one: of the latter a run has many."""
 OF_CONSTANTS = 3e-5
-"""Share that the trajectory makes at least of bias corrections in float32; see `TIMES_CONSTANTS`."""
-TIMES_CONSTANTS = 2.5
+"""Share that the trajectory makes at least of bias corrections in float32; see `STEP_TIMES_CONSTANTS`."""
+STEP_TIMES_CONSTANTS = 2.5
 """How many times the share by which these make an update longer or shorter."""
 OWN_CERTAIN = 2.0
 """Standard errors of the reference's own factor that its rounding explains."""
@@ -191,7 +191,7 @@ class _Judges:
     def __init__(self, reference: Reference, adams: Mapping[str, Adam], dtype: str) -> None:
         names = reference.plain.names
         steps = len(reference.plain.digests)
-        shares = [TIMES_CONSTANTS * most_in_float32(adams[name], steps) for name in names]
+        shares = [STEP_TIMES_CONSTANTS * most_in_float32(adams[name], steps) for name in names]
         constants = torch.tensor(shares, dtype=torch.float64).clamp(min=OF_CONSTANTS)
         clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]

@@ -10,7 +10,8 @@ parameter stands out from the median one. `distance` says how each is taken, and
 done with the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its
 own size, so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
 A difference has a size: below 1e-4 of the way that a parameter travelled, or below one rounding a step of all
-elements alike, it does not count. The 1e-4 grow with what the trajectory makes of rounding in the parameter.
+elements alike, it does not count. At a beta2 near 1 bias corrections in float32 decide more than 1e-4, and
+take its place. It grows with what the trajectory makes of rounding in the parameter.
 Where gradients are clipped, an error as large as that of torch's own norm is healthy. `clip_grad_norm_` adds
 up in float32, and on a CPU that is 4e-5 off for an embedding of 4 million elements.
 
@@ -41,7 +42,7 @@ from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
-TIMES_CONSTANTS = 4.0
+WAY_TIMES_CONSTANTS = 4.0
 """How many times the share of an update that bias corrections in float32 decide does not count."""
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
@@ -144,7 +145,7 @@ def _weigh(
     steps = len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    of_constants = {n: TIMES_CONSTANTS * most_in_float32(adam, steps) for n, adam in adams.items()}
+    of_constants = {n: WAY_TIMES_CONSTANTS * most_in_float32(adam, steps) for n, adam in adams.items()}
     least = {
         n: max(LEAST_SHARE, of_constants.get(n, 0.0)) * factor for n, factor in growth(reference).items()
     }
