@@ -24,9 +24,9 @@ from zbench.spec.environments import executable, with_environment
 from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, nodes_mistake, shared_gpus
+from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, shared_gpus
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
+from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, nodes_mistake, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
 
 _STAGE = ("engine", "zero_stage")
@@ -256,8 +256,7 @@ def conflict(
 def _conflicts(
     engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None, *, simulated: bool
 ) -> Iterator[tuple[str, str]]:
-    starts_ranks = workload.command is not None or engine.engine_python is not None
-    if problem := nodes_mistake(run.world_size, run.nodes, starts_ranks=starts_ranks):
+    if problem := nodes_mistake(engine, workload, run.world_size, run.nodes):
         yield "run.nodes", problem
     if workload.command is not None:
         yield from refusals(engine)

@@ -39,21 +39,6 @@ def is_on_cpu(device: str) -> bool:
     return device == "cpu" or (device == "auto" and here and not visible_gpus())
 
 
-def nodes_mistake(ranks: int, nodes: int, *, starts_ranks: bool) -> str | None:
-    """Return why so many ranks cannot be on so many nodes, with the remedy; None where they can.
-
-    starts_ranks: whether a command or another Python environment starts them.
-    """
-    if ranks % nodes:
-        return (
-            f"{ranks} ranks cannot be shared out evenly among {nodes} nodes; set a divisor of run.world_size,"
-            " or leave run.nodes out"
-        )
-    if nodes > 1 and starts_ranks:
-        return "workload.command and engine.engine_python start ranks on one node; leave run.nodes out"
-    return None
-
-
 def gpus_to_share(run: "RunSpec") -> int:
     """Return the GPUs of this machine, if it runs the trials and these have more ranks; else 0."""
     here = AUTO_RANKS.get() is ranks_here and run.nodes == 1 and run.device != "cpu"

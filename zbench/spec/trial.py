@@ -36,6 +36,18 @@ def config_id(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
+def nodes_mistake(engine: EngineSpec, workload: WorkloadSpec, ranks: int, nodes: int) -> str | None:
+    """Return why so many ranks cannot be on so many nodes, with the remedy; None where they can."""
+    if ranks % nodes:
+        return (
+            f"{ranks} ranks cannot be shared out evenly among {nodes} nodes; set a divisor of run.world_size,"
+            " or leave run.nodes out"
+        )
+    if nodes > 1 and (workload.command is not None or engine.engine_python is not None):
+        return "workload.command and engine.engine_python start ranks on one node; leave run.nodes out"
+    return None
+
+
 class TrialSpec(SpecModel):
     """One point of a sweep. `axes` holds the varied keys and their values, for display and matching."""
 

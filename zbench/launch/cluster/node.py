@@ -22,8 +22,7 @@ from zbench.launch.process.local import LocalExecutor, NodeRanks
 from zbench.record.environment import fingerprint, machine_facts, machine_name, software_facts
 from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
-from zbench.spec.run import nodes_mistake
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, nodes_mistake
 
 _CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (
@@ -51,9 +50,8 @@ def look(base_dir: str, modules: Sequence[str], command: Mapping[str, str | None
 
 
 def ranks_per_node(trial: TrialSpec, nodes: int) -> int:
-    """Return the number of a trial's ranks on each node; UsageError if they cannot be divided evenly."""
-    starts_ranks = (trial.workload.command or trial.engine.engine_python) is not None
-    if problem := nodes_mistake(trial.run.world_size, nodes, starts_ranks=starts_ranks):
+    """Return the number of a trial's ranks on each node; UsageError where they cannot be on so many."""
+    if problem := nodes_mistake(trial.engine, trial.workload, trial.run.world_size, nodes):
         raise UsageError(f"run.nodes: {problem}")
     return trial.run.world_size // nodes
 
