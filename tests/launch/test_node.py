@@ -117,12 +117,10 @@ def test_a_node_is_described_and_says_what_it_lacks(tmp_path: Path) -> None:
     assert "install the same" in look(str(tmp_path), [], versions() | {"torch": "0.1"})[2]
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("no such place", None)]
-)
-def test_the_way_to_an_address_is_an_own_address_or_none(address: str, expected: str | None) -> None:
-    assert route_to(address) in (expected, None)
+def test_the_way_to_an_address_is_an_own_address_or_none() -> None:
     assert route_to("127.0.0.1") == "127.0.0.1"
+    assert route_to("::1") in ("::1", None), "not every machine has version 6"
+    assert route_to("no such place") is None
 
 
 @pytest.fixture
