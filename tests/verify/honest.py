@@ -19,7 +19,7 @@ from tests.verify.runs import task
 from zbench.verify.evidence import Witness, adam_of
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainTask, cast_module
-from zbench.verify.replay import Parts, Residual, replay
+from zbench.verify.replay import KINDS, Parts, Residual, replay
 from zbench.verify.sketches import sketches
 from zbench.verify.trajectory import Reference, Trajectory, digest
 from zbench.verify.verdict import Judgement, judge
@@ -71,7 +71,7 @@ class Run:
     def __post_init__(self) -> None:
         self.model = self.of.workload.make_model()
         self.masters = {n: p.detach().clone() for n, p in self.model.named_parameters()}
-        kinds = ("exp_avg", "exp_avg_sq")
+        kinds = KINDS[1:] if self.of.spec.optimizer.amsgrad else KINDS[1:3]
         self.state = {n: {k: torch.zeros_like(p) for k in kinds} for n, p in self.masters.items()}
         dtype = torch_dtype(self.of.spec.dtype)
         cast_module(self.model, dtype, dtype)
@@ -125,11 +125,10 @@ class Run:
     @torch.no_grad()
     def update(self, gradients: dict[str, Tensor]) -> None:
         count = [torch.tensor(float(self.count)) for _ in self.masters]
-        states = list(self.state.values())
+        moments = [[s[kind] for s in self.state.values() if kind in s] for kind in KINDS[1:]]
         with capturable_on_a_cpu():
             kernel(self.kernel)(
-                list(self.masters.values()), [gradients[n] for n in self.masters],
-                [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states], [], count,
+                list(self.masters.values()), [gradients[n] for n in self.masters], *moments, count,
                 decoupled_weight_decay=self.of.spec.optimizer.name == "adamw", maximize=False,
                 **self.settings(),
             )  # fmt: skip
@@ -238,6 +237,7 @@ def drawn_task(lot: random.Random) -> PlainTask:
             "betas": lot.choice(BETAS),
             "eps": lot.choice(EPS),
             "weight_decay": lot.choice([0.0, 1e-2, 0.1]),
+            "amsgrad": lot.random() < 0.2,
         },
     }
     return task(workload, steps=steps, seed=lot.randrange(1 << 30), world_size=2, **engine)
