@@ -105,8 +105,6 @@ class TestRay(ProcessSuite):
     ("run", "model", "message"),
     [
         ({"world_size": 8, "nodes": 4}, "mlp", "the cluster has no room: 2 nodes of one kind with 1 CPUs"),
-        ({"world_size": 2, "threads_per_rank": 1}, "mlp", "lower run.world_size, run.nodes or"),
-        ({"world_size": 2, "device": "cuda"}, "mlp", "0 GPUs each"),
         ({"world_size": 3, "nodes": 2}, "mlp", "3 ranks cannot be shared out evenly among 2 nodes"),
         ({}, "not_there:model", "cannot import not_there; put it on a path that all nodes share"),
     ],
@@ -130,41 +128,6 @@ def test_other_versions_on_a_node_are_refused_by_name(
         RayCluster(nodes.address).require([make_trial(world_size=1)], tmp_path)
 
 
-def test_nodes_that_are_too_busy_to_answer_are_named(
-    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def look(*_: object) -> None:
-        import time
-
-        time.sleep(3)
-
-    monkeypatch.setattr(ray_cluster, "look", look)
-    monkeypatch.setattr(ray_cluster, "_LOOK_SECONDS", 0.1)
-    with pytest.raises(UsageError, match=r"within 0\.1 s \(127\.0\.0\.1.* keeps them busy; try again"):
-        RayCluster(nodes.address).require([make_trial(world_size=1)], tmp_path)
-
-
-def test_unlike_nodes_are_named_and_left_alone(
-    nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    cluster = RayCluster(nodes.address, told.append)
-
-    def look(*_: object) -> tuple[str, str, str]:  # on a node: no other is of its kind
-        import ray
-
-        name = ray.get_runtime_context().get_node_id()
-        return name, f"a machine named {name}", ""
-
-    monkeypatch.setattr(ray_cluster, "look", look)
-    cluster.require([make_trial(world_size=1)], tmp_path)
-    assert len(cluster.nodes()) == 1
-    (text,) = told
-    assert text.startswith("left alone; node 127.0.0.1 (")
-    with pytest.raises(UsageError, match=r"1 nodes of one kind .*; node .* is another kind: "):
-        RayCluster(nodes.address).require([changed(make_trial(), nodes=2)], tmp_path)
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -178,6 +141,7 @@ def test_an_address_where_ray_does_not_answer_is_refused(
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray_cluster, "_CONNECT_SECONDS", 0.5 if answer == b"" else 60.0)
+    heard: list[bytes] = []
     with socket.create_server(("", 0)) as server:
         port = 1 if answer is None else server.getsockname()[1]
 
@@ -185,12 +149,16 @@ def test_an_address_where_ray_does_not_answer_is_refused(
             with suppress(OSError):  # it is closed, or reset
                 connection, _ = server.accept()
                 connection.sendall(answer or b"")
-                connection.recv(100)
+                heard.append(connection.recv(100))
                 connection.recv(100)  # until it is closed
 
-        threading.Thread(target=serve, daemon=True).start()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
         with pytest.raises(UsageError, match=rf"--ray 127\.0\.0\.1:{port}: .*{message}"):
             ray_cluster.connect(f"127.0.0.1:{port}")
+        if answer is not None:
+            serving.join()
+            assert heard == [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"]
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,8 @@ class RayCluster(Nodes):
                 reason = str(error).strip().splitlines()[-1]
                 self._looks[node] = "", "", f"zbench does not start there ({reason}); install it as here"
             if self._kind is not None and self._kind_of(node) != self._kind:
-                self._tell(f"node {node.name} has come and is left alone: {' '.join(self._looks[node][1:])}")
+                _, description, problem = self._looks[node]
+                self._tell(f"node {node.name} has come and is left alone: {problem or description}")
         return there
 
     def _require_room(self, trial: TrialSpec) -> None:
