@@ -25,12 +25,13 @@ def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
 
 
 def test_report_is_one_line_a_check(zbench, monkeypatch):
-    monkeypatch.setattr(doctor, "trial_checks", lambda: iter([doctor.Check("two ranks", "ok", "met")]))
+    monkeypatch.setattr(doctor, "trial_checks", lambda: iter([doctor.Check("two ranks", "ok", "met " * 50)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("COLUMNS", "60")
     output = zbench("doctor")
     assert output.code == 0
     lines = [line.split() for line in output.out.splitlines()]
-    assert lines[-1] == ["ok", "two", "ranks", "met"]
+    assert lines[-1] == ["ok", "two", "ranks", *["met"] * 50], "a terminal folds it, and a pipe does not"
     assert any(word.startswith("OMP_NUM_THREADS") for line in lines for word in line)
 
 

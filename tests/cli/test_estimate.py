@@ -25,7 +25,10 @@ def estimate(zbench):
 
 def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
     flags = ("--world-size", "1024", "--device-memory", "100Ki", "--json")
-    document = estimate("axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n", *flags).document
+    output = estimate("axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n", *flags)
+    document = output.document
+    assert re.findall(r"^\d of \d", output.err, re.MULTILINE) == ["1 of 2", "2 of 2"]
+    assert "limits" not in output.err
     rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
     assert [row["world_size"] for row in rows.values()] == [1024, 1024]
     for row in rows.values():

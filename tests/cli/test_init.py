@@ -40,6 +40,8 @@ def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None
     assert len(trials(tmp_path / "sweep.yaml")) == 7
     assert zbench("init").code == 2, "never overwrites"
     assert zbench("plan", "sweep.yaml").code == 0
+    written(zbench, tmp_path / f"{'long' * 20}.yaml")
+    assert f"name: {'long' * 15}\n" in (tmp_path / f"{'long' * 20}.yaml").read_text(), "60 characters of it"
 
 
 @pytest.mark.parametrize("words", [("init", "new.yaml"), ("export", "sweep.json", "--output", "new.yaml")])

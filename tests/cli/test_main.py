@@ -1,6 +1,7 @@
 """The frame of the command line: help without torch, one message an error, the documented exit codes."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import resource
@@ -13,7 +14,7 @@ import pytest
 
 from tests.analysis.synthetic import BASE_ID, trial, write_run
 from zbench import __version__
-from zbench.cli import failure
+from zbench.cli import console, failure
 from zbench.cli import main as cli_main
 from zbench.errors import ExitCode, UsageError
 
@@ -44,6 +45,10 @@ def test_every_command_has_help(zbench, name):
 
 def test_version(zbench):
     assert zbench("--version") == (0, f"zbench {__version__}\n", "")
+
+
+def test_a_command_is_loud_and_in_colour_until_its_flags_are_read():
+    assert not any(dataclasses.astuple(console.State()))
 
 
 def test_a_misspelt_command_names_the_nearest_one(zbench):

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.analysis.synthetic import trial, write_run
+from zbench.record.store import load_records
+
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
 """
@@ -89,6 +92,22 @@ def test_an_exported_configuration_imports_again(sweep, zbench):
     again = zbench("export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")
     assert json.loads(again.out) == json.loads(exported.read_text())
     assert zbench("init", imported, "--from", exported).code == 2  # never overwrites
+
+
+def test_an_export_needs_none_of_the_files_that_are_read(sweep, zbench):
+    sweep.write_text("workload: {data: {text: elsewhere.txt}}\n")
+    assert zbench("plan", sweep).code == 2
+    assert zbench("export", sweep, "--to", "deepspeed").code == 0
+
+
+def test_a_recorded_configuration_that_cannot_be_read_is_named_by_its_key(refusal, tmp_path):
+    run = write_run(tmp_path / "results" / "s" / "1", trial([0.1], config={"engine": {"zero_stag": 1}, "workload": {}, "run": {}}))
+    (recorded, *_) = load_records(run)
+    message = refusal("export", run)
+    assert (
+        f"{run}: the configuration of trial {recorded.trial_id} cannot be read: engine.zero_stag: " in message
+    )
+    assert "run it again with this version of zbench" in message
 
 
 def test_export_of_several_trials_asks_which(sweep, zbench, refusal):

@@ -138,9 +138,10 @@ def test_a_run_that_holds_more_or_was_ended_is_kept(tmp_path, name):
 
 def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
     with RunDirectory.open(ran):
-        output = zbench("prune", "--older-than", "0.001ms")
+        output = zbench("prune", "--older-than", "0.001ms", "--json")
     assert (ran / "references" / "file").exists()
     assert "not removed" in output.err
+    assert [row["kind"] for row in output.document["removed"]] == ["environment of a revision"]
 
 
 def test_a_time_that_is_none_is_a_usage_error(refusal):

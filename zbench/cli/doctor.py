@@ -104,7 +104,7 @@ def _noise_text(noise: NoiseReport) -> str:
 
 def _report_rates(world_size: int) -> ExitCode:
     """Measure, and print the rates as YAML (a document with --json)."""
-    machine = calibrate(world_size).model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    machine = calibrate(world_size).model_dump(mode="json", exclude_defaults=True)
     rates = {key: _rounded(value) for key, value in machine.items()}
     if console.state.json:
         console.document({"world_size": world_size, "machine": rates})
