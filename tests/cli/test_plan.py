@@ -101,7 +101,10 @@ def test_an_export_needs_none_of_the_files_that_are_read(sweep, zbench):
 
 
 def test_a_recorded_configuration_that_cannot_be_read_is_named_by_its_key(refusal, tmp_path):
-    run = write_run(tmp_path / "results" / "s" / "1", trial([0.1], config={"engine": {"zero_stag": 1}, "workload": {}, "run": {}}))
+    run = write_run(
+        tmp_path / "results" / "s" / "1",
+        trial([0.1], config={"engine": {"zero_stag": 1}, "workload": {}, "run": {}}),
+    )
     (recorded, *_) = load_records(run)
     message = refusal("export", run)
     assert (
