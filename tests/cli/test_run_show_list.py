@@ -7,6 +7,7 @@ import pytest
 
 from tests.analysis.synthetic import BASE_ID, trial, write_run
 from tests.cli.calling import only_run
+from zbench.record.store import load_records
 
 
 def test_run_shows_everything_that_was_measured(zbench, sweep_file):
@@ -84,6 +85,8 @@ def test_list_names_each_run_with_its_best(zbench, sweep_file):
         (2, 2, True),
     ]
     assert all(row["machine"] == rows[0]["machine"] for row in rows)
+    axes = {record.trial_id: record.axes for record in load_records(Path(rows[0]["run_dir"]))}
+    assert rows[0]["best_axes"] == axes[rows[0]["recommended"]]
     zbench("tag", rows[0]["run_id"], "before")
     text = zbench("list").out
     assert all(row["run_id"] in text for row in rows)

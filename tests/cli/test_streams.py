@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.synthetic import HEAD_ID, trial, write_run
+from zbench.cli import streams
 
 NAME = "größe\U0001f642"
 
@@ -64,6 +65,19 @@ def test_a_closed_stdout_gives_its_number_to_no_file(results):
     done = shell(results, "report --html page.html >&- 2>&-")
     assert done.returncode == 2
     assert not (results / "page.html").exists()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_closed_standard_stream_is_opened_for_nothing_else(number):
+    kept = os.dup(number)
+    os.close(number)
+    try:
+        with streams.guarded(), open(__file__, "rb") as file:
+            opened = file.fileno()
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
+    assert opened > 2
 
 
 def test_bytes_that_are_no_text_can_be_arguments(results):

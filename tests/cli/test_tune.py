@@ -126,7 +126,8 @@ def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_
     assert first.code == 0, first.err
     second = zbench("worker", "--storage", url, "--study", "s", "-o", "elsewhere", "--json")
     assert (second.document["exit_code"], second.document["study"]) == (0, "s")
-    assert "the budget of 5 trials is spent" in second.err
+    assert "the budget of 5 trials is spent; " in second.err
+    assert f" of s in {find_runs(Path('elsewhere'))[0]}" in second.err
     (pulled,) = find_runs(Path("elsewhere"))
     assert {record.repeat for record in load_records(pulled)} == {0}, "it measures no finalist again"
     again = zbench(*words, "9trials")

@@ -16,7 +16,7 @@ from tests.world import OptionsScript, failed
 from zbench.errors import TrialsFailedError
 from zbench.launch.cluster import places
 from zbench.launch.cluster.places import Node, Place, PlacesExecutor
-from zbench.launch.executor import Attempt, Batch, OnLine, ReferenceTask, RepeatTask
+from zbench.launch.executor import DEFAULT_TARGETS, Attempt, Batch, OnLine, ReferenceTask, RepeatTask, Vacancy
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.record import Placement
 from zbench.record.store import RunDirectory
@@ -41,16 +41,24 @@ class Cluster:
         self.places: list[FakePlace] = []
         self.script = OptionsScript()
         self.loses: Callable[[str], bool] = lambda name: self.lot.random() < 1 / 30
+        self.workers: list[object] = []
+        self.told: list[Node] = []
+        self.looks = 0
 
     def node(self) -> Node:
         self.made += 1
         return Node(f"{self.made:08}", f"10.0.0.{self.made}", 1, 0)
 
     def nodes(self) -> list[Node]:
+        self.looks += 1
         return list(self.there)
 
-    def place(self, nodes: list[Node], *_: object) -> "FakePlace":
+    def place(self, nodes: list[Node], worker: object, run_dir: Path) -> "FakePlace":
+        self.workers.append(worker)
         return FakePlace(nodes)
+
+    def tell_of_wait(self, nodes: list[Node]) -> None:
+        self.told += nodes
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -85,6 +93,9 @@ class FakePlace(Place):
         where = Placement([node.name for node in self.nodes], self.since, self.until)
         ends = (self.world.script(task, lambda *_: None) for task in batch.tasks)
         return [replace(end, placement=where) for end in ends]
+
+    def waits(self) -> bool:
+        return self.world.now > 10 or super().waits()
 
     def close(self) -> None:
         self.world.places.remove(self)
@@ -170,6 +181,7 @@ def test_a_task_waits_for_a_busy_node_as_long_as_that_takes(world: Cluster, tmp_
         executor.submit(Batch((RepeatTask(make_trial(), number),)), lambda *_: None)
     assert [executor.next_ended()[2].outcome for _ in range(2)] == ["ok", "ok"]
     assert world.now >= 800
+    assert len(world.workers) == 1
 
 
 def test_trials_of_two_nodes_have_two_and_references_one(world: Cluster, tmp_path: Path) -> None:
@@ -189,3 +201,51 @@ def test_trials_of_two_nodes_have_two_and_references_one(world: Cluster, tmp_pat
     assert not executor.withdraw(handles[-2]), "it has begun"
     executor.close()
     assert world.places == []
+
+
+def test_a_task_whose_node_has_gone_runs_once_more_elsewhere(world: Cluster, tmp_path: Path) -> None:
+    cluster: Any = world
+    executor = PlacesExecutor(tmp_path, tmp_path, cluster)
+    for losses in (1, 2):
+        executor.submit(Batch((RepeatTask(make_trial(), losses),)), lambda *_: None)
+        gone = list[Node]()
+        for _ in range(losses):
+            executor._advance()
+            (node,) = world.places[-1].nodes
+            world.there.remove(node)
+            gone.append(node)
+            world.now += 1.0
+        _, _, attempt = executor.next_ended()
+        if losses == 2:
+            assert attempt.error is not None
+            assert attempt.error.message == f"node {gone[1].name} was lost: it is not there any more"
+        else:
+            assert attempt.placement is not None
+            assert attempt.placement.nodes != [gone[0].name]
+    world.there = gone  # they are there again
+    executor.submit(Batch((RepeatTask(make_trial()),)), lambda *_: None)
+    assert executor.next_ended()[2].outcome == "ok"
+    assert world.workers == [(str(tmp_path), DEFAULT_TARGETS)] * 4, "a worker whose node was gone is gone"
+
+
+def test_whose_nodes_are_waited_for_is_told_once(world: Cluster, tmp_path: Path) -> None:
+    cluster: Any = world
+    world.seconds = 20.0, 20.0
+    executor = PlacesExecutor(tmp_path, tmp_path, cluster)
+    for number in range(2):
+        executor.submit(Batch((RepeatTask(make_trial(), number),)), lambda *_: None)
+    executor.next_ended()
+    assert world.told == world.there[:1]
+    assert 20 <= world.looks <= 22, "the cluster is asked once a second"
+
+
+def test_a_cluster_without_nodes_has_room_for_nothing_but_takes_a_batch(
+    world: Cluster, tmp_path: Path
+) -> None:
+    cluster: Any = world
+    world.there.clear()
+    assert PlacesExecutor(tmp_path, tmp_path, cluster).vacancy(1) == Vacancy(1, 0.0)
+
+
+def test_a_node_is_called_by_its_address_and_the_start_of_its_identity() -> None:
+    assert Node("0123456789", "10.0.0.1", 1, 0).name == "10.0.0.1 (01234567)"

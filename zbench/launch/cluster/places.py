@@ -96,7 +96,7 @@ class PlacesExecutor(Executor):
         self._ended: deque[tuple[int, Task, Attempt]] = deque()
         self._lost = set[int]()
         self._nodes = list[Node]()
-        self._next_look = 0.0
+        self._next_look = -math.inf
         self._give_up = math.inf
         self._has_told = False
         self.takes_turns = not any(node.gpus for node in cluster.nodes())
@@ -142,7 +142,7 @@ class PlacesExecutor(Executor):
             if attempts is not None:
                 del self._under_way[place]
                 if place.is_lost:
-                    self._next_look = 0.0  # its nodes may be gone
+                    self._next_look = -math.inf  # its nodes may be gone
                 if all(attempt.was_killed for attempt in attempts) and handle not in self._lost:
                     self._lost.add(handle)
                     self._queue = {handle: (batch, on_line), **self._queue}
@@ -162,7 +162,7 @@ class PlacesExecutor(Executor):
         if not self._has_told and (late := [place for place in self._under_way if place.waits()]):
             self._has_told = True
             self._cluster.tell_of_wait(late[0].nodes)
-        is_stuck = len(self._queue) > 0 and not self._under_way
+        is_stuck = bool(self._queue) and not self._under_way
         self._give_up = min(self._give_up, time.monotonic() + _PATIENCE_SECONDS) if is_stuck else math.inf
         if time.monotonic() > self._give_up:
             batch, _ = next(iter(self._queue.values()))
