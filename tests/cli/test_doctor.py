@@ -30,6 +30,7 @@ def test_report_is_one_line_a_check(zbench, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     output = zbench("doctor")
     assert output.code == 0
+    assert output.out.splitlines()[-1].startswith(f"ok    {'two ranks':22}  met met")
     lines = [line.split() for line in output.out.splitlines()]
     assert lines[-1] == ["ok", "two", "ranks", *["met"] * 50], "a terminal folds it, and a pipe does not"
     assert any(word.startswith("OMP_NUM_THREADS") for line in lines for word in line)

@@ -42,7 +42,9 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
 
 
 def test_the_table_says_what_fits_by_how_much(estimate):
-    (small,) = estimate("axes: {zero_stage: [0]}\n", "--json").document["trials"]
+    output = estimate("axes: {zero_stage: [0]}\n", "--json")
+    assert "1 of 1" not in output.err, "the table says it"
+    (small,) = output.document["trials"]
     needed = small["estimate"]["peak_device_bytes"]
     for more, words in ((1024, "fits with 1 KiB to spare"), (-1024, "does not fit: 1 KiB too much")):
         assert words in estimate("axes: {zero_stage: [0]}\n", "--device-memory", f"{needed + more}B").out

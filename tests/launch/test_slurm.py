@@ -148,15 +148,6 @@ def test_jobs_run_at_once_and_the_first_that_ends_is_returned(executor: SlurmExe
     assert executor.withdraw(submitted(executor)), "it was not sent yet"
 
 
-def test_what_a_shared_folder_shows_late_is_waited_for(
-    executor: SlurmExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Cluster, "state", lambda *_: "COMPLETED")  # before there is a file
-    monkeypatch.setattr(slurm, "_SHARED_FILES_SECONDS", 600.0)
-    submitted(executor)
-    assert executor.next_ended()[2].outcome == "ok"
-
-
 @pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])
 def test_options_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slurm"):

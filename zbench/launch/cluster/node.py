@@ -192,7 +192,12 @@ def unpack(files: Mapping[str, bytes], run_dir: Path) -> None:
         (run_dir / path).write_bytes(data)
 
 
-def joined(parts: Sequence[Attempt]) -> Attempt:
+def joined(parts: Mapping[int, Sequence[Attempt]]) -> list[Attempt]:
+    """Return how each task of a batch ended, by what each of its nodes says."""
+    return [_of_task(each) for each in zip(*(parts[number] for number in sorted(parts)), strict=True)]
+
+
+def _of_task(parts: Sequence[Attempt]) -> Attempt:
     """Return how a task ended: the result of its first node, or the failure that caused the others."""
     failed = [(_weight(part.error), part) for part in parts if part.error is not None]
     if failed:

@@ -79,14 +79,13 @@ class RayPlace(Place):
             unpack(files, self._run_dir)
         if self._running:
             return None
-        if len(self._batch.tasks) == 1:
-            for _ in range(2):  # what was asked for, and what has come since
-                self._show_progress(self._batch.tasks[0], waits=True)
         where = Placement([node.name for node in self.nodes], self._began, time.time())
-        if len(self._batch.tasks) > 1:
-            return [replace(attempt, placement=where) for attempt in self._parts[0]]
-        attempt = joined([self._parts[number][0] for number in sorted(self._parts)])
-        return [replace(attempt, placement=where, seconds=where.ended - where.began)]
+        attempts = [replace(attempt, placement=where) for attempt in joined(self._parts)]
+        if len(attempts) > 1:
+            return attempts
+        for _ in range(2):  # what was asked for, and what has come since
+            self._show_progress(self._batch.tasks[0], waits=True)
+        return [replace(attempts[0], seconds=where.ended - where.began)]
 
     def close(self) -> None:
         """End the workers with all that they started, and give the nodes back."""

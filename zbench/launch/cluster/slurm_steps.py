@@ -161,10 +161,7 @@ class StepPlace(Place):
         if len(self._parts) < len(self._steps):
             return None
         where = Placement([node.name for node in self.nodes], self._began, time.time())
-        ends = (
-            self._parts[0] if len(self._batch.tasks) > 1 else [joined([p[0] for p in self._parts.values()])]
-        )
-        return [replace(attempt, placement=where) for attempt in ends]
+        return [replace(attempt, placement=where) for attempt in joined(self._parts)]
 
     def close(self) -> None:
         """End the steps; see `Place`."""
