@@ -190,7 +190,7 @@ def allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_an_allocation_trials_are_job_steps_beside_one_another(allocation: None, tmp_path: Path) -> None:
-    require_room([make_trial()], tmp_path, SlurmOptions())
+    require_room([make_trial(), spread(2)], tmp_path, SlurmOptions())
     executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
     tasks = [RepeatTask(make_trial(stage=stage, sleep=0.5)) for stage in range(3)]
     for task in tasks:

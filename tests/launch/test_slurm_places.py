@@ -148,14 +148,19 @@ def test_an_allocations_nodes_are_as_slurm_says(
     for name, value in {**variables, "SLURM_JOB_NODELIST": "a[1-2]"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(slurm_steps.subprocess, "run", run)
-    monkeypatch.setattr(slurm_steps.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(slurm_steps.os, "sched_getaffinity", lambda pid: {0, 1, 2} if pid == 0 else {0})
     nodes = SlurmAllocation().nodes()
     assert asked == [["scontrol", "show", "hostnames", "a[1-2]"]]
     assert [(node.id, node.cpus, node.gpus) for node in nodes] == [("a1", cpus, gpus), ("a2", cpus, gpus)]
 
 
-def test_an_allocation_whose_nodes_are_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+@pytest.mark.parametrize("scontrol", [None, "/bin/false"])
+def test_an_allocation_whose_nodes_are_not_known_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scontrol: str | None
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if scontrol is not None:
+        (tmp_path / "scontrol").symlink_to(scontrol)
     with pytest.raises(UsageError, match=r"not known .*; run this where `scontrol show hostnames` works"):
         SlurmAllocation()
 
@@ -178,6 +183,7 @@ class FakeCluster:
 
     def submit(self, calls: Sequence[Any], settings: dict[str, Any]) -> list[SimpleNamespace]:
         self.submitted.append((settings, len(calls)))
+        self.calls = calls
         first = len(self.states)
         jobs = [SimpleNamespace(job_id=f"7_{first + n}", inbox=call.args[0]) for n, call in enumerate(calls)]
         for job in jobs:
@@ -196,7 +202,7 @@ class FakeCluster:
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SlurmExecutor]:
     """Return what makes an executor over fake jobs, in a time that passes with each wait."""
-    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, time_ns=iter(range(99)).__next__)
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now, time_ns=iter(range(99)).__next__)
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)
     monkeypatch.setattr(slurm, "time", clock)
     monkeypatch.setattr(slurm, "Cluster", FakeCluster)
@@ -247,6 +253,7 @@ def test_what_a_rank_has_is_asked_for_all_ranks_of_a_node(
     executor._send()
     ((settings, _),) = FakeCluster.made.submitted
     assert settings[key] == value
+    assert [call.args[1:] for call in FakeCluster.made.calls] == [(str(executor._run_dir), FAKES)]
 
 
 @pytest.mark.parametrize(

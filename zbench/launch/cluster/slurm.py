@@ -153,7 +153,7 @@ class SlurmExecutor(Executor):
         for key in parameters.keys() & {"cpus_per_task", "slurm_gpus_per_task"}:
             parameters[key] *= ranks  # they are a rank's, and one process starts those of a node
         return {
-            "timeout_min": max(1, round(deadline_of(task) / 60 + _START_MINUTES)),
+            "timeout_min": round(deadline_of(task) / 60 + _START_MINUTES),
             "slurm_srun_args": ["--kill-on-bad-exit=1", "--cpu-bind=none"],
             **parameters,
             "nodes": 1 if isinstance(task, ReferenceTask) else nodes,
