@@ -93,6 +93,8 @@ def test_calibrate_prints_what_a_sweep_file_takes(zbench, monkeypatch):
     machine = zbench("doctor", "--calibrate", "--world-size", "1", "--json").document["machine"]
     assert machine["flops"] == rates["flops"]
     check_machine(machine)
+    rates |= {"link_bandwidth": 1e9, "link_latency": 1e-5}
+    assert zbench("doctor", "--calibrate", "--json").document["world_size"] == 2
 
 
 @pytest.mark.soak

@@ -98,7 +98,7 @@ def test_squeue_is_asked_every_two_seconds_and_after_a_cancel(commands: Commands
     one, two = cluster.submit([lambda: None] * 2, {})
     commands.states = "1_1|RUNNING\n1_2|NODE_FAIL|more\n"
     seen = []
-    for seconds in (0.0, 1.9, 0.1, 1.0):
+    for seconds in (0.0, 1.9, 0.2, 0.5):
         commands.now += seconds
         seen.append(cluster.state(one))
     assert (seen, cluster.state(two)) == (["RUNNING"] * 4, "NODE_FAIL|more")
