@@ -191,6 +191,7 @@ def test_a_traceback_that_cannot_be_kept_is_no_second_failure(zbench, monkeypatc
     Failing(monkeypatch, ZeroDivisionError("division"))
     monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
     assert "internal error: ZeroDivisionError: division; -v shows the traceback" in zbench("list").err
+    assert "Traceback" in zbench("list", "-qv").err
 
 
 def test_internal_error_leaves_its_traceback_in_a_file(zbench, monkeypatch, tmp_path):

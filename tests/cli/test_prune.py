@@ -146,4 +146,5 @@ def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
 
 def test_a_time_that_is_none_is_a_usage_error(refusal):
     assert "--older-than" in refusal("prune", "--older-than", "later")
-    assert "expected a time with a unit" in refusal("prune", "--older-than", "5")
+    for text in ("5", "1.5", "50"):
+        assert "expected a time with a unit" in refusal("prune", "--older-than", text)
