@@ -96,7 +96,7 @@ class _UnderWay:
     proposal: Proposal | None
     yardsticks: Yardsticks
     heat: str = field(default_factory=lambda: secrets.token_hex(4))
-    remaining_tasks: int = 0
+    remaining_tasks: int = field(init=False)
 
 
 class Scheduler:
