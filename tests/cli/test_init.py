@@ -62,10 +62,11 @@ def test_a_full_disk_leaves_no_part_of_a_new_file(
 
 
 def test_from_a_file_of_another_library(zbench: Any, tmp_path: Path) -> None:
-    (tmp_path / "theirs.json").write_text(json.dumps(DEEPSPEED))
+    (tmp_path / "theirs.json").write_text(json.dumps({**DEEPSPEED, "steps_per_print": 7}))
     trial, output = written(zbench, tmp_path / "a.yaml", "theirs.json")
     assert (trial.engine.gradient_clipping, trial.engine.reduce_bucket_size) == (0.5, 1_000_000)
     assert "changes the training:\n  scheduler.type: zbench keeps the learning rate constant\n" in output.err
+    assert output.err.endswith("left out, as it changes neither: steps_per_print\n")
     assert {t.engine.zero_stage for t in trials(tmp_path / "a.yaml")} >= {2, 3}
 
 
