@@ -26,6 +26,12 @@ def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_p
     )
 
 
+def test_each_version_is_compared_with_the_good_one(zbench, search, tmp_path):
+    for n in (1, 2):
+        stand_in(tmp_path / f"v{n}", peak=2 * 10**6)
+    assert zbench(*search, "--json").document["first_bad"] == str(tmp_path / "v1")
+
+
 @pytest.mark.parametrize("first", [1, 2])
 def test_the_last_line_says_how_the_bad_version_shows_it(zbench, search, tmp_path, first):
     for n in range(first, 5):

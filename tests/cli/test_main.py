@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import resource
 import signal
@@ -45,6 +46,16 @@ def test_every_command_has_help(zbench, name):
 
 def test_version(zbench):
     assert zbench("--version") == (0, f"zbench {__version__}\n", "")
+
+
+def test_what_fails_after_the_document_adds_no_second_one(capsys):
+    console.reset()
+    console.document({"runs": []})
+    with pytest.raises(SystemExit), failure.shown_to_the_user(["list", "--json"]):
+        raise UsageError("too late")
+    out, err = capsys.readouterr()
+    assert json.loads(out)["runs"] == []
+    assert err == "error: too late\n"
 
 
 def test_a_command_is_loud_and_in_colour_until_its_flags_are_read():
