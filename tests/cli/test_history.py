@@ -40,7 +40,15 @@ def test_sweeps_are_apart_though_they_hold_the_same_configuration(zbench, out):
     write_run(out / "other" / "20260201-000000-aaaa", trial([0.3]))
     both = zbench("history", out, "--json").document["series"]
     assert [(one["sweep"], len(one["visits"])) for one in both] == [("example", RUNS), ("other", 1)]
-    assert "other: zero_stage=1" in zbench("history", out).out
+    text = zbench("history", out).out
+    assert "\nexample: zero_stage=1 " in text
+    assert "\nother: zero_stage=1 " in text
+
+
+def test_branches_are_apart_too(zbench, out):
+    place = out / "example" / "20260201-000000-aaaa"
+    write_run(place, trial([0.3]), branch="side")
+    assert "\nside: zero_stage=1 " in zbench("history", out).out
 
 
 def test_a_branch_of_results(zbench, refusal, out, monkeypatch):

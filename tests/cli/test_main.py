@@ -56,10 +56,17 @@ def test_what_fails_after_the_document_adds_no_second_one(capsys):
     out, err = capsys.readouterr()
     assert json.loads(out)["runs"] == []
     assert err == "error: too late\n"
+    console.reset()
+    with pytest.raises(SystemExit), failure.shown_to_the_user(["list", "--json"]):
+        raise UsageError("at once")
+    error = {"kind": "UsageError", "message": "at once"}
+    assert json.loads(capsys.readouterr().out) == {"schema_version": 1, "exit_code": 2, "error": error}
 
 
-def test_a_command_is_loud_and_in_colour_until_its_flags_are_read():
+def test_a_command_is_loud_and_in_colour_until_its_flags_are_read(zbench):
     assert not any(dataclasses.astuple(console.State()))
+    zbench("list")
+    assert not any(dataclasses.astuple(console.state))
 
 
 def test_a_misspelt_command_names_the_nearest_one(zbench):

@@ -79,6 +79,7 @@ def test_a_mistake_with_json_is_one_document(sweep, zbench):
 def test_schema_prints_a_schema(zbench):
     schema = zbench("schema")
     assert schema.code == 0
+    assert schema.out.startswith('{\n  "')
     assert json.loads(schema.out)["properties"]["engine"]
 
 

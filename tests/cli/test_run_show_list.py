@@ -94,12 +94,15 @@ def test_list_names_each_run_with_its_best(zbench, sweep_file):
     assert [row["tags"] for row in zbench("list", "--json").document["runs"]] == [["before"], []]
 
 
-def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file):
+def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file, monkeypatch):
     zbench("sweep", sweep_file)
     trials = only_run() / "trials.jsonl"
     trials.write_text("{damaged\n" + trials.read_text())
     (row,) = zbench("list", "--json").document["runs"]
     assert "trials.jsonl:1: damaged line" in row["problem"]
+    monkeypatch.setenv("COLUMNS", "60")
+    problem = f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}"
+    assert zbench("list").out == f"{problem}\n", "a terminal folds it, and a pipe does not"
 
 
 def test_list_of_nothing_says_how_to_begin(zbench):

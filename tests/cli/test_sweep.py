@@ -39,7 +39,7 @@ def test_json_is_one_document_with_every_record(zbench, sweep_file):
     assert (document["run_dir"], document["run_id"]) == (str(run), run.name)
     assert len(document["trials"]) == 4
     assert document["recommended"] in {record["trial_id"] for record in document["trials"]}
-    assert (document["exit_code"], output.err) == (0, "")
+    assert (document["exit_code"], output.err, "error" in document) == (0, "", False)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import only_run
+from zbench.errors import TrialsFailedError
 from zbench.launch.process import client
 from zbench.record.checking import checked
 from zbench.record.store import find_runs, load_environment, load_records
@@ -119,7 +120,7 @@ def test_bad_input_is_refused_with_one_message_and_leaves_nothing(
     assert find_runs(Path("results")) == []
 
 
-def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_path) -> None:
+def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/study.db"
     words = ("tune", space_file, "--method", "grid", "--storage", url, "--study", "s", "--budget")
     first = zbench(*words, "5trials")
@@ -130,6 +131,14 @@ def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_
     assert f" of s in {find_runs(Path('elsewhere'))[0]}" in second.err
     (pulled,) = find_runs(Path("elsewhere"))
     assert {record.repeat for record in load_records(pulled)} == {0}, "it measures no finalist again"
+    for failed, code, says in (
+        (TrialsFailedError("its node is gone"), 6, "error: its node is gone\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+    ):
+        done = SimpleNamespace(failure=failed, path=Path(), records=[], outcome=None)
+        monkeypatch.setattr("zbench.cli.worker.search", lambda *_, done=done: done)
+        output = zbench("worker", "--storage", url, "--study", "s")
+        assert (output.code, output.err) == (code, says)
     again = zbench(*words, "9trials")
     assert again.code == 0, again.err
     newest = find_runs(Path("results"))[-1]

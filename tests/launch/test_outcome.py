@@ -1,10 +1,12 @@
 """How an end is named, where only the launcher can know."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from zbench.job.failures import write_error
+from zbench.launch.process import outcome
 from zbench.launch.process.client import GroupEnd
 from zbench.launch.process.outcome import classify
 from zbench.record.record import Failure
@@ -62,3 +64,15 @@ def test_error_that_led_to_the_deadline_outweighs_the_deadline(tmp_path):
 @pytest.mark.parametrize(("end", "outcome"), [(ended(0, 0), "ok"), (ended(0, timed_out=True), "timeout")])
 def test_end_without_errors(tmp_path, end, outcome):
     assert judge(end, tmp_path)[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "kills"), [("pgfault 9\noom_kill 7\n", 7), ("oom_kill_disable 9\n", 0), (None, 0)]
+)
+def test_the_kernels_count_of_kills_is_nought_where_it_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, kills: int
+) -> None:
+    if text is not None:
+        (tmp_path / "vmstat").write_text(text)
+    monkeypatch.setattr(outcome, "_VMSTAT", tmp_path / "vmstat")
+    assert outcome.kernel_oom_kills() == kills
