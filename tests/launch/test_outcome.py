@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.job.failures import write_error
+from zbench.job.failures import NO_ROOM_STATUS, write_error
 from zbench.launch.process import outcome
 from zbench.launch.process.client import GroupEnd
 from zbench.launch.process.outcome import classify
@@ -64,6 +64,15 @@ def test_error_that_led_to_the_deadline_outweighs_the_deadline(tmp_path):
 @pytest.mark.parametrize(("end", "outcome"), [(ended(0, 0), "ok"), (ended(0, timed_out=True), "timeout")])
 def test_end_without_errors(tmp_path, end, outcome):
     assert judge(end, tmp_path)[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [(NO_ROOM_STATUS, "storage", "is TMPDIR full?"), (3, "crashed", "rank 1 exited with status 3")],
+)
+def test_a_rank_that_ends_without_a_word_is_told_by_its_status(tmp_path, status, kind, says):
+    outcome, error = judge(ended(0, status), tmp_path)
+    assert (outcome, error.kind, says in error.message) == ("crashed", kind, True)
 
 
 @pytest.mark.parametrize(
