@@ -49,6 +49,7 @@ VARIABLE = "ZBENCH_MUTANT"
 SHIM = "zbench.measure.shim"  # counts allocations if imported before torch: first, so unjudged itself
 OFF = [word for name in ("cacheprovider", "randomly", "xdist") for word in ("-p", f"no:{name}")]
 PLAIN = ["-q", *OFF, "--no-header"]
+_RAN = 100  # a fork's exit status is that of what it ran and this: 0 is a fork that a fault ended
 _FIRST = 20  # tests that are collected alone, since most faults do not survive them
 NOTICED, SURVIVED, TIMEOUT = "noticed", "survived", "timeout"
 
@@ -62,13 +63,13 @@ def in_a_fork(run: Callable[[], int], timeout: float, output: Path = Path(os.dev
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")])
         status = 99
         with contextlib.suppress(BaseException):
-            status = run()
+            status = _RAN + run()
         os._exit(status)
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status) - _RAN
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.launch.conftest import FAKES, make_trial
 from zbench.errors import ZbenchError
 from zbench.gpus import Gpu, all_gpus
-from zbench.launch.process import client, local
+from zbench.job.messages import Ready
+from zbench.launch.process import client, local, processes
 from zbench.launch.process.client import ServerLostError, WarmServer
 from zbench.launch.process.processes import Launcher
 from zbench.launch.trial import TrialRunner
@@ -78,3 +80,40 @@ def test_before_the_first_trial_it_is_told_that_updates_are_slower(
             record = runner.run(make_trial().model_copy(update={"engine": EngineSpec(**engine)}))
             assert record.outcome == "ok", record.error
             assert [text.startswith(SLOW_UPDATE) for text in told] == ([] if engine else [True])
+
+
+class FakeServer:
+    """A trial server that says this when it is asked; `LOST` that it was killed."""
+
+    says: ClassVar[list[str]]
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def wait_until_ready(self) -> Ready:
+        if (problem := self.says.pop(0)) == "LOST":
+            raise ServerLostError
+        return Ready(0.1, (problem,), 1)
+
+    def kill(self) -> str:
+        return ""
+
+    close = kill
+
+
+@pytest.mark.parametrize("says", [["no x", "no x"], ["LOST", "no x", "LOST", "no x"]])
+def test_what_a_server_cannot_import_is_told_once(monkeypatch: pytest.MonkeyPatch, says: list[str]) -> None:
+    monkeypatch.setattr(processes, "WarmServer", FakeServer)
+    FakeServer.says = says
+    told: list[str] = []
+    with Launcher(tell=told.append) as launcher:
+        assert launcher.wait_until_ready().problems == ("no x",)
+        assert isinstance(launcher.ready_server(), FakeServer)
+    assert told == ["cannot import no x"]
+
+
+def test_a_server_that_is_killed_twice_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "WarmServer", FakeServer)
+    FakeServer.says = ["LOST", "LOST"]
+    with Launcher() as launcher, pytest.raises(ZbenchError, match="killed twice while it started"):
+        launcher.wait_until_ready()
