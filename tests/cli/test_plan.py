@@ -28,6 +28,7 @@ def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
     assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
     assert lines[4] == "sweep: 3 trials of 4 repeats, 1 invalid"
+    assert zbench("sweep", sweep, "--dry-run", "--seed", "0").code == 0, "the least seed"
 
 
 def test_plan_as_json_has_every_configuration(sweep, zbench):
