@@ -83,8 +83,9 @@ class RayPlace(Place):
         attempts = [replace(attempt, placement=where) for attempt in joined(self._parts)]
         if len(attempts) > 1:
             return attempts
-        for _ in range(2):  # what was asked for, and what has come since
-            self._show_progress(self._batch.tasks[0], waits=True)
+        self._show_news(self._batch.tasks[0])  # what was asked for
+        self._news = self._workers[0].progress.remote(None)
+        self._show_news(self._batch.tasks[0])  # what has come since; no question is left for the next task
         return [replace(attempts[0], seconds=where.ended - where.began)]
 
     def close(self) -> None:
@@ -93,16 +94,19 @@ class RayPlace(Place):
             self._ray.kill(worker)
         self._ray.util.remove_placement_group(self._group)
 
-    def _show_progress(self, task: Task, *, waits: bool = False) -> None:
-        """Show new progress lines of rank 0, and have the task ended if there is reason to. waits: for an
-        answer that is not there yet.
+    def _show_progress(self, task: Task) -> None:
+        """Show progress lines of rank 0 that have come, have the task ended if there is reason to, and ask for
+        more.
         """
-        if self._news is not None and not waits and not self._ray.wait([self._news], timeout=0)[0]:
-            return
+        if self._news is None or self._ray.wait([self._news], timeout=0)[0]:
+            self._show_news(task)
+            self._news = self._workers[0].progress.remote(self._reason)
+
+    def _show_news(self, task: Task) -> None:
+        """Show the progress lines that were asked for; wait for them."""
         with suppress(self._ray.exceptions.RayError):  # where the worker is gone, its task says why
             for line in [] if self._news is None else self._ray.get(self._news):
                 self._reason = self._reason or self._on_line(task, line)
-            self._news = self._workers[0].progress.remote(self._reason)
 
 
 def _lost(node: Node, error: Any, batch: Batch) -> list[Attempt]:
