@@ -34,8 +34,9 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     [
         ("import os; os.kill(os.getpid(), 9)", ServerLostError, None),
         ("import os; print('no luck', flush=True); os._exit(3)", ZbenchError, "did not start: no luck"),
+        ("import os; os._exit(0)", ZbenchError, "did not start: it ended with status 0"),
     ],
-    ids=["killed", "ended"],
+    ids=["killed", "failed", "ended"],
 )
 def test_a_server_that_was_killed_is_lost_and_one_that_ended_says_why(
     code: str, error: type[Exception], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

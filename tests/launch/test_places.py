@@ -234,6 +234,8 @@ def test_whose_nodes_are_waited_for_is_told_once(world: Cluster, tmp_path: Path)
     executor = PlacesExecutor(tmp_path, tmp_path, cluster)
     for number in range(2):
         executor.submit(Batch((RepeatTask(make_trial(), number),)), lambda *_: None)
+    executor._advance()
+    assert world.told == []
     executor.next_ended()
     assert world.told == world.there[:1]
     assert 20 <= world.looks <= 22, "the cluster is asked once a second"
