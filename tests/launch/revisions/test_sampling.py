@@ -37,6 +37,7 @@ def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> Non
         textwrap.dedent(f"""\
         #!{sys.executable}
         import json, os, sys
+        open({str(tmp_path / "runs")!r}, "a").write("run ")
         message = json.dumps([sys.argv[1:], os.environ.get("PYTHONPATH"), os.getcwd()])
         print(json.dumps({{"trials": [], "error": {{"message": message}}}}))
         """)
@@ -51,6 +52,7 @@ def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> Non
     assert "run.repeats=1" in arguments
     assert python_path is None
     assert not Path(cwd).exists(), "the scratch directory is gone"
+    assert (tmp_path / "runs").read_text() == "run ", "it was not killed"
 
 
 def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
