@@ -95,9 +95,7 @@ class RayPlace(Place):
         self._ray.util.remove_placement_group(self._group)
 
     def _show_progress(self, task: Task) -> None:
-        """Show progress lines of rank 0 that have come, have the task ended if there is reason to, and ask for
-        more.
-        """
+        """Show progress lines of rank 0 that have come, end the task if there is reason to, ask for more."""
         if self._news is None or self._ray.wait([self._news], timeout=0)[0]:
             self._show_news(task)
             self._news = self._workers[0].progress.remote(self._reason)
