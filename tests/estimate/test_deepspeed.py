@@ -66,6 +66,16 @@ def test_offloaded_states_are_on_the_host_beside_a_card() -> None:
     assert "moments" not in of_rank.device
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_states_are_shared_out_among_any_number_of_ranks(stage: int, dtype: str) -> None:
+    engine = {"zero_stage": stage, "dtype": dtype}
+    of = {world: estimate(trial(MLP, engine, world_size=world), Path.cwd()) for world in (2, 8, 64)}
+    for world, one in of.items():
+        moments = of[2].device["moments"] * 2 / world
+        assert one.device["moments"] == pytest.approx(moments, rel=0.01), "two elements a rank of padding"
+
+
 @pytest.mark.parametrize(
     ("key", "config"),
     [

@@ -140,6 +140,7 @@ def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> Non
         assert (cells(row)["state"], cells(row)["other"]) == ("500 B", "400 B")
         assert (row.to_json()["fits"], row.to_json()["spare_bytes"]) == (memory > 1199, memory - 1200)
         assert row.verdict == verdict
+        assert row.may_fit == row.fits, "nothing is reserved that could be less"
     offloaded = replace(estimate, peak_host_bytes=90, build_host_bytes=100)
     row = EstimateRow(trial, offloaded, Capacity(1200, 199))
     text = "does not fit: 1 B of a node's host memory too much while it is built; set build: sharded"
