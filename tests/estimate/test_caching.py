@@ -126,6 +126,15 @@ def test_a_block_that_can_grow_is_left_for_what_needs_it() -> None:
     assert block.address == 0, "not the 4 MiB at the end"
 
 
+def test_released_pages_are_mapped_again_for_what_just_fits() -> None:
+    allocator = CachingAllocator(expandable=True)
+    first, _ = in_mib(allocator, 20, 20)
+    allocator.free(first)
+    allocator.release()
+    (block,) = in_mib(allocator, 20)
+    assert (block.address, allocator.reserved) == (0, 40 * MIB)
+
+
 def test_at_the_limit_free_pages_are_released_and_mapped_again() -> None:
     def filled(limit: int) -> CachingAllocator:
         allocator = CachingAllocator(limit * MIB, expandable=True)

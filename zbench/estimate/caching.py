@@ -238,13 +238,12 @@ class CachingAllocator:
 def _run(block: MemoryBlock, size: int) -> MemoryBlock | None:
     """Return where a run of free and unmapped blocks begins at an unmapped one (`find_expandable_block`)."""
     first = block.before if block.before is not None and block.before.state is BlockState.FREE else block
-    room, at = 0, first
+    room, at = first.size, first
     while room < size:
+        if at.after is None or at.after.state is BlockState.USED:
+            return None
+        at = at.after
         room += at.size
-        if room < size:
-            if at.after is None or at.after.state is BlockState.USED:
-                return None
-            at = at.after
     return first
 
 
