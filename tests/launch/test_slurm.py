@@ -193,11 +193,13 @@ def test_in_an_allocation_trials_are_job_steps_beside_one_another(allocation: No
     require_room([make_trial(), spread(2)], tmp_path, SlurmOptions())
     executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
     tasks = [RepeatTask(make_trial(stage=stage, sleep=0.5)) for stage in range(3)]
+    wide = make_trial(do="describe", rank="all")
+    tasks.append(RepeatTask(wide.model_copy(update={"run": wide.run.model_copy(update={"nodes": 2})})))
     for task in tasks:
         executor.submit(Batch((task,)), lambda *_: None)
     ends = [executor.next_ended() for _ in tasks]
     executor.close()
-    assert {attempt.outcome for *_, attempt in ends} == {"ok"}
+    assert all(attempt.outcome == "ok" and attempt.result is not None for *_, attempt in ends)
     nodes = [attempt.placement.nodes for *_, attempt in ends if attempt.placement is not None]
     assert {name for names in nodes for name in names} == {"one (one)", "two (two)"}
 
