@@ -22,8 +22,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     def getaddrinfo(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         if name not in addresses:
             raise socket.gaierror(-2, "Name or service not known")
-        family = socket.AF_INET6 if ":" in addresses[name] else socket.AF_INET
-        return [(family, 0, 0, "", (addresses[name], 0))]
+        each = addresses[name].split()
+        return [(socket.AF_INET6 if ":" in one else socket.AF_INET, 0, 0, "", (one, 0)) for one in each]
 
     routes = {"10.0.0.6": "10.0.0.5", "fd00::6": "fd00::5", "127.0.1.1": "127.0.0.1"}
     monkeypatch.setattr(node.socket, "getaddrinfo", getaddrinfo)
@@ -46,6 +46,7 @@ def interfaces(monkeypatch: pytest.MonkeyPatch, **addresses: str) -> None:
         ({"one": "127.0.1.1", "two": "10.0.0.6"}, "10.0.0.5"),  # as Debian enters a machine's own name
         ({"two": "10.0.0.6"}, "10.0.0.5"),
         ({"one": "127.0.1.1", "two": "fd00::6"}, "fd00::5"),
+        ({"one": "127.0.1.1", "two": "fd00::6 10.0.0.6"}, "10.0.0.5"),
         ({"one": "127.0.1.1"}, "192.168.7.7"),
         ({"one": "192.168.7.9"}, "192.168.7.9"),
     ],

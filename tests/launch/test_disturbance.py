@@ -33,7 +33,8 @@ def test_own_work_is_no_disturbance():
 
 
 def test_load_steal_and_heat_are_named():
-    loud = between([(shot(0, 0), shot(10, 18, stolen=1.0, throttled=3))], own_cpu_seconds=10)
+    before, after = shot(5, 7, stolen=2.0, throttled=1), shot(15, 25, stolen=3.0, throttled=4)
+    loud = between([(before, after)], own_cpu_seconds=10)
     assert loud == Disturbance(0.4, 0.05, 3)
     assert str(loud).split("; ") == [
         "the machine was loaded: other processes took 40% of the CPU time",
