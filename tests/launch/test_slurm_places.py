@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch.cluster import slurm, slurm_steps
+from zbench.launch.cluster import slurm, slurm_node, slurm_steps
 from zbench.launch.cluster.places import Node
 from zbench.launch.cluster.slurm import SlurmExecutor
 from zbench.launch.cluster.slurm_jobs import SlurmOptions
@@ -20,6 +20,7 @@ from zbench.record.record import Disturbance, Failure
 
 from .conftest import FAKES, make_trial
 
+NO_WORKER: Any = None
 NODES = (Node("one", "one", 2, 0), Node("two", "two", 2, 0))
 
 
@@ -163,6 +164,23 @@ def test_an_allocation_whose_nodes_are_not_known_is_refused(
         (tmp_path / "scontrol").symlink_to(scontrol)
     with pytest.raises(UsageError, match=r"not known .*; run this where `scontrol show hostnames` works"):
         SlurmAllocation()
+
+
+def test_a_later_node_waits_for_the_first_ones_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    file = tmp_path / "meeting"
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            write(file, b"tcp://one:1")
+
+    clock = SimpleNamespace(monotonic=lambda: 100.0 * len(naps), sleep=sleep)
+    monkeypatch.setattr(slurm_node, "time", clock)
+    second: Any = SimpleNamespace(global_rank=1)
+    assert slurm_node._meeting_point(file, second, 2, NO_WORKER) == "tcp://one:1"
 
 
 # --- jobs
