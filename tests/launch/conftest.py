@@ -39,6 +39,11 @@ def make_trial(*, world_size: int = 2, timeout: float = 120.0, stage: int = 0, *
     )
 
 
+def changed(trial: TrialSpec, **run: object) -> TrialSpec:
+    """Return a trial with other keys of `run`."""
+    return trial.model_copy(update={"run": trial.run.model_copy(update=run)})
+
+
 @pytest.fixture
 def trial() -> Callable[..., TrialSpec]:
     """Return `make_trial`."""

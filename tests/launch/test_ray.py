@@ -25,10 +25,9 @@ from zbench.launch.executor import Batch, Executor, RepeatTask
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
-from zbench.spec.trial import TrialSpec
 
 from . import ray_nodes
-from .conftest import FAKES, make_trial
+from .conftest import FAKES, changed, make_trial
 from .executor_suite import ProcessSuite
 from .ray_nodes import RayNodes
 
@@ -51,10 +50,6 @@ def cluster(nodes: RayNodes, tmp_path: Path) -> RayCluster:
     cluster = RayCluster(nodes.address)
     cluster.require([make_trial(world_size=1)], tmp_path)
     return cluster
-
-
-def changed(trial: TrialSpec, **run: object) -> TrialSpec:
-    return trial.model_copy(update={"run": trial.run.model_copy(update=run)})
 
 
 @pytest.fixture(scope="class")

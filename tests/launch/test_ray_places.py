@@ -19,7 +19,7 @@ from zbench.record.record import Disturbance, Failure
 from zbench.spec.trial import TrialSpec
 
 from . import fake_ray
-from .conftest import FAKES, make_trial
+from .conftest import FAKES, changed, make_trial
 from .fake_ray import FakeRay
 
 NODES = (Node("first", "10.0.0.1", 8, 2), Node("second", "10.0.0.2", 8, 2))
@@ -41,8 +41,7 @@ def clock(*times: float) -> SimpleNamespace:
 
 
 def task(**run: Any) -> RepeatTask:
-    trial = make_trial()
-    return RepeatTask(trial.model_copy(update={"run": trial.run.model_copy(update=run)}))
+    return RepeatTask(changed(make_trial(), **run))
 
 
 @pytest.mark.parametrize(("count", "strategy"), [(1, "STRICT_PACK"), (2, "STRICT_SPREAD")])

@@ -21,7 +21,7 @@ from zbench.launch.executors import make_executor, require_room
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 
-from .conftest import FAKES, make_trial
+from .conftest import FAKES, changed, make_trial
 
 pytest.importorskip("submitit")
 
@@ -194,7 +194,7 @@ def test_in_an_allocation_trials_are_job_steps_beside_one_another(allocation: No
     executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
     tasks = [RepeatTask(make_trial(stage=stage, sleep=0.5)) for stage in range(3)]
     wide = make_trial(do="describe", rank="all")
-    tasks.append(RepeatTask(wide.model_copy(update={"run": wide.run.model_copy(update={"nodes": 2})})))
+    tasks.append(RepeatTask(changed(wide, nodes=2)))
     for task in tasks:
         executor.submit(Batch((task,)), lambda *_: None)
     ends = [executor.next_ended() for _ in tasks]

@@ -18,7 +18,7 @@ from zbench.launch.cluster.slurm_steps import SlurmAllocation, StepPlace
 from zbench.launch.executor import Attempt, Batch, ReferenceTask, RepeatTask
 from zbench.record.record import Disturbance, Failure
 
-from .conftest import FAKES, make_trial
+from .conftest import FAKES, changed, make_trial
 
 NO_WORKER: Any = None
 NODES = (Node("one", "one", 2, 0), Node("two", "two", 2, 0))
@@ -59,8 +59,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[FakeStep]:
 
 
 def repeat(**run: Any) -> RepeatTask:
-    trial = make_trial()
-    return RepeatTask(trial.model_copy(update={"run": trial.run.model_copy(update=run)}))
+    return RepeatTask(changed(make_trial(), **run))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
