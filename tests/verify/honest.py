@@ -4,7 +4,6 @@ All ranks run in this process. What a rank of a trial observes goes to the verdi
 """
 
 import importlib
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,8 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from tests.verify.runs import task
-from zbench.verify.evidence import Witness, adam_of
+from tests.zoo.sampling import DrawnRun
+from zbench.verify.evidence import Witness, adam_of, judge_buffers
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainTask, cast_module
 from zbench.verify.replay import KINDS, Parts, Residual, replay
@@ -69,12 +69,15 @@ class Run:
     state: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.model = self.of.workload.make_model()
-        self.masters = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.models = [self.of.workload.make_model() for _ in range(self.of.workload.world_size)]
+        trained = {n: p for n, p in self.models[0].named_parameters() if p.requires_grad}
+        self.masters = {n: p.detach().clone() for n, p in trained.items()}
         kinds = KINDS[1:] if self.of.spec.optimizer.amsgrad else KINDS[1:3]
         self.state = {n: {k: torch.zeros_like(p) for k in kinds} for n, p in self.masters.items()}
+        self.counts = dict.fromkeys(self.masters, 0)
         dtype = torch_dtype(self.of.spec.dtype)
-        cast_module(self.model, dtype, dtype)
+        for model in self.models:
+            cast_module(model, dtype, dtype)
         self.adams = {name: adam_of(name, self.of.spec) for name in self.masters}
 
     def gradients(self) -> tuple[dict[str, Tensor], list[list[float]]]:
@@ -87,11 +90,12 @@ class Run:
             losses.insert(0, [])
             for micro in range(backwards):
                 seed_all(work.micro_seed(self.step, micro, rank), self.of.device)
-                loss = work.loss(self.model, work.batch(self.step, micro, rank))
+                loss = work.loss(self.models[rank], work.batch(self.step, micro, rank))
                 (loss * (self.weight(rank, micro) / backwards * scale)).backward()
                 losses[0].append(float(loss.detach()))
-            for name, parameter in self.model.named_parameters():
-                assert parameter.grad is not None
+            for name, parameter in self.models[rank].named_parameters():
+                if parameter.grad is None:
+                    continue
                 gradient = parameter.grad.float() / scale / work.world_size
                 total[name] = total[name] + gradient if name in total else gradient
                 parameter.grad = None
@@ -107,10 +111,8 @@ class Run:
         assert settings.pop("bias_correction")
         return settings
 
-    @property
-    def count(self) -> int:
-        """How many updates Adam believes there were."""
-        return self.step
+    later = 0
+    """How many steps too many Adam counts."""
 
     def clip(self, gradients: dict[str, Tensor]) -> float:
         if not self.of.spec.gradient_clipping:
@@ -124,20 +126,26 @@ class Run:
 
     @torch.no_grad()
     def update(self, gradients: dict[str, Tensor]) -> None:
-        count = [torch.tensor(float(self.count)) for _ in self.masters]
-        moments = [[s[kind] for s in self.state.values() if kind in s] for kind in KINDS[1:]]
+        """Update the parameters that have a gradient."""
+        count = [torch.tensor(float(self.counts[name] + self.later)) for name in gradients]
+        states = [self.state[name] for name in gradients]
+        moments = [[state[kind] for state in states if kind in state] for kind in KINDS[1:]]
         with capturable_on_a_cpu():
             kernel(self.kernel)(
-                list(self.masters.values()), [gradients[n] for n in self.masters], *moments, count,
+                [self.masters[name] for name in gradients], list(gradients.values()), *moments, count,
                 decoupled_weight_decay=self.of.spec.optimizer.name == "adamw", maximize=False,
                 **self.settings(),
             )  # fmt: skip
+        for name in gradients:
+            self.counts[name] += 1
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Round the masters into the model."""
-        for name, parameter in self.model.named_parameters():
-            parameter.copy_(self.masters[name])
+        """Round the masters into the model of each rank."""
+        for model in self.models:
+            for name, parameter in model.named_parameters():
+                if name in self.masters:
+                    parameter.copy_(self.masters[name])
 
     def train(self) -> tuple[list[list[float]], float]:
         """Run one step; return its losses and the norm."""
@@ -157,7 +165,7 @@ class Run:
             for n, p in self.masters.items()
         }
 
-    def observe(self) -> tuple[Trajectory, Witness]:
+    def observe(self, reference: Reference) -> tuple[Trajectory, Witness]:
         """Train, and return what an observer notes."""
         losses = []
         norms = []
@@ -177,7 +185,8 @@ class Run:
             if self.step == 0:
                 gradients = {n: s["exp_avg"] / (1 - self.adams[n].beta1) for n, s in self.state.items()}
             if self.step in {0, 1, self.drawn, self.of.steps - 1}:
-                counts = dict.fromkeys(self.masters, self.step + 1)
+                active = dict(zip(reference.plain.names, reference.active[self.step].tolist(), strict=True))
+                counts = {name: count * active[name] for name, count in self.counts.items()}
                 residuals += replay(before, self.parts(), self.adams, counts, rank=0, step=self.step)
         trajectory = Trajectory(
             names=tuple(self.masters),
@@ -188,7 +197,12 @@ class Run:
             moments={name: s["exp_avg"].clone() for name, s in self.state.items()},
             sketches=torch.stack(seen),
         )
-        witness = Witness(self.adams, residuals, None, None, gradients, first, [], self.of.spec.dtype)
+        findings = [
+            finding
+            for rank, model in enumerate(self.models)
+            for finding in judge_buffers(model, reference, self.adams, rank)
+        ]
+        witness = Witness(self.adams, residuals, None, None, gradients, first, findings, self.of.spec.dtype)
         return trajectory, witness
 
     def sketches(self) -> Tensor:
@@ -197,47 +211,12 @@ class Run:
         return torch.stack([sketches(values, list(self.masters)) for values in both], dim=1)
 
     def judged(self, reference: Reference) -> Judgement:
-        observed, witness = self.observe()
+        observed, witness = self.observe(reference)
         return judge(observed, reference, witness)
 
 
-RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
-BETAS = ((0.9, 0.999), (0.9, 0.95), (0.9, 0.98), (0.8, 0.99), (0.5, 0.9), (0.95, 0.9999), (0.0, 0.99))
-EPS = (1e-8, 1e-8, 1e-6, 1e-5)
-
-
-def drawn_task(lot: random.Random) -> PlainTask:
-    """Return a small training that a lot chose: attention models, and MLPs."""
-    if lot.random() < 0.6:
-        options: dict[str, object] = {
-            "layers": lot.choice([1, 2, 3]),
-            "width": lot.choice([16, 32, 64]),
-            "heads": 2,
-            "vocabulary": 64,
-        }
-        model = "gpt"
-        steps = lot.choice([1, 3, 8, 20])
-    else:
-        options = {"hidden": lot.choice([16, 64]), "vocabulary": 64}
-        model = "mlp"
-        steps = lot.choice([1, 3, 8, 20])
-    workload: dict[str, object] = {
-        "model": model,
-        "options": options,
-        "sequence_length": 16,
-        "micro_batch_size": 2,
-    }
-    engine = {
-        "dtype": lot.choice(["float32", "float32", "bfloat16"]),
-        "gradient_clipping": lot.choice([0.0, 0.5, 1.0]),
-        "gradient_accumulation_steps": lot.choice([1, 2]),
-        "optimizer": {
-            "name": lot.choice(["adam", "adamw", "adamw"]),
-            "lr": lot.choice(RATES),
-            "betas": lot.choice(BETAS),
-            "eps": lot.choice(EPS),
-            "weight_decay": lot.choice([0.0, 1e-2, 0.1]),
-            "amsgrad": lot.random() < 0.2,
-        },
-    }
-    return task(workload, steps=steps, seed=lot.randrange(1 << 30), world_size=2, **engine)
+def task_of(drawn: DrawnRun) -> PlainTask:
+    """Return a drawn training run as the task of a reference."""
+    return task(
+        drawn.workload, steps=drawn.steps, seed=drawn.seed, world_size=drawn.world_size, **drawn.engine
+    )

@@ -1,55 +1,65 @@
-"""No right implementation is accused: torch's own kernels, on trainings that a lot chose.
+"""No right implementation is accused: torch's own kernels, on training runs drawn over the zoo.
 
 The soak draws its seed anew in each run and prints it; the suite's is fixed.
 """
 
 import random
-from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from tests.verify.honest import Run, drawn_task
+from tests.verify.campaign import ACCUSED, kernel_rows, table
+from tests.verify.honest import Run
 from tests.verify.runs import reference, task
 from tests.verify.wrong import Wrong, WrongRun, moves
 
-ROWS = 2000
-
-
-def verdicts(seed: int, trainings: int, kernels: list[str]) -> Counter[str]:
-    """Return how often each verdict was given, with what accused ones say."""
-    lot = random.Random(seed)
-    counts = Counter[str]()
-    print(f"seed {seed}")
-    for _ in range(trainings):
-        of = drawn_task(lot)
-        plain = reference(of)
-        for name in kernels:
-            result = Run(of, name, lot.randrange(of.steps)).judged(plain).correctness
-            accused = result.verdict in ("drifted", "wrong")
-            counts[f"{result.verdict} ({name}: {result.diagnosis})" if accused else result.verdict] += 1
-    return counts
+TRAININGS = 650
+"""As many have about 2,000 rows."""
+SHORT = (0, 4, 5, 13, 15, 27)
+"""Numbers of drawn runs of five steps."""
 
 
 @pytest.mark.parametrize(
-    ("seed", "trainings", "kernels"),
+    ("seed", "numbers"),
     [
-        (3, 2, ["for-loop", "foreach", "capturable"]),
+        (3, SHORT),
         pytest.param(
-            random.randrange(1 << 30),
-            ROWS // 4,
-            ["for-loop", "foreach", "fused", "capturable"],
-            marks=[pytest.mark.soak, pytest.mark.timeout(20_000)],
-        ),
-        pytest.param(
-            random.randrange(1 << 30), 20, ["compiled"], marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
+            random.randrange(1 << 30), range(TRAININGS), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
         ),
     ],
-    ids=["short", "soak", "compiled"],
+    ids=["short", "soak"],
 )
-def test_no_kernel_of_torch_is_accused(seed: int, trainings: int, kernels: list[str]) -> None:
-    counts = verdicts(seed, trainings, kernels)
-    print(counts)
-    assert counts.keys() <= {"identical", "equivalent", "unchecked"}
+def test_no_kernel_of_torch_is_accused(seed: int, numbers: Sequence[int]) -> None:
+    print(f"seed {seed}")
+    rows = [row for number in numbers for row in kernel_rows(seed, number)]
+    print(table(rows))
+    assert [row for row in rows if row.verdict in ACCUSED] == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(20_000)
+def test_no_compiled_kernel_is_accused() -> None:
+    workload = {"model": "mlp", "options": {"hidden": 64, "vocabulary": 64}, "sequence_length": 16}
+    for seed in range(20):
+        of = task(workload, steps=8, seed=seed)
+        assert Run(of, "compiled").judged(reference(of)).correctness.verdict not in ACCUSED
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "tests.zoo.attention:AttentionPooling",
+        "tests.zoo.convolution:BatchNormCnn",
+        "tests.zoo.convolution:InstanceNormCnn",
+        "tests.zoo.segmentation:BatchNormUNet",
+    ],
+)
+@pytest.mark.parametrize("kernel", ["foreach", "capturable"])
+def test_a_bias_before_a_normalization_accuses_nobody(model: str, kernel: str) -> None:
+    """Its exact gradient is zero, so rounding noise alone moves it."""
+    of = task({"model": model, "sequence_length": 16, "micro_batch_size": 4}, steps=5, world_size=3)
+    result = Run(of, kernel).judged(reference(of)).correctness
+    assert result.verdict == "equivalent", result.diagnosis
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -10,14 +10,19 @@ from zbench.verify.sketches import sketch
 from zbench.verify.slope import Slope, factor_in_words, judge_gradient, shares, slopes
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_slope_has_what_two_gradients_add_along_the_true_one(sign: float) -> None:
+def test_a_slope_has_what_two_gradients_add_along_the_true_one() -> None:
     true, across = torch.tensor([3.0, 4.0, 0.0]), torch.tensor([0.8, -0.6, 0.0])
-    plain = {"w": sign * (2 * true + across)}
-    (slope,) = slopes({"w": sign * (2.5 * true + 1.5 * across)}, plain, {"w": true}).values()
-    assert slope == Slope(*(pytest.approx(x) for x in (1.25, 0.0339411, 0.05, sign / 2, 0.1)), elements=2)
+    plain = {"w": 1.25 * true + across}
+    (slope,) = slopes({"w": 1.5625 * true + 1.5 * across}, plain, {"w": true}).values()
+    assert slope == Slope(*(pytest.approx(x) for x in (1.25, 0.0543058, 0.08, 0.8, 0.16)), elements=2)
     (own,) = slopes({}, plain, {}).values()
     assert own == Slope(pytest.approx(0.0), pytest.approx(0.0), pytest.approx(0.0), 1.0, 0.0, 2)
+
+
+@pytest.mark.parametrize(("noise", "count"), [(0.49, 1), (0.51, 0)])
+def test_a_gradient_that_is_half_rounding_noise_has_no_slope(noise: float, count: int) -> None:
+    true, across = torch.tensor([3.0, 4.0]), torch.tensor([4.0, -3.0])
+    assert len(slopes({}, {"w": true + noise * across}, {"w": true})) == count
 
 
 def test_a_gradient_of_nothing_or_across_the_true_one_has_no_slope() -> None:

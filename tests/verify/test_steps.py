@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from zbench.verify.noise import growth
 from zbench.verify.replay import Adam
-from zbench.verify.steps import growth, judge_steps
+from zbench.verify.steps import judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
 
 ADAM = Adam(1e-3, 0.5, 0.999, 1e-8, 0.2, bias_correction=True, amsgrad=False, decoupled=False)

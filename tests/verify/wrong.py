@@ -157,8 +157,8 @@ class WrongRun(Run):
         return super().settings() | (self.wrong.settings if self.is_here else {})
 
     @property
-    def count(self) -> int:
-        return self.step + self.wrong.later * self.is_here
+    def later(self) -> int:  # type: ignore[override]
+        return self.wrong.later if self.is_here else 0
 
     @torch.no_grad()
     def update(self, gradients: Tensors) -> None:

@@ -135,18 +135,18 @@ def errors_of(
 ) -> Errors:
     """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
 
-    gradient_sizes: an element's errors count as much as its gradient is large beside its tensor's. Adam moves
-    all elements alike, so rounding moves an element the further, the smaller its gradient is. One whose
-    gradient is rounding alone, as of a key's bias, moves anywhere. One without any gradient counts fully.
+    gradient_sizes: the weight of an element's error is the size of its gradient relative to its tensor. Adam
+    moves every element by about the learning rate, so rounding noise moves an element with a small gradient
+    furthest. An element without any gradient has the weight of a mean element.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
     zero moves by up to the learning rate on rounding noise alone. So an L2 distance is the luck of one
     element, and honest runs differ tenfold and more in it, while a fault moves many elements.
 
-    The yardstick is never smaller than rounding the values to float32 makes it. A tensor of few elements
-    shares that of `_POOLED_ELEMENTS` elements of the tensor with the median error for its size, since it
-    cannot tell its own noise.
+    The yardstick is the largest of three: the reference's own error of this tensor, the error that rounding
+    the values to float32 makes, and the mean of the own errors and of the errors of `_POOLED_ELEMENTS`
+    elements of the median tensor. The last is for tensors of few elements, whose own error is small by luck.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
     totals = []
@@ -175,7 +175,7 @@ def errors_of(
     for name, size in sizes.items():
         error_root, root, rounding = roots[name]
         pooled = (root * size + median * scales[name] * _POOLED_ELEMENTS) / (size + _POOLED_ELEMENTS)
-        each[name] = (error_root / max(pooled, rounding)) ** 2
+        each[name] = (error_root / max(root, pooled, rounding)) ** 2
         if error_root**2 <= healthy.least(name) + healthy.roundings * rounding**2:
             each[name] = min(1.0, each[name])
     elements = sum(sizes.values())

@@ -1,6 +1,7 @@
 """The evidence of a trial besides its trajectory, and its findings: faults, and what was not checked."""
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from zbench.record.record import Coefficient
 from zbench.spec.engine import EngineSpec
 from zbench.verify.diagnosis import Finding, judge_update
-from zbench.verify.distance import errors_of
+from zbench.verify.distance import Healthy, errors_of
+from zbench.verify.noise import least_shares
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Residual
 from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
@@ -143,28 +145,54 @@ def judge_copies(weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
     return [Finding(1.0, text)] if strays else []
 
 
-def judge_buffers(model: nn.Module, reference: Reference, rank: int) -> list[Finding]:
+def judge_buffers(
+    model: nn.Module, reference: Reference, adams: Mapping[str, Adam], rank: int
+) -> list[Finding]:
     """Return the faults of one rank's buffers: they are its own, or rank 0's where an engine broadcasts."""
-    strays = []
-    for name, buffer in model.named_buffers():
-        keys = [(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
-        if keys[0] in reference.buffers and not any(_same_buffer(buffer, reference, key) for key in keys):
-            strays.append(name)
+    buffers = {name: buffer.detach().cpu() for name, buffer in model.named_buffers()}
+    if not buffers:
+        return []
+    least = statistics.median(least_shares(reference, adams).values() or [0.0])
+    of_sources = [_stray_buffers(buffers, reference, least, source) for source in dict.fromkeys((rank, 0))]
+    strays = [name for name in buffers if all(name in strays for strays in of_sources)]
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
     return [Finding(1.0, f"buffers of rank {rank} ({strays[0]}{more})")] if strays else []
 
 
-def _same_buffer(buffer: Tensor, reference: Reference, key: str) -> bool:
-    plain = reference.buffers[key]
-    value = buffer.detach().cpu()
+def _stray_buffers(buffers: Mapping[str, Tensor], reference: Reference, least: float, rank: int) -> set[str]:
+    """Return the buffers that are not those of the reference's rank, up to rounding.
+
+    least: the share of a buffer's size from which on an error counts. Without a float64 run a buffer may be off
+    by a quarter of its size.
+    """
+    plain, true = (
+        {name: kept[f"{rank}/{name}"] for name in buffers if f"{rank}/{name}" in kept}
+        for kept in (reference.buffers, reference.true_buffers)
+    )
+    strays = {name for name, value in plain.items() if not _is_like(buffers[name], value)}
+    rounded = {
+        name: value
+        for name, value in plain.items()
+        if name not in strays and value.is_floating_point() and value.numel() and bool(value.isfinite().all())
+    }
+    for name in rounded.keys() - true.keys():
+        difference = (buffers[name].double() - rounded[name].double()).norm()
+        strays |= {name} if float(difference) > _GROSS * float(rounded[name].double().norm()) else set()
+    truth = {name: true[name].double() for name in rounded.keys() & true.keys()}
+    if truth:
+        sizes = {name: float(value.square().mean().sqrt()) for name, value in truth.items()}
+        steps = len(reference.plain.digests)
+        healthy = Healthy(sizes, counts_from=dict.fromkeys(sizes, least), roundings=steps)
+        values, own = ({name: run[name].float() for name in truth} for run in (buffers, plain))
+        errors = errors_of(values, own, truth, healthy=healthy)
+        strays |= {name for name, ratio in errors.each.items() if ratio > _BUFFERS_UP_TO}
+    return strays
+
+
+def _is_like(value: Tensor, plain: Tensor) -> bool:
+    """Whether a buffer has the shape and kind of the reference's, the same integers, and is as finite."""
     if value.shape != plain.shape or value.is_floating_point() != plain.is_floating_point():
         return False
     if not plain.is_floating_point():
         return torch.equal(value, plain.to(value.dtype))
-    if not bool(plain.isfinite().all()):
-        return bool((value.isfinite() == plain.isfinite()).all())
-    if key not in reference.true_buffers:
-        apart, size = (float(x.double().norm()) for x in (value.double() - plain.double(), plain))
-        return apart <= _GROSS * size
-    truth = {"": reference.true_buffers[key].double()}
-    return errors_of({"": value.float()}, {"": plain.float()}, truth).each[""] <= _BUFFERS_UP_TO
+    return bool(plain.isfinite().all()) or bool((value.isfinite() == plain.isfinite()).all())

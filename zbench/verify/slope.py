@@ -6,6 +6,7 @@ not on the slope says how far to trust it. Sketches (random sums, 64 a parameter
 each rank adds say which of them is missing.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from zbench.record.record import Coefficient
 from zbench.verify.diagnosis import CERTAIN, MOST_FAULTS, NEAR, WRONG_FROM, Finding, percent, times, where_of
+from zbench.verify.noise import UNRESOLVED_FROM
 from zbench.verify.replay import Adam, within
 from zbench.verify.sketches import SKETCH, sketch
 
@@ -43,16 +45,22 @@ class Slope:
     own_rest: float
     elements: int
 
+    @property
+    def own_error(self) -> float:
+        """The reference's whole distance from the true gradient, in the unit of `own_rest`."""
+        return math.hypot(self.own_rest, self.true_factor - 1)
+
 
 def slopes(
     gradients: Mapping[str, Tensor], plain: Mapping[str, Tensor], true: Mapping[str, Tensor]
 ) -> dict[str, Slope]:
-    """Return the slope of every gradient that the reference has; without `true`, on the reference's own."""
+    """Return the slope of every gradient that the reference resolves; without `true`, on its own."""
     result = {}
     for name, reference in plain.items():
         base, truth = reference.double().reshape(-1), true.get(name, reference).double().reshape(-1)
         square, along = float(truth @ truth), float(base @ truth)
-        if square < _SMALLEST or along == 0:
+        is_noise = float((base - truth).norm()) >= UNRESOLVED_FROM * square**0.5
+        if square < _SMALLEST or along == 0 or is_noise:
             continue
         scale = along / square
         length = abs(along) / square**0.5
@@ -149,7 +157,8 @@ class _Limits:
         """Whether a gradient is beyond what rounding explains."""
         common = min(max(self.common - 1, -self.whole), self.whole)
         off = one.factor - 1 - within(one.factor - 1, (common, one.true_factor - 1))
-        spread = CERTAIN * max(one.error, self.typical / one.elements**0.5, self.coherent)
+        of_elements = max(self.typical / one.elements**0.5, one.own_error / one.elements)
+        spread = CERTAIN * max(one.error, of_elements, self.coherent)
         return not (
             abs(off) <= self.alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, self.whole)
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from zbench.verify.diagnosis import NEAR, WRONG_FROM, Finding, percent, where_of
 from zbench.verify.distance import LEAST_SHARE, TINY, UNIT_ROUNDOFF
+from zbench.verify.noise import can_be_compared
 from zbench.verify.replay import Adam, most_in_float32
 from zbench.verify.sketches import SKETCH
 from zbench.verify.slope import ALONE_UP_TO, common_limit, factor_in_words
@@ -233,7 +234,7 @@ def judge_steps(
     if observed.skipped != reference.plain.skipped:
         return []
     plain, true = reference.plain.sketches, reference.true_sketches
-    if not _can_be_compared(observed.sketches, plain, true):
+    if not can_be_compared(observed.sketches, plain, true):
         return _judge_losses(observed, reference, dtype, len(observed.losses))
     judges = _Judges(reference, adams, dtype)
     steps = list[_Step]()
@@ -280,11 +281,6 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         yield _Step(step + 1, 1, _farther(before), update, gradient, readable)
 
 
-def _can_be_compared(*runs: Tensor) -> bool:
-    """Whether there are sketches of runs, of the same steps and parameters in each."""
-    return runs[0].numel() > 0 and len({run.shape for run in runs}) == 1
-
-
 def _farther(before: Sequence[Tensor]) -> float:
     """Return how many times as far a trial is from the reference, as that from the float64 run: at least 1.
     It is that of all parameters, or of the median one, since a single one may have most of the distance.
@@ -294,27 +290,6 @@ def _farther(before: Sequence[Tensor]) -> float:
     of_each: list[float] = (apart / errors)[errors > 0].tolist()
     overall = float(apart.norm() / errors.norm()) if of_each else 1.0
     return max(1.0, overall, statistics.median(of_each or [1.0]))
-
-
-def growth(reference: Reference) -> dict[str, float]:
-    """Return how many times as large as after the first step the reference's errors have become.
-
-    They are those of a parameter's first moments, as a share of these. If the median parameter's have grown
-    more, it is those. They are rounding at first, and then what the trajectory makes of rounding. It makes as
-    much of what else is too small for a fault.
-    """
-    runs = (reference.plain.sketches, reference.true_sketches)
-    if not _can_be_compared(*runs):
-        return dict.fromkeys(reference.plain.names, 1.0)
-    plain, true = (sketches[1:, :, 1] for sketches in runs)
-    shares = ((plain - true).norm(dim=-1) / true.norm(dim=-1)).nan_to_num(0.0)
-    grown = [_grown(of_one) for of_one in (shares.median(dim=1).values, *shares.T)]
-    return {name: max(grown[0], ratio) for name, ratio in zip(reference.plain.names, grown[1:], strict=True)}
-
-
-def _grown(shares: Tensor) -> float:
-    first = next((share for share in shares.tolist() if share > 0), 1.0)
-    return max(1.0, float(shares.max()) / first)
 
 
 def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizon: int) -> list[Finding]:
@@ -327,7 +302,7 @@ def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizo
     apart, errors, size = (x.abs().flatten(1).mean(dim=1) for x in (ours - plain, plain - true, plain))
     most = torch.from_numpy(np.maximum.accumulate(errors.numpy()))
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
-    looked = _can_be_compared(*runs) and len(runs[0]) > len(apart)
+    looked = can_be_compared(*runs) and len(runs[0]) > len(apart)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
     limits = LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
     bad = (apart > limits)[:horizon]

@@ -36,14 +36,12 @@ from torch import Tensor
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, Healthy, compare, errors_of
 from zbench.verify.evidence import Witness, examine
-from zbench.verify.replay import Adam, most_in_float32
-from zbench.verify.steps import growth
+from zbench.verify.noise import LEAST_WAY, least_shares, unresolved
+from zbench.verify.replay import Adam
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
-WAY_TIMES_CONSTANTS = 4.0
-"""How many times the share of an update that bias corrections in float32 decide does not count."""
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
@@ -61,12 +59,15 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
     """Return the verdict on a run of the same steps as the reference's; ValueError if parameters are
     missing. evidence: what else the trial showed; without it the parameters alone are judged.
     """
-    judgement = _by_distance(observed, reference, {} if evidence is None else evidence.adams)
-    was = judgement.correctness
+    _require_all(observed, reference.plain)
     finite = all_finite(observed.parameters) and all_finite(reference.plain.parameters)
     if evidence is None or not finite:
-        return judgement
+        adams = {} if evidence is None else evidence.adams
+        return _by_distance(observed, reference, adams, LEAST_WAY)
     findings, coefficients, unchecked = examine(observed, reference, evidence)
+    least = LEAST_SHARE if findings else LEAST_WAY
+    judgement = _by_distance(observed, reference, evidence.adams, least)
+    was = judgement.correctness
     if was.verdict == "identical":
         unchecked = {}
     verdict = min([was.verdict, *(finding.gravity for finding in findings)], key=_GRAVITY.index)
@@ -84,14 +85,19 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
     return Judgement(correctness, [*judgement.warnings, *warnings])
 
 
-def _by_distance(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Judgement:
-    """Return the verdict on the parameters."""
-    plain = reference.plain
+def _require_all(observed: Trajectory, plain: Trajectory) -> None:
     missing = [name for name in plain.names if name not in observed.parameters]
     if missing:
         raise ValueError(
             f"the engine's full_parameters() lacks {len(missing)} trained parameters: {missing[0]}, ..."
         )
+
+
+def _by_distance(
+    observed: Trajectory, reference: Reference, adams: Mapping[str, Adam], least: float
+) -> Judgement:
+    """Return the verdict on the parameters. least: see `least_shares`."""
+    plain = reference.plain
     differing = _differing(observed, plain)
     losses = _largest_difference(observed.losses, plain.losses)
     norms = _largest_difference(observed.grad_norms, plain.grad_norms)
@@ -101,7 +107,8 @@ def _by_distance(observed: Trajectory, reference: Reference, adams: Mapping[str,
     first = int(differing.any(dim=1).nonzero()[0])
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
     difference = compare(observed.parameters, plain.parameters, plain.names)
-    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects, adams)
+    shares = least_shares(reference, adams, least)
+    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects, shares)
     agreed = first >= reference.deterministic_steps > 0 and all_finite(plain.parameters)
     if agreed and verdict in ("equivalent", "unchecked"):
         verdict, warnings = "identical", []
@@ -122,9 +129,12 @@ def _weigh(
     reference: Reference,
     difference: Difference,
     suspects: set[str],
-    adams: Mapping[str, Adam],
+    shares: Mapping[str, float],
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
-    """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ."""
+    """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ.
+
+    shares: of the distance that each parameter travelled, from which on an error counts.
+    """
     plain = reference.plain
     if not all_finite(plain.parameters):
         return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
@@ -145,21 +155,24 @@ def _weigh(
     steps = len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
     sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    of_constants = {n: WAY_TIMES_CONSTANTS * most_in_float32(adam, steps) for n, adam in adams.items()}
-    least = {
-        n: max(LEAST_SHARE, of_constants.get(n, 0.0)) * factor for n, factor in growth(reference).items()
-    }
-    healthy = Healthy(sizes, clipping, least, steps)
-    weights, truth = reference.gradient_sizes, reference.truth
+    healthy = Healthy(sizes, clipping, shares, steps)
+    resolved = reference.truth.keys() - unresolved(reference)
+    if not resolved:
+        warning = "rounding decides every gradient: train in float32, or give the loss a gradient"
+        return "unchecked", None, difference.farthest, [warning]
+    weights = reference.gradient_sizes
+    truth = {n: t for n, t in reference.truth.items() if n in resolved}
     errors = [errors_of(observed.parameters, plain.parameters, truth, weights, healthy)]
     if observed.moments and exact:
         of_moments = replace(healthy, sizes=_sizes_of_moments(reference))
+        exact = {n: t for n, t in exact.items() if n in resolved}
         errors.append(errors_of(observed.moments, plain.moments, exact, weights, of_moments))
     ratio = max(e.ratio for e in errors)
     verdict = name_of(ratio)
     worst = _worst(errors, suspects)
-    squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in reference.truth.items())
-    share = math.sqrt(math.fsum(squares)) / travelled
+    own_squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in truth.items())
+    way = math.sqrt(math.fsum(moved[name] ** 2 for name in truth))
+    share = math.sqrt(math.fsum(own_squares)) / max(way, TINY)
     near = (
         difference.distance <= 2 * travelled
     )  # two runs that chaos took apart are 1.4 ways from one another

@@ -113,7 +113,7 @@ class Observer:
         trajectory = self._trajectory()
         reference = load_reference(self._path)
         replayer = self._replayer
-        state = [*judge_buffers(self._model, reference, dist.get_rank()), *self._copies]
+        state = [*judge_buffers(self._model, reference, replayer.adams, dist.get_rank()), *self._copies]
         every = from_all((replayer.residuals, replayer.unread, state))
         evidence = Witness(
             adams=replayer.adams,
