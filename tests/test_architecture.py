@@ -18,13 +18,24 @@ LEAVES = {
     "zbench",
     *(
         f"zbench.{n}"
-        for n in ("_inside", "children", "errors", "gpus", "private", "scratch", "topology", "units")
+        for n in (
+            "_inside",
+            "_nudge",
+            "children",
+            "errors",
+            "gpus",
+            "private",
+            "scratch",
+            "topology",
+            "units",
+        )
     ),
 }
 TORCHS_SIGNATURE = "engine/adam/optimizer.py"  # CpuAdam takes what torch.optim.AdamW takes
 
 MAY_IMPORT = {  # package -> the packages below it
     "_inside": set(),
+    "_nudge": set(),
     "children": set(),
     "errors": set(),
     "units": set(),

@@ -1,12 +1,11 @@
 """What zbench does inside another interpreter: this file runs there, by its path or as a copy.
 
 Such an environment need not have zbench, and its Python may be older (3.8 or later): only the standard
-library is imported at the start. There are four ways in:
+library is imported at the start. There are three ways in:
 
 - `python _inside.py describe ...` prints what the environment has.
 - `python _inside.py run ...` runs a module of this zbench there.
 - A copy in a revision's environment, called by a path file, shows it the packages of another one (`share`).
-- As `sitecustomize` of a training script, it moves the first weights (`NudgeWeights`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _NATIVE = "zbench._native"
-_OPTIMIZERS = "torch.optim.optimizer"
 
 
 class OwnPackages:
@@ -127,65 +125,6 @@ def share(shared: Sequence[str], tree: str | None) -> None:
     sys.meta_path.insert(0, OwnPackages(names, [_HERE]))
 
 
-class NudgeWeights:
-    """Has the first optimizer that takes a parameter move its weights by one unit in the last place.
-
-    Up and down in turn, the same on every rank: how far the result of the training then moves is a distance
-    that rounding alone explains. Nothing but `torch.optim.Optimizer.__init__` changes.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Change torch's optimizers as they are imported."""
-        if name != _OPTIMIZERS:
-            return None
-        sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-
-        def execute_and_change(module: Any) -> None:
-            execute(module)
-            self._change(module.Optimizer)
-
-        spec.loader.exec_module = execute_and_change
-        return spec  # type: ignore[no-any-return]
-
-    def _change(self, optimizer: Any) -> None:
-        original = optimizer.__init__
-        seen = set()
-
-        def nudging(instance: Any, params: Any, defaults: Any) -> None:
-            original(instance, params, defaults)
-            for parameter in [one for group in instance.param_groups for one in group["params"]]:
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    nudge(parameter)
-
-        optimizer.__init__ = nudging
-
-
-def nudge(parameter: Any) -> None:
-    """Move the weights of a floating-point parameter up and down in turn."""
-    import torch
-
-    with torch.no_grad():
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter.data
-        if local.numel() and local.is_floating_point():
-            up = torch.arange(local.numel(), device=local.device).reshape(local.shape) % 2 == 0
-            infinite = torch.full_like(local, float("inf"))
-            local.copy_(torch.nextafter(local, torch.where(up, infinite, -infinite)))
-
-
-def be_sitecustomize() -> None:
-    """Nudge weights, and run the `sitecustomize` that this one hides, if there is one."""
-    sys.meta_path.insert(0, NudgeWeights())
-    places = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
 def main(arguments: list[str]) -> None:
     """Do what the first of the arguments says, without this file's directory on the path of imports."""
     sys.path[:] = [entry for entry in sys.path if entry and os.path.abspath(entry) != _HERE]
@@ -194,5 +133,3 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
-elif __name__ == "sitecustomize":
-    be_sitecustomize()

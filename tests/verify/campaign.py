@@ -105,7 +105,7 @@ def engine_rows(runner: TrialRunner, seed: int, number: int, deepspeed: str | No
             warmup_steps=1,
             steps=drawn.steps - 2,  # the last step is not timed
             threads_per_rank=1,
-            timeout="600s",
+            timeout="90s",  # torch's engines hang on some models
         )
         record = runner.run(trial)
         row = Row.of(seed, number, drawn, engine, record.correctness, record.warnings)
@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("what", choices=["kernels", "engines", "faults", "table"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--trainings", type=int, default=100)
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--out", type=Path)
@@ -178,7 +179,7 @@ def main() -> None:
         print(table([Row(**json.loads(line)) for line in lines]))
         return
     part, parts = map(int, options.part.split("/"))
-    numbers = range(part, options.trainings, parts)
+    numbers = range(options.first + part, options.first + options.trainings, parts)
     with open(options.out, "a", buffering=1) as out:
         for row in _rows(options, numbers):
             print(json.dumps({name: getattr(row, name) for name in Row.__slots__}), file=out)

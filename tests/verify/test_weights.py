@@ -1,6 +1,7 @@
 """Weights that scripts save: read without running anything, and judged against a base and its yardstick."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,4 +197,38 @@ def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
     assert (same.verdict, same.error_ratio, same.max_ulp_diff) == ("identical", None, 0)
     other = judge_weights(moved(1e-6), base)
     assert other.correctness.verdict == "unchecked"
-    assert "no yardstick" in other.warnings[0]
+    assert "let the command train with an optimizer of torch.optim" in other.warnings[0]
+
+
+@pytest.mark.parametrize(("rough", "verdict"), [(1e-4, "wrong"), (3e-3, "equivalent")])
+def test_a_training_that_jumps_is_compared_with_the_rougher_run(rough: float, verdict: str) -> None:
+    """Sixty-four times the error moves the weights 100 times as far, or 3,000 times."""
+    base = Base(weights(), moved(1e-6), moved(rough), way=0.1)
+    assert judge_weights(moved(4e-3), base).correctness.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("base", "why"),
+    [
+        (
+            Base(weights(), moved(0.03), None, way=0.1, is_repeatable=False),
+            "two runs of the base configuration differ by 30% of the way that its weights travelled: set a"
+            " seed",
+        ),
+        (
+            Base(weights(), moved(1e-6), moved(0.03), way=0.1),
+            "rounding moves the base configuration's result by 30% of the way that its weights travelled:"
+            " train fewer steps",
+        ),
+    ],
+    ids=["without a seed", "chaotic"],
+)
+def test_nothing_is_decided_where_rounding_is_a_quarter_of_the_way(
+    base: Base, why: str, tmp_path: Path
+) -> None:
+    save_base(base, tmp_path / "base.safetensors")
+    judged = judge_weights(moved(2.0), load_base(tmp_path / "base.safetensors"))
+    assert judged.correctness.verdict == "unchecked"
+    assert why in judged.warnings[0]
+    calm = replace(base, way=1.0)
+    assert judge_weights(moved(2.0), calm).correctness.verdict in ("drifted", "wrong")

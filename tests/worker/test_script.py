@@ -18,7 +18,7 @@ import torch
 from tests.launch.processes import gone, until
 from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
-from zbench import _inside
+from zbench import _nudge
 from zbench.job.jobs import ReferenceJob
 from zbench.job.progress import ProgressTail
 from zbench.launch.process import client
@@ -27,7 +27,7 @@ from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
 from zbench.worker import script
-from zbench.worker.script import nudging, run_base, run_once
+from zbench.worker.script import OptimizerWatch, run_base, run_once, way_in
 from zbench.worker.step_times import ConsoleTimes
 
 SCRIPT = """
@@ -103,12 +103,12 @@ def test_a_command_gets_the_files_that_it_asks_for(tmp_path: Path, runner: Trial
     assert json.loads(texts["ds_config.json"])["zero_optimization"]["stage"] == 2
 
 
-def test_a_script_whose_runs_end_alike_is_run_once_more_from_perturbed_weights(tmp_path: Path) -> None:
+def test_a_script_whose_runs_end_alike_is_run_twice_more_with_rounding_errors(tmp_path: Path) -> None:
     (trial, _) = sweep(tmp_path, do="same").trials
     progress = tmp_path / "progress.jsonl"
     run_base(ReferenceJob({}, "", str(tmp_path), "", str(tmp_path / "base"), str(progress)), trial)
     told = [(line["phase"], line["step"], line["steps"]) for line in ProgressTail(progress).new_lines()]
-    assert told == [("reference", number, 3) for number in (1, 2, 3)]
+    assert told == [("reference", number, 4) for number in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_command_has_a_free_port_and_both_startup_modules(
     command = "python tell.py {zero_stage} {port}"
     workload = {"command": command, "step_times": {"regex": "^step"}, "checkpoint": None}
     trial = sweep(tmp_path, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
-    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None, perturbed=True)
+    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None, watch=OptimizerWatch(8))
     _, port, *told = capsys.readouterr().out.split()
-    assert told == ["own", "NudgeWeights"]
+    assert told == ["own", "WatchOptimizers"]
     with socket.create_server(("127.0.0.1", int(port))):
         pass
 
@@ -291,23 +291,36 @@ def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list
     assert console.all() == seconds
 
 
-def test_only_floating_weights_move_up_and_down_in_turn() -> None:
-    weights = [torch.ones(2, 3), torch.ones(3, dtype=torch.int64), torch.ones(0)]
-    for weight in weights:
-        _inside.nudge(weight)
-    assert weights[0].view(torch.int32).sub(0x3F800000).tolist() == [[1, -1, 1], [-1, 1, -1]]
-    assert weights[1].tolist() == [1, 1, 1]
+def test_each_weight_moves_by_units_in_the_last_place() -> None:
+    wide, short, whole, empty = torch.ones(50), torch.ones(50).bfloat16(), torch.ones(3).long(), torch.ones(0)
+    for weight in (wide, short, whole, empty):
+        _nudge.nudge(weight, 1, 8)
+    assert set(wide.view(torch.int32).sub(0x3F800000).tolist()) == {-8, 8}
+    assert set(short.view(torch.int16).sub(0x3F80).tolist()) == {-1, 1}
+    assert whole.tolist() == [1, 1, 1]
 
 
-@pytest.mark.soak
-def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None:
+def test_a_watched_script_is_nudged_from_step_to_step_and_tells_its_way(tmp_path: Path) -> None:
     code = (
-        "import torch; p = torch.nn.Parameter(torch.ones(4)); torch.optim.SGD([p], lr=0.1);"
-        "torch.optim.Adam([p]); print(p.detach().view(torch.int32).sub(0x3f800000).tolist())"
+        "import sys; sys.path.insert(0, sys.argv[1]); import sitecustomize, torch; torch.manual_seed(0)\n"
+        "p = torch.nn.Parameter(torch.ones(1000)); first = torch.rand(1); torch.manual_seed(0)\n"
+        "for optimizer in (torch.optim.SGD([p], lr=0.5), torch.optim.SGD([p], lr=0.5)):\n"
+        "    p.grad = torch.ones(1000); optimizer.step(); p.grad = None\n"
+        "values = p.detach(); same = bool(first == torch.rand(1))\n"
+        "print((values / 1e-6).round().unique().numel(), float(values.std()), same)\n"
     )
-    env = os.environ | {"PYTHONPATH": str(nudging(tmp_path))}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[1, -1, 1, -1]"
+    found = []
+    watches = (OptimizerWatch(8, measures_way=True), OptimizerWatch(measures_way=True))
+    for number, watch in enumerate(watches):
+        scratch = tmp_path / str(number)
+        folder = watch.folder(scratch)
+        env = os.environ | watch.variables(scratch)
+        words = [sys.executable, "-c", code, str(folder)]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        values, spread, same_draw = done.stdout.split()
+        found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw))
+        assert way_in(scratch) == pytest.approx(1.0, rel=1e-4)
+    assert found == [(True, True, "True"), (False, False, "True")]
 
 
 @pytest.mark.soak

@@ -162,8 +162,8 @@ def judge_buffers(
 def _stray_buffers(buffers: Mapping[str, Tensor], reference: Reference, least: float, rank: int) -> set[str]:
     """Return the buffers that are not those of the reference's rank, up to rounding.
 
-    least: the share of a buffer's size from which on an error counts. Without a float64 run a buffer may be off
-    by a quarter of its size.
+    least: the share of a buffer's size from which on an error counts. Without a float64 run a buffer may be
+    off by a quarter of its size.
     """
     plain, true = (
         {name: kept[f"{rank}/{name}"] for name in buffers if f"{rank}/{name}" in kept}
