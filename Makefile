@@ -7,22 +7,13 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts over 200 Python processes: compile each module once
 
-.PHONY: demo test test-pressure lint format way soak docs sanitize neon clean
+.PHONY: demo test lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
-
-# What starts processes, in random order, at nice 10 beside a busy loop on every core; ten minutes on 2 cores.
-PRESSED := $(addprefix tests/,launch worker tune cli github e2e)
-test-pressure: WORKERS = 8
-test-pressure: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pytest-randomly>=3.15"
-	@trap 'kill $$loops' EXIT; trap 'exit 130' INT TERM; loops=; \
-	for core in $$(seq $$(nproc)); do while :; do :; done & loops="$$loops $$!"; done; \
-	nice -n 10 $(BIN)/pytest -p randomly -n $(WORKERS) --dist loadfile -o timeout=3600 $(PRESSED)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -68,30 +59,6 @@ neon:
 nvrtc: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target build/nvrtc nvidia-cuda-nvrtc
 	PYTHONPATH=build/nvrtc $(BIN)/python -m pytest -rs tests/engine/adam/test_nvrtc.py
-
-# Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
-# Where no package index can be reached: `make gpu-wheels WHEELS=DIR` elsewhere, then `make gpu WHEELS=DIR` with a
-# PYTHON that has torch, numpy, scipy, pytest, typer, rich, psutil, safetensors, jinja2 and matplotlib.
-.PHONY: gpu gpu-wheels
-BEGUN := $(shell date +%s)
-GPU_PYTHON ?= 3.12
-GPU_NEEDS := nvidia-ml-py pydantic "optuna>=5,<6" ruamel.yaml hypothesis cmake ninja "scikit-build-core>=0.10" "pybind11>=2.13"
-GPU_ENVIRONMENT := $(if $(WHEELS),build/gpu,$(VENV))
-gpu: $(if $(WHEELS),build/gpu/.installed,$(VENV)/.installed-test)
-	$(GPU_ENVIRONMENT)/bin/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)
-
-gpu-wheels:
-	$(PYTHON) -m pip download --quiet --dest $(or $(WHEELS),wheels) --only-binary=:all: --python-version $(GPU_PYTHON) \
-	  $(addprefix --platform manylinux_2_,28_x86_64 27_x86_64 17_x86_64 5_x86_64) --platform manylinux2014_x86_64 $(GPU_NEEDS)
-	rm -f $(or $(WHEELS),wheels)/numpy-*.whl  # it is there; what is left has 40 MB
-
-build/gpu/.installed: pyproject.toml $(NATIVE_SOURCES)
-	$(PYTHON) -m venv --without-pip build/gpu
-	$(PYTHON) -c "import sysconfig; print(sysconfig.get_path('purelib'))" > \
-	  $$(build/gpu/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/given.pth
-	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --find-links $(WHEELS) $(GPU_NEEDS)
-	$(PYTHON) -m pip --python build/gpu/bin/python install --quiet --no-index --no-build-isolation --no-deps -e .
-	touch $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,12 +1,12 @@
-"""Runs the parts of `make gpu` that have not passed yet; prints what passed, failed and is missing.
+"""Runs the parts of `tools.gpu` that have not passed yet; prints what passed, failed and is missing.
 
-    make gpu                                        # or: python -m tools.benchmarks.gpu
+    python -m tools.gpu                                 # installs, and calls this program
     python -m tools.benchmarks.gpu --only adam decoder  # some parts
     python -m tools.benchmarks.gpu --device cpu --tiny  # try every part where there is no card; no figures
 
 A part's result is written when it ends, so that an interrupted run goes on where it was. After --minutes, the
-building of `make` included, nothing runs any more: parts that were cut or not begun are missing, and the next
-call goes on with them. Exit codes: 0 all passed, 1 something failed or is missing, 2 no CUDA device.
+installation by `tools.gpu` included, nothing runs any more: parts that were cut or not begun are missing, and
+the next call goes on with them. Exit codes: 0 all passed, 1 something failed or is missing, 2 no CUDA device.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MINUTES = 25.0
 _EXTENSIONS = ROOT / "build" / "gpu_extensions"  # what DeepSpeed compiles when it is first used
 _TO_END = 15.0  # seconds in which the last part's processes end, and the page is written
 NO_DEVICE = (
-    "make gpu: no CUDA device: {why}; run it on a machine with one, or try the parts with"
+    "tools.gpu: no CUDA device: {why}; run it on a machine with one, or try the parts with"
     " --device cpu --tiny --out DIR"
 )
 
@@ -44,7 +44,7 @@ def main() -> int:
         print(NO_DEVICE.format(why=f"torch {torch.__version__}: {why}"), file=sys.stderr)
         return 2
     if given.device == "cuda" and (reason := cuda_unavailable_reason()) is not None:
-        print(f"make gpu: {reason}; nothing but torch's own kernels would be measured", file=sys.stderr)
+        print(f"tools.gpu: {reason}; nothing but torch's own kernels would be measured", file=sys.stderr)
         return 2
     name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
     out = given.out or ROOT / "results" / "benchmarks" / "gpu" / folder_name(name)
@@ -163,7 +163,7 @@ def _arguments() -> argparse.Namespace:
     names = [part.name for part in PARTS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="parts to run [all]")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="end after so long [25]")
-    parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # make's begin
+    parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # of tools.gpu
     parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
     parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/gpu/DEVICE]")
     parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What a part of `make gpu` is run with and what it leaves; the page and the summary of all parts."""
+"""What a part of `tools.gpu` is run with and what it leaves; the page and the summary of all parts."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def page(device: str, outcomes: Mapping[str, PartOutcome]) -> str:
     lines = [
         f"# {device}",
         "",
-        "Made by `make gpu`; each part's result is the file of its name beside this page.",
+        "Made by `tools.gpu`; each part's result is the file of its name beside this page.",
     ]
     if device == "cpu":
         lines += ["", "**The parts were only tried, on a CPU: nothing here is a figure of a device.**"]

@@ -1,4 +1,4 @@
-"""The parts of `make gpu`, in the order in which they are run."""
+"""The parts of `tools.gpu`, in the order in which they are run."""
 
 import importlib.util
 import json

@@ -1,6 +1,6 @@
 """Several ranks on one card under NCCL: verdicts of configurations, and ranks that do not go on.
 
-Elsewhere in `make gpu` a rank has the card to itself, so this part alone sees NCCL with more than one rank.
+Elsewhere in `tools.gpu` a rank has the card to itself, so this part alone sees NCCL with more than one rank.
 On a CPU gloo takes NCCL's place.
 """
 
