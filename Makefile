@@ -1,4 +1,5 @@
-# Two commands do everything: `make demo` and `make test`. The rest is for contributors.
+# `make dev` prepares everything that a contributor needs; `make demo` and `make test` need nothing before them.
+# A recipe calls a program: programs are in tools/.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,10 +8,14 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts over 200 Python processes: compile each module once
 
-.PHONY: demo test lint format way soak docs sanitize neon clean
+.PHONY: demo dev test lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
+
+# The environment of a contributor; call it again after a change of csrc/ or pyproject.toml.
+dev: $(VENV)/.installed-test
+	@echo "$(VENV) is ready: make lint and make test before a commit"
 
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
@@ -29,7 +34,6 @@ format: $(VENV)/.installed-test
 # `make way WAY=--deepspeed` installs everything anew, DeepSpeed too, instead of sharing this environment's packages.
 WAY ?= --shared
 way: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "pybind11>=2.13"
 	$(BIN)/python tools/whole_way.py $(WAY)
 
 soak: $(VENV)/.installed-test
@@ -43,7 +47,7 @@ benchmarks: $(VENV)/.installed
 
 # The documentation site, into build/site; a broken link is an error.
 docs: $(VENV)/.installed-test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "zbench[docs]"
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 # The native core without Python under ASan, UBSan and TSan.
@@ -60,16 +64,11 @@ nvrtc: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target build/nvrtc nvidia-cuda-nvrtc
 	PYTHONPATH=build/nvrtc $(BIN)/python -m pytest -rs tests/engine/adam/test_nvrtc.py
 
-$(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/.installed: pyproject.toml $(NATIVE_SOURCES)
+	@tools/ready.sh "$(PYTHON)" "$(VENV)"
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml $(NATIVE_SOURCES)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
-	touch $@
-
-$(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
-	touch $@
+$(VENV)/.installed-test: pyproject.toml $(NATIVE_SOURCES)
+	@tools/ready.sh "$(PYTHON)" "$(VENV)" test
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

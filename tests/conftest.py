@@ -3,14 +3,33 @@
 import gc
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
 from hypothesis import settings
 
-import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
-from tests.shared_processes import SharedProcesses
+ROOT = Path(__file__).parents[1]
+
+
+def build_native() -> None:
+    """Compile csrc/ again if a file has changed since `make dev`; workers of pytest-xdist come later."""
+    stamp = Path(sys.prefix, ".installed-test")
+    if "PYTEST_XDIST_WORKER" in os.environ or not stamp.exists():
+        return
+    if max(path.stat().st_mtime for path in ROOT.glob("csrc/**/*")) > stamp.stat().st_mtime:
+        words = ["make", "--silent", f"VENV={sys.prefix}", f"PYTHON={sys.executable}", str(stamp)]
+        if subprocess.run(words, cwd=ROOT, check=False).returncode:
+            pytest.exit("csrc/ has changed and could not be compiled", returncode=2)
+
+
+build_native()
+
+import zbench.measure.shim  # noqa: E402, F401 - before torch, so that ranks can count allocated bytes
+from tests.shared_processes import SharedProcesses  # noqa: E402 - imports the native core
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
