@@ -8,14 +8,19 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts over 200 Python processes: compile each module once
 
-.PHONY: demo dev test lint format way soak docs sanitize neon clean
+.PHONY: demo dev quick test lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 # The environment of a contributor; call it again after a change of csrc/ or pyproject.toml.
 dev: $(VENV)/.installed-test
-	@echo "$(VENV) is ready: make lint and make test before a commit"
+	@echo "$(VENV) is ready: make quick after each change, make lint and make test before a commit"
+
+# The tests that import a changed file; BASE is the revision to compare with.
+BASE ?= HEAD
+quick: $(VENV)/.installed-test
+	$(BIN)/python -m tools.quick --base $(BASE) -n 2
 
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
