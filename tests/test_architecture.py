@@ -189,6 +189,18 @@ def test_a_worker_imports_no_package_that_another_environment_may_lack() -> None
     assert packages - sys.stdlib_module_names <= {"torch", "numpy", "pydantic_core", *WORKER_NEEDS}
 
 
+def test_files_are_read_without_code_of_the_file() -> None:
+    """A pickle can call any function: no reader of stored files unpickles, and torch reads tensors alone."""
+    for path in files_of("record", "verify", "analysis", "report", "app", "cli", "results"):
+        assert not outside(path) & {"pickle", "cloudpickle", "shelve", "marshal"}, name_of(path)
+    for path in FILES:
+        if name_of(path).startswith("engine/checkpoint/"):
+            assert not outside(path) & {"pickle", "cloudpickle", "shelve", "marshal"}, name_of(path)
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+                assert "weights_only=True" in ast.unparse(node), f"{name_of(path)}:{node.lineno}"
+
+
 STARTERS = {  # files that start processes; each has them end with the process that started them
     "estimate/client.py", "launch/cluster/slurm_steps.py", "launch/process/client.py",
     "launch/process/sweeps.py", "report/site/publish.py", "worker/script.py",

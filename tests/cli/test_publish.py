@@ -97,6 +97,17 @@ def test_published_again_only_what_is_new_is_written_and_runs_that_are_gone_stay
     assert f"{RUNS + 1} runs" in (site / "index.html").read_text()
 
 
+def test_a_page_that_was_changed_is_made_again(zbench, out, tmp_path):
+    site = tmp_path / "site"
+    zbench("publish", "--to", site)
+    pages = [site / "runs" / "example" / "20260101-000000-00000.html", site / "feed.xml"]
+    before = [page.read_bytes() for page in pages]
+    for page in pages:
+        page.write_bytes(page.read_bytes().replace(b"example", b"exmaple"))
+    zbench("publish", "--to", site)
+    assert [page.read_bytes() for page in pages] == before
+
+
 def test_branches_and_machines_are_apart(zbench, out, tmp_path):
     for index in range(3):
         add_run(out, RUNS + index, branch="topic", step=0.3)

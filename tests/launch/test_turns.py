@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import stat
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -235,6 +236,7 @@ def test_a_seat_has_room_in_a_deep_directory(tmp_path: Path) -> None:
     deep.mkdir()
     with TurnGate(deep / "gate") as gate, Turns(str(gate.path)) as taken:
         assert taken.are_taken
+        assert stat.S_ISSOCK(Path(gate.path).stat().st_mode), "a file, so the folder decides who connects"
 
 
 def test_where_nobody_listens_nothing_waits(tmp_path: Path) -> None:

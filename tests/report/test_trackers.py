@@ -13,6 +13,7 @@ from tests.launch.conftest import make_trial
 from zbench.errors import UsageError
 from zbench.launch.events import Notice, TrialFinished
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
+from zbench.record.secrets import MASK
 from zbench.report import trackers
 
 TRIAL = make_trial(stage=1)
@@ -31,6 +32,7 @@ class Notes:
 
     def __init__(self, fails_at: str = "") -> None:
         self.logged: list[str] = []
+        self.records: list[Record] = []
         self.closed, self.fails_at = 0, fails_at
 
     def __call__(self, run_dir: Path, sweep: str) -> "Notes":
@@ -41,6 +43,7 @@ class Notes:
         if name == self.fails_at:
             raise ConnectionError("the server is away")
         self.logged.append(name)
+        self.records.append(record)
 
     def close(self) -> None:
         self.closed += 1
@@ -74,6 +77,14 @@ def test_each_repeat_is_logged_once_and_shown(plugged, tmp_path):
     assert notes.made_with == (tmp_path, "tried")
     assert notes.closed == 1
     assert len(shown) == 4
+
+
+def test_a_tracker_gets_no_secret(plugged, tmp_path):
+    notes = plugged["mine"] = Notes()
+    secret = replace(GOOD, config={"options": {"api_key": "aB3dE5gH7jK9"}})
+    with trackers.following(["mine"], tmp_path, "tried", lambda event: None) as tell:
+        finish(tell, secret)
+    assert [record.config for record in notes.records] == [{"options": {"api_key": MASK}}]
 
 
 def test_a_tracker_that_fails_is_told_and_left_out(plugged, tmp_path):

@@ -1,5 +1,8 @@
 """Engines that are wrong, that fail, or that round otherwise: `engine: tests.worker.engines:OtherOrder`."""
 
+import json
+import os
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -69,16 +72,24 @@ def updates_shard_twice(
     return build_engine(model, spec, None, instruments=broken)
 
 
-def listening() -> list[str]:
-    """Return the addresses at which this process accepts connections over the network."""
-    connections = psutil.Process().net_connections(kind="inet")
-    return sorted(one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN)
+def listening(process: psutil.Process) -> list[str]:
+    """Return the addresses at which a process accepts connections over the network."""
+    connections = process.net_connections(kind="inet")
+    return sorted(c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN)
 
 
-def says_where_it_listens(model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> TrainingEngine:
-    """Say in the rank's log at which addresses the process listens."""
+def tells_its_surroundings(model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> TrainingEngine:
+    """Print as JSON what other users could reach: addresses of the rank and its server, temporary files."""
     engine = build_engine(model, spec.model_copy(update={"engine": "builtin"}), *rest, **more)
-    print(f"listens at {','.join(listening())}.", flush=True)
+    parents = [p for p in psutil.Process().parents() if "zbench.launch.process.server" in p.cmdline()]
+    folder = tempfile.gettempdir()
+    surroundings = {
+        "rank": listening(psutil.Process()),
+        "servers": [listening(parent) for parent in parents],
+        "temporary folder": [folder, os.stat(folder).st_mode & 0o777],
+        "headers": os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"],
+    }
+    print(f"surroundings: {json.dumps(surroundings)}", flush=True)
     return engine
 
 

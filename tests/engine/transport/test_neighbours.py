@@ -3,9 +3,11 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 import torch.distributed as dist
 
+from tests.worker.engines import listening
 from zbench.engine.transport.neighbours import Neighbour
 
 
@@ -16,6 +18,13 @@ def stores(name: str, world: int) -> list[dist.Store]:
     first = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     others = [dist.TCPStore("localhost", first.port, is_master=False) for _ in range(world - 1)]
     return [dist.PrefixStore("of/a/group", one) for one in (first, *others)]
+
+
+def test_a_ring_on_one_host_listens_at_the_loopback_interface_alone() -> None:
+    before = listening(psutil.Process())
+    ring = Neighbour(0, 1, dist.HashStore())
+    assert sorted([*before, "127.0.0.1"]) == listening(psutil.Process())
+    ring.close()
 
 
 @pytest.mark.parametrize("name", ["hash", "tcp"])
