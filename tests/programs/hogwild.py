@@ -11,7 +11,7 @@ from common import SEED, StepLog, arguments, batches, images, kernel
 from torch import nn
 from torch.nn import functional
 
-WORKERS = 2
+WORKERS = 4
 
 
 class Network(nn.Module):
@@ -33,7 +33,7 @@ def train(worker: int, args: argparse.Namespace, model: nn.Module) -> None:
     """Train the shared weights on this worker's pictures."""
     torch.manual_seed(SEED + worker)
     torch.set_num_threads(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5, **kernel(args.variant, "foreach"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **kernel(args.variant, "foreach"))
     pictures, labels = images(512, 12)
     own = slice(worker, None, WORKERS)
     log = StepLog(args.output)
