@@ -99,6 +99,14 @@ def test_a_gradient_may_stray_eight_times_as_far_as_the_references(own: float, l
     assert (size, text) == (pytest.approx(1.02 * limit), "gradients other than the reference's (a)")
 
 
+def test_without_a_float64_run_only_the_factor_of_a_gradient_is_judged() -> None:
+    of_each = {"a": Slope(**SOUND | {"rest": 0.1}), "b": Slope(**SOUND), "c": Slope(**SOUND)}
+    for has_truth, count in ((True, 1), (False, 0)):
+        assert len(judge_gradient(of_each, None, "bfloat16", {}, 0.0, has_truth=has_truth)[0]) == count
+    of_each["a"] = Slope(**SOUND | {"factor": 2.0})
+    assert len(judge_gradient(of_each, None, "bfloat16", {}, 0.0, has_truth=False)[0]) == 1
+
+
 def test_what_elements_have_in_common_bounds_the_coefficient() -> None:
     _, coefficient = judged(rest=0.1, own_rest=0.05, true_factor=1.01)
     assert coefficient == (1.0, pytest.approx(0.08))

@@ -32,7 +32,8 @@ def moves(factor: float, pattern: str = "*", part: slice = slice(None)) -> Chang
     def change(run: "WrongRun", old: Tensors) -> None:
         for name, master in run.masters.items():
             if fnmatchcase(name, pattern):
-                master[part] += (factor - 1) * (master - old[name])[part]
+                moved = (master - old[name]).reshape(-1) if master.ndim == 0 else master - old[name]
+                (master.reshape(-1) if master.ndim == 0 else master)[part] += (factor - 1) * moved[part]
 
     return change
 

@@ -98,7 +98,9 @@ def _judge_scale(
         of_each = slopes(evidence.gradients, reference.gradients, reference.true_gradients)
         parts = shares(evidence.gradients, reference.contributions) if reference.contributions else None
         clipping = float(reference.clipping_error)
-        return *judge_gradient(of_each, parts, evidence.dtype, evidence.adams, clipping), True
+        has_truth = bool(reference.true_gradients)
+        judged = judge_gradient(of_each, parts, evidence.dtype, evidence.adams, clipping, has_truth=has_truth)
+        return *judged, True
     norm, reference_norm = float(observed.grad_norms[first]), float(reference.plain.grad_norms[first])
     if not math.isfinite(norm) or not reference_norm > 0:
         return [], [], False

@@ -102,15 +102,17 @@ def judge_gradient(
     dtype: str,
     adams: Mapping[str, Adam],
     clipping_error: float,
+    *,
+    has_truth: bool = True,
 ) -> tuple[list[Finding], list[Coefficient]]:
     """Return the faults of the first step's gradient. parts [W, B]: `shares`. clipping_error: as a Reference
-    has it.
+    has it. has_truth: whether there is a float64 run; without it nothing bounds errors off the slope.
     """
     if not of_each:
         return [], []
     limits = _Limits.of(list(of_each.values()), dtype, clipping_error)
     coefficients = [Coefficient("gradient", limits.common, CERTAIN * limits.coherent)]
-    bad = {name: one for name, one in of_each.items() if limits.exceeded(one)}
+    bad = {name: one for name, one in of_each.items() if limits.exceeded(one, has_truth)}
     if not bad:
         return [], coefficients
     where = where_of({(name, 0) for name in bad}, {(name, 0) for name in of_each.keys() - bad}, adams)
@@ -153,15 +155,14 @@ class _Limits:
         common = min(middle, key=lambda factor: abs(factor - 1))
         return cls(ALONE_UP_TO[dtype], common_limit(dtype, clipping_error), common, typical, coherent)
 
-    def exceeded(self, one: Slope) -> bool:
+    def exceeded(self, one: Slope, has_truth: bool) -> bool:
         """Whether a gradient is beyond what rounding explains."""
         common = min(max(self.common - 1, -self.whole), self.whole)
         off = one.factor - 1 - within(one.factor - 1, (common, one.true_factor - 1))
         of_elements = max(self.typical / one.elements**0.5, one.own_error / one.elements)
         spread = CERTAIN * max(one.error, of_elements, self.coherent)
-        return not (
-            abs(off) <= self.alone + spread and one.rest <= max(REST_UP_TO * one.own_rest, self.whole)
-        )
+        is_off = abs(off) > self.alone + spread
+        return is_off or (has_truth and one.rest > max(REST_UP_TO * one.own_rest, self.whole))
 
 
 def common_limit(dtype: str, clipping_error: float) -> float:
