@@ -13,7 +13,7 @@ import pytest
 
 import zbench
 from tests.docs.teaching import EXAMPLES, Call
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "learn.md").read_text(encoding="utf-8")
 TEACHING = "tests.docs.teaching"

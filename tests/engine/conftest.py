@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.engine.ranks import RankPool
 from zbench import _native
+from zbench.testing.ranks import ranks
+
+__all__ = ["ranks"]
 
 
 @pytest.fixture(autouse=True)
@@ -16,14 +18,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def ranks() -> Iterator[RankPool]:
-    """Four processes with gloo groups of 1, 2, 3 and 4 ranks."""
-    pool = RankPool(4)
-    yield pool
-    pool.close()
 
 
 @pytest.fixture(params=_native.available_isas())

@@ -8,7 +8,7 @@ import torch
 
 from tests.engine import changes, models
 from tests.engine.plain import Options, PlainTrainer, Trajectory
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 STEPS = 3
 NO_CARD = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.lattice import EVERY_ROW, SIZES, check, row_id
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 MODES: list[dict[str, Any]] = [
     {},

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.engine.footprints import SIZES
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 CHUNK = 256
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.engine.holding import LAYERS, WIDTH
 from tests.engine.lattice import EVERY_ROW, SIZES, row_id
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 WHOLE = 4 * LAYERS * WIDTH * WIDTH
 """Bytes of the model, and of its gradients."""

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.engine.knobs import LAYERS, WIDTH, Seen
-from tests.engine.ranks import RankPool
 from zbench.engine.assembly import optimizer
 from zbench.engine.assembly.settings import sizes_on
 from zbench.engine.memory.buffers import MemoryLayout
@@ -17,6 +16,7 @@ from zbench.engine.partition import Extent, GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.speculative.updates import LARGEST, cut
 from zbench.spec.engine import EngineSpec
+from zbench.testing.ranks import RankPool
 
 CHUNK, RANKS = 256, 2
 ALIGNMENT = CHUNK * RANKS

@@ -8,10 +8,10 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from tests.engine import models
 from tests.engine.lattice import EVERY_ROW, SIZES, check, row_id
-from tests.engine.ranks import RankPool
 from zbench.engine import build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
+from zbench.testing.ranks import RankPool
 
 each_row = pytest.mark.parametrize("row", EVERY_ROW, ids=row_id)
 

@@ -17,7 +17,7 @@ from tests.engine.lattice import (
     check,
     row_id,
 )
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 SHARED_OUT: list[dict[str, Any]] = [
     {"zero_stage": 1, **SPECULATIVE, "rollback": "journal"},

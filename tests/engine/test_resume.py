@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.engine.lattice import EVERY_ROW, PLACES, SIZES
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 ALL = [row | SIZES | {"gradient_clipping": 0.1} for row in EVERY_ROW]
 AMSGRAD = {"optimizer": {"amsgrad": True}, "param_groups": {"*bias": {"weight_decay": 0.0}}}

@@ -6,8 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 
 from tests.engine.conftest import one_thread, ranks
-from tests.engine.ranks import fork_server
 from tests.estimate.real import Simulate, simulated_rank
+from zbench.testing.ranks import fork_server
 
 __all__ = ["one_thread", "ranks"]
 

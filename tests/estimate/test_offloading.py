@@ -7,12 +7,12 @@ import pytest
 
 from tests.engine.covering import covering
 from tests.engine.lattice import CHOICES, EVERY_ROW
-from tests.engine.ranks import RankPool
 from tests.estimate.real import Simulate
 from tests.estimate.test_reality import check
 from tests.making import make_trial
 from zbench.estimate.simulate import simulate as simulated_step
 from zbench.spec.trial import TrialSpec
+from zbench.testing.ranks import RankPool
 
 MODEL = {"model": "gpt", "options": {"layers": 3, "width": 32, "heads": 2}, "sequence_length": 24}
 TIED = {

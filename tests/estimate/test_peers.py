@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import covering
-from tests.engine.ranks import RankPool
 from tests.estimate.real import Simulate
 from tests.estimate.test_reality import check
 from tests.estimate.test_sites import check_categories
@@ -17,6 +16,7 @@ from tools.benchmarks import model_estimates
 from zbench.estimate.reading import estimate
 from zbench.estimate.simulate import simulate as simulated_step
 from zbench.spec.trial import TrialSpec
+from zbench.testing.ranks import RankPool
 
 WIDE: dict[str, Any] = {"model": "gpt", "options": {"layers": 3, "width": 128, "heads": 2}}
 """More gradients than one bucket of DDP holds."""

@@ -6,10 +6,10 @@ import pytest
 
 from tests.engine.covering import covering
 from tests.engine.lattice import CHOICES, EVERY_ROW
-from tests.engine.ranks import RankPool
 from tests.estimate.real import COLLECTIVES, Simulate
 from zbench.estimate.simulate import MICRO_BATCHES
 from zbench.spec.trial import TrialSpec, accumulation
+from zbench.testing.ranks import RankPool
 
 AXES: dict[str, Any] = {
     "row": EVERY_ROW,

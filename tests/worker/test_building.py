@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.engine.conftest import ranks
-from tests.engine.ranks import RankPool
 from tests.making import make_trial
 from zbench.engine.assembly.build import Instruments
 from zbench.errors import UsageError
 from zbench.spec.trial import builds_sharded
+from zbench.testing.ranks import RankPool
 from zbench.worker import engines
 
 __all__ = ["ranks"]

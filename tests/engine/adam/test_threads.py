@@ -3,11 +3,11 @@
 import pytest
 from torch import nn
 
-from tests.engine.ranks import RankPool
 from zbench.engine import Instruments, build_engine
 from zbench.engine.adam import AdamBackend, NativeAdam
 from zbench.engine.optimizer.threads import MOST, choose, share
 from zbench.spec.engine import EngineSpec
+from zbench.testing.ranks import RankPool
 from zbench.topology import Host, this_host
 
 SOCKETS = {0: tuple(range(8)), 1: tuple(range(8, 16))}

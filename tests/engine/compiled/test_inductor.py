@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import by_default
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.compiled.inductors"
 LIFETIMES = "tests.engine.compiled.lifetimes"

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.compiled.cases import MODELS
 from tests.engine.covering import by_default
 from tests.engine.lattice import PLACES
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.compiled.cases"
 SHARED = "two_graphs_share_a_parameter"

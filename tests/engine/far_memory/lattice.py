@@ -8,7 +8,7 @@ from typing import Any
 from tests.engine import lattice
 from tests.engine.far_memory.cases import Case
 from tests.engine.plain import Trajectory
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 
 def check(ranks: RankPool, cases: Sequence[Case]) -> int:

@@ -7,7 +7,7 @@ import pytest
 from tests.engine.far_memory.cases import Case
 from tests.engine.far_memory.lattice import CHOSEN, OFFLOADED, ROWS, SPECULATIVE, check, drawn
 from tests.engine.lattice import PLACES
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 SMALL_BUCKETS = {"reduce_bucket_size": 1500, "allgather_bucket_size": 700, "sub_group_size": 900}
 SHORT = len(ROWS)

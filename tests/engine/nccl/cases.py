@@ -19,12 +19,12 @@ from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarMemory
 from tests.engine.nccl.group import FAULTS, NO_DEVICE, StrictGroup, strict
 from tests.engine.plain import Trajectory
-from tests.engine.transport import conforming as suite
 from tools.benchmarks.gpu.rank_in_trouble import Net
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.transport import agreement
 from zbench.spec.engine import EngineSpec
+from zbench.testing import collectives as suite
 
 WIDTH = 32
 
@@ -151,7 +151,9 @@ def conforming(group: dist.ProcessGroup, kind: str, operation: str) -> list[Any]
     it broke.
     """
     with strict(group) as mine:
-        wrong = suite.run(mine, kind, operation, (torch.float32, torch.bfloat16))
+        wrong = suite.run(
+            mine, f"tests.engine.transport.kinds:{kind}", operation, (torch.float32, torch.bfloat16)
+        )
         return [*wrong, *FAULTS]
 
 

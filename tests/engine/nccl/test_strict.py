@@ -8,8 +8,8 @@ import pytest
 from tests.engine import lattice
 from tests.engine.far_memory.lattice import ROWS, drawn
 from tests.engine.nccl.cases import Case
-from tests.engine.ranks import RankError, RankPool
-from tests.engine.transport.conforming import OPERATIONS
+from zbench.testing.collectives import OPERATIONS
+from zbench.testing.ranks import RankError, RankPool
 
 EAGER = [row for row in ROWS if "compile" not in row]
 WORLDS = (2, 3, 4, pytest.param(8, marks=pytest.mark.soak))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.engine.nccl.cases import Script
-from tests.engine.ranks import RankPool
 from zbench.engine.transport import agreement
+from zbench.testing.ranks import RankPool
 
 SPECS: list[dict[str, Any]] = [
     {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1},

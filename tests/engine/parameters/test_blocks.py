@@ -8,11 +8,11 @@ from torch import nn
 
 from tests.engine import models
 from tests.engine.lattice import check
-from tests.engine.ranks import RankPool
 from zbench.engine import Instruments, build_engine
 from zbench.engine.parameters.grouping import blocks_of
 from zbench.engine.parameters.sharded import GroupState, ShardedParameters
 from zbench.spec.engine import EngineSpec
+from zbench.testing.ranks import RankPool
 
 EVERYTHING = 1 << 30
 GPU = "tests.engine.cases:trajectory_with_gpu_sizes"

@@ -10,10 +10,10 @@ from torch.autograd.graph import save_on_cpu
 from torch.nn.utils import parametrizations, parametrize
 
 from tests.engine.lattice import row_id
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import STAGES, Net, Plain, batch, build, by_forward, same_steps
 from zbench.engine import Engine
 from zbench.errors import UsageError
+from zbench.testing.ranks import RankPool
 
 MODULE = "tests.engine.safety.ranked:"
 Edit = Callable[[nn.Module], object]

@@ -9,8 +9,8 @@ import pytest
 import zbench.engine
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import STAGES
+from zbench.testing.ranks import RankPool
 
 FACTORIES = ["arange", "as_tensor", "empty", "eye", "full", "linspace"]
 FACTORIES += ["ones", "rand", "randint", "randn", "tensor", "zeros"]

@@ -11,10 +11,10 @@ from torch import nn
 from tests.engine.covering import by_default
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import Plain, batch, by_forward, same_steps
 from zbench.engine import Engine
 from zbench.errors import UsageError
+from zbench.testing.ranks import RankPool
 
 OFFLOAD = {"offload_optimizer": "cpu"}
 SPECULATIVE = {**OFFLOAD, "offload_schedule": "speculative"}

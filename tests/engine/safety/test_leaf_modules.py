@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import build
 from tests.engine.safety.routing import EXPERTS, WIDTH, Mixture
 from zbench.errors import UsageError
+from zbench.testing.ranks import RankPool
 
 MODULE = "tests.engine.safety.routing:"
 ROWS: list[dict[str, Any]] = [

@@ -17,10 +17,10 @@ from torch.distributed.checkpoint.state_dict import (
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import Net, Plain, batch, build, by_forward, same_steps
 from zbench.engine import Engine
 from zbench.errors import UsageError
+from zbench.testing.ranks import RankPool
 
 ROWS = [
     {"zero_stage": 0},

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.engine.lattice import row_id
-from tests.engine.ranks import RankPool
 from tests.engine.safety.plainly import STAGES
+from zbench.testing.ranks import RankPool
 
 each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 MODULE = "tests.engine.safety.ranked:"

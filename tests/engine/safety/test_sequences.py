@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.engine.lattice import row_id
-from tests.engine.ranks import RankPool
 from tests.engine.safety.sequences import RULES
+from zbench.testing.ranks import RankPool
 
 SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
 ROWS: list[dict[str, Any]] = [

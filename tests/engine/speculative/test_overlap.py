@@ -9,10 +9,10 @@ from tests.engine.disturbances import when_backward_passes
 from tests.engine.far_memory.cases import far
 from tests.engine.far_memory.copies import Copies, LateCopy
 from tests.engine.far_memory.memory import FarMemory
-from tests.engine.ranks import RankPool
 from tests.engine.speculative.running import engine, layers, loss, schedule_of
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
+from zbench.testing.ranks import RankPool
 
 LATE = "tests.engine.speculative.late"
 

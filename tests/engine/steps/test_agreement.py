@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.ranks import RankPool
 from tests.engine.steps.agreeing import WIDTH
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.steps.agreeing:"
 WAYS = ["memory", "sockets"]

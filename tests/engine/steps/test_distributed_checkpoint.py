@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.steps.distributing:"
 SHARDED = {"zero_stage": 3, "offload_optimizer": "cpu"}

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from tests.engine.ranks import RankPool
 from tests.engine.steps.test_transactions import each_row
 from zbench.engine.checkpoint.files import write_stream
 from zbench.engine.checkpoint.state import StateEntry
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.steps.saving:"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.engine.lattice import row_id
-from tests.engine.ranks import RankPool
+from zbench.testing.ranks import RankPool
 
 REFUSING = "tests.engine.steps.refusing:"
 ENDING = "tests.engine.steps.ending:"

@@ -14,14 +14,13 @@ import torch.distributed as dist
 from tests.engine.cases import engine_trajectory
 from tests.engine.plain import Trajectory
 from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, peers
 from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.peers import probe_peers
 from zbench.measure.shim import SHIM, WHY_NOT
+from zbench.testing.collectives import TAG
 
 CPU = torch.device("cpu")
-TAG = Tag("a test")
 
 
 def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:

@@ -7,11 +7,11 @@ import torch.distributed as dist
 
 from tests.engine.steps.agreeing import heard
 from tests.engine.transport.cases import CPU, TAG
-from tests.engine.transport.conforming import sent_by
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Collectives
 from zbench.engine.transport.choose import Reduction, choose_collectives, in_shard_groups
 from zbench.engine.transport.process_group import ProcessGroupCollectives
+from zbench.testing.collectives import sent_by
 
 
 def by_the_backend(group: dist.ProcessGroup, size: int) -> Collectives:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.ranks import RankPool
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.transport import choose
 from zbench.engine.transport.host_staged import HostStagedCollectives
+from zbench.testing.ranks import RankPool
 
 
 @pytest.mark.parametrize("world", [2])

@@ -8,9 +8,9 @@ import torch
 
 from tests.engine.covering import by_default
 from tests.engine.lattice import ROWS, check
-from tests.engine.ranks import RankPool
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.transport.peers import publish_probe
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.transport.cases:"
 MODELS = ("mlp", "odd-together")

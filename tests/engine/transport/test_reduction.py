@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.engine.far_memory.streams import Stream, Values, modelled
-from tests.engine.ranks import RankPool
 from zbench.engine.transport.works import Done, OnStream
+from zbench.testing.ranks import RankPool
 
 CASES = "tests.engine.transport.reducing:"
 

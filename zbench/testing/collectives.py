@@ -1,44 +1,32 @@
-"""What ranks do in the conformance suite of collectives."""
+"""The suite of collectives: each operation of `Collectives`, called on ranks, against its definition."""
 
+import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
-from unittest import mock
+from typing import Any, ClassVar
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.engine.plain import added
-from tests.engine.transport.cases import CPU, TAG, make
-from zbench.engine.memory.kinds import PinnedHostMemory
-from zbench.engine.transport import cross_memory
-from zbench.engine.transport.choose import host_collectives, in_shard_groups
-from zbench.engine.transport.gloo import GlooCollectives
-from zbench.engine.transport.host_staged import HostStagedCollectives
-from zbench.engine.transport.process_group import ProcessGroupCollectives
-from zbench.engine.transport.single import SingleProcessCollectives
+from zbench.engine.protocols import Tag
+from zbench.testing.ranks import RankPool
 
-KINDS: dict[str, Callable[[dist.ProcessGroup], Any]] = {
-    "single": lambda group: SingleProcessCollectives(),
-    "gloo": lambda group: GlooCollectives(group, CPU),
-    "cross_memory": make,
-    "process_group": lambda group: ProcessGroupCollectives(group, CPU),
-    "staged": lambda group: HostStagedCollectives(host_collectives(group, CPU), PinnedHostMemory(CPU)),
-    "hybrid_gloo": lambda group: in_shard_groups(group, CPU, group.size() // 2, GlooCollectives),
-    "hybrid_cross_memory": lambda group: in_shard_groups(group, CPU, group.size() // 2, host_collectives),
-    "hybrid_process_group": lambda group: in_shard_groups(
-        group, CPU, group.size() // 2, ProcessGroupCollectives
-    ),
-    "hybrid_staged": lambda group: HostStagedCollectives(
-        in_shard_groups(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
-    ),
-}
+TAG = Tag("a test")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def in_order(comm: Any, parts: Sequence[Tensor]) -> Tensor:
     """Return the sum of the parts of all ranks: in rank order within shard groups, then over groups."""
     size = comm.shards
-    return added([added(parts[k : k + size]) for k in range(0, len(parts), size)])
+    return _added([_added(parts[k : k + size]) for k in range(0, len(parts), size)])
+
+
+def _added(values: Sequence[Tensor]) -> Tensor:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
 
 
 def sent_by(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
@@ -48,16 +36,17 @@ def sent_by(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
 
 
 def run(
-    group: dist.ProcessGroup, kind: str, operation: str, dtypes: Sequence[torch.dtype]
+    group: dist.ProcessGroup, make: str, operation: str, dtypes: Sequence[torch.dtype]
 ) -> list[tuple[torch.dtype, int]]:
-    """Return where one operation, twice in a row, did not what the protocol says: dtypes and lengths."""
-    comm = KINDS[kind](group)
+    """Return the dtypes and lengths with which one operation, twice in a row, broke the protocol.
+
+    make: `module:function` with the collectives of a group.
+    """
+    module, _, name = make.partition(":")
+    comm = getattr(importlib.import_module(module), name)(group)
     call = OPERATIONS[operation]
     try:
-        with mock.patch.object(cross_memory, "_PIECE", 4096):  # bytes: the longer ones are read in pieces
-            done = {
-                (dtype, k): [call(comm, dtype, k) for _ in range(2)] for dtype in dtypes for k in (64, 9472)
-            }
+        done = {(dtype, k): [call(comm, dtype, k) for _ in range(2)] for dtype in dtypes for k in (64, 9472)}
     finally:
         comm.close()
     return [case for case, right in done.items() if right != [True, True]]
@@ -115,7 +104,8 @@ def add_up(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The sum of all ranks' integers, whatever their size."""
     words = torch.arange(length, dtype=torch.int64) * (comm.rank + 1) + 2**53 + 1
     expected = sum(torch.arange(length) * (r + 1) + 2**53 + 1 for r in range(comm.world_size))
-    return torch.equal(comm.add_up(words, TAG), torch.as_tensor(expected))
+    total: Tensor = comm.add_up(words, TAG)
+    return torch.equal(total, torch.as_tensor(expected))
 
 
 def broadcast(comm: Any, dtype: torch.dtype, length: int) -> bool:
@@ -132,7 +122,7 @@ def scratch(comm: Any, dtype: torch.dtype, length: int) -> bool:
     reduce_scatter(comm, dtype, length)
     before = sum(comm.bytes_by_category().values())
     comm.release_scratch()
-    return before >= 0 and sum(comm.bytes_by_category().values()) == 0
+    return before >= 0 and not any(comm.bytes_by_category().values())
 
 
 OPERATIONS: dict[str, Callable[[Any, torch.dtype, int], bool]] = {
@@ -148,3 +138,21 @@ OPERATIONS: dict[str, Callable[[Any, torch.dtype, int], bool]] = {
         scratch,
     )
 }
+
+
+class CollectivesSuite:
+    """Inherited by the test of each implementation.
+
+    make: `module:function`; function(group) returns the implementation of `Collectives` on a rank of a gloo
+    group. worlds: numbers of ranks. dtypes: of values that are sent.
+    """
+
+    make: ClassVar[str]
+    worlds: ClassVar[tuple[int, ...]] = (2, 3)
+    dtypes: ClassVar[tuple[torch.dtype, ...]] = DTYPES
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_it_does_what_the_protocol_says(self, ranks: RankPool, operation: str) -> None:
+        for world in self.worlds:
+            case = (self.make, operation, self.dtypes)
+            assert ranks.run(world, "zbench.testing.collectives:run", *case) == [[]] * world

@@ -1,0 +1,76 @@
+"""Every kind of collectives, by the name with which ranks make it."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import torch.distributed as dist
+
+from tests.engine.transport.cases import CPU, make
+from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.transport import cross_memory as cross_memory_module
+from zbench.engine.transport.choose import host_collectives, in_shard_groups
+from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.host_staged import HostStagedCollectives
+from zbench.engine.transport.process_group import ProcessGroupCollectives
+from zbench.engine.transport.single import SingleProcessCollectives
+
+
+def in_small_pieces(make: Callable[[dist.ProcessGroup], Any]) -> Callable[[dist.ProcessGroup], Any]:
+    """Have memory of other ranks read in pieces of 4096 bytes until the collectives are closed."""
+
+    @wraps(make)
+    def made(group: dist.ProcessGroup) -> Any:
+        comm = make(group)
+        small = mock.patch.object(cross_memory_module, "_PIECE", 4096)
+        small.start()
+        close = comm.close
+
+        def close_and_restore() -> None:
+            small.stop()
+            close()
+
+        comm.close = close_and_restore
+        return comm
+
+    return made
+
+
+def single(group: dist.ProcessGroup) -> Any:
+    return SingleProcessCollectives()
+
+
+def gloo(group: dist.ProcessGroup) -> Any:
+    return GlooCollectives(group, CPU)
+
+
+def process_group(group: dist.ProcessGroup) -> Any:
+    return ProcessGroupCollectives(group, CPU)
+
+
+def hybrid_gloo(group: dist.ProcessGroup) -> Any:
+    return in_shard_groups(group, CPU, group.size() // 2, GlooCollectives)
+
+
+def hybrid_process_group(group: dist.ProcessGroup) -> Any:
+    return in_shard_groups(group, CPU, group.size() // 2, ProcessGroupCollectives)
+
+
+cross_memory = in_small_pieces(make)
+
+
+@in_small_pieces
+def staged(group: dist.ProcessGroup) -> Any:
+    return HostStagedCollectives(host_collectives(group, CPU), PinnedHostMemory(CPU))
+
+
+@in_small_pieces
+def hybrid_cross_memory(group: dist.ProcessGroup) -> Any:
+    return in_shard_groups(group, CPU, group.size() // 2, host_collectives)
+
+
+@in_small_pieces
+def hybrid_staged(group: dist.ProcessGroup) -> Any:
+    inner = in_shard_groups(group, CPU, group.size() // 2, host_collectives)
+    return HostStagedCollectives(inner, PinnedHostMemory(CPU))

@@ -1,0 +1,9 @@
+"""Suites that implementations inherit: each tells an implementation whether it keeps its protocol.
+
+Needs pytest. No other package of zbench imports this package.
+"""
+
+from importlib.util import find_spec
+
+if find_spec("pytest") is None:
+    raise ImportError("zbench.testing needs pytest; install it: pip install pytest")
