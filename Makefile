@@ -8,7 +8,7 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts over 200 Python processes: compile each module once
 
-.PHONY: demo dev quick test lint format way soak docs sanitize neon clean
+.PHONY: demo dev quick test check lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
@@ -22,8 +22,12 @@ BASE ?= HEAD
 quick: $(VENV)/.installed-test
 	$(BIN)/python -m tools.quick --base $(BASE) -n 2
 
+# Each promise of a page at least once; `make check` has the wider samples, `make soak` those that take hours.
 test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+
+check: $(VENV)/.installed-test
+	$(BIN)/pytest -m check -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
