@@ -111,6 +111,12 @@ APART = torch.tensor([1.0, -1.0, 0.0]).double()[None, :, None]  # two of three, 
 ERROR = 1e-3 / 63**0.5  # the standard error of a factor beside noise of 1e-3
 
 
+def test_a_parameter_is_no_fault_because_another_is_uncertain() -> None:
+    of_plain, of_trial = torch.tensor([[0.03], [0.02], [0.02]]), torch.tensor([[0.06], [0.02], [0.02]])
+    trial = run(by(1.008, 0, 3, 3), noise=of_trial)  # a: two standard errors; b and c: the reference's bits
+    assert not said(trial, run(noise=of_plain))
+
+
 @pytest.mark.parametrize(
     ("term", "off", "own", "more", "limit"),
     [

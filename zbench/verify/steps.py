@@ -134,7 +134,9 @@ class _Judge:
         )
         mean = float(common.more)
         usable = usable & (limits < TELLS_UP_TO)
-        bad = usable & ((shares.more - min(max(mean, -limit), limit)).abs() > limits)
+        shared = min(max(mean, -limit), limit)  # a sound parameter shares all of it, or less
+        apart_from_shared = shares.more - shares.more.clamp(min(shared, 0.0), max(shared, 0.0))
+        bad = usable & (apart_from_shared.abs() > limits)
         if not bool(bad.any()):
             return (mean, "all parameters") if TELLS_UP_TO > limit < abs(mean) else None
         size = statistics.median(shares.more[bad].tolist())

@@ -148,7 +148,10 @@ def _weigh(
         if share > GROSS_SHARE_OF_TRAVEL:
             warning = f"it ended {share:.0%} of the way that the reference travelled away from it"
             return "drifted", None, difference.farthest, [warning]
-        warning = "not the reference's bits; verify mode full tells whether it matters"
+        warning = (
+            "not the reference's bits, and no float64 run tells whether the difference matters:"
+            " take verify.mode full, and a model that float64 can run"
+        )
         return "unchecked", None, difference.farthest, [warning]
     clipping = float(reference.clipping_error)
     exact = reference.true_moments
