@@ -25,5 +25,5 @@ def covering(axes: Mapping[str, Sequence[Any]], strength: int, seed: int) -> lis
 
 
 def by_default(usual: Callable[..., bool], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Return rows as parameters of a test, of which the soak alone has those that are not `usual`."""
-    return [pytest.param(*row, marks=[] if usual(*row) else [pytest.mark.soak]) for row in rows]
+    """Return rows as parameters of a test, of which `make check` alone has those that are not `usual`."""
+    return [pytest.param(*row, marks=[] if usual(*row) else [pytest.mark.check]) for row in rows]

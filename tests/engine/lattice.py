@@ -1,12 +1,14 @@
 """The lattice of configurations, and the check that one of them leaves the bits of plain PyTorch."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
-from tests.engine import changes, models
+from tests.engine import models
+from tests.engine.cases import CHANGES
 from tests.engine.plain import Options, PlainTrainer, Trajectory
 from zbench.testing.ranks import RankPool
 
@@ -74,6 +76,15 @@ def row_id(row: dict[str, Any]) -> str:
     return "-".join(str(value) for value in row.values())
 
 
+def rows_of(usual: Callable[[int], bool]) -> Any:
+    """Return parameters `k` of a test, each the number of a row; `make check` has those not `usual`."""
+    rows = [
+        pytest.param(k, id=row_id(row), marks=[] if usual(k) else pytest.mark.check)
+        for k, row in enumerate(EVERY_ROW)
+    ]
+    return pytest.mark.parametrize("k", rows)
+
+
 @cache
 def reference(
     model: str, world_size: int, backwards: int, options: str, change: str, steps: int
@@ -83,7 +94,7 @@ def reference(
     plan = Options(**keys.pop("plan"))
     trainer = PlainTrainer(models.make(model), world_size=world_size, plan=plan, **keys)
     for step in range(steps):
-        changes.CHANGES[change](step, trainer.model, trainer.torch_groups)
+        CHANGES[change](step, trainer.model, trainer.torch_groups)
         micros = [[models.batch(model, step, m, r) for r in range(world_size)] for m in range(backwards)]
         trainer.step(models.loss, micros)
     return trainer.trajectory()

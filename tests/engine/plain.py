@@ -1,4 +1,9 @@
-"""The reference: plain PyTorch in one process that plays every rank in turn; no code of the engine."""
+"""The reference: plain PyTorch in one process that plays every rank in turn; no code of the engine.
+
+`zbench.verify.plain_training` is the reference of a user's trials. This one is independent of it on purpose:
+it shares neither the chunk sums of the norm nor the reading of a specification with zbench, and its optimizer
+is torch's own, whose groups a test changes between steps. The engine has the bits of both.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,29 +1,131 @@
 """Every size and switch changes what is sent, held or overlapped as documented, and no bit of the result."""
 
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from tests.engine.knobs import LAYERS, WIDTH, Seen
-from zbench.engine.assembly import optimizer
-from zbench.engine.assembly.settings import sizes_on
-from zbench.engine.memory.buffers import MemoryLayout
-from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.partition import Extent, GatherGroup, plan_layout
-from zbench.engine.shard_layout import ShardedLayout
-from zbench.engine.speculative.updates import LARGEST, cut
+from zbench.engine import Instruments, build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
 
+LAYERS, WIDTH = 6, 64
 CHUNK, RANKS = 256, 2
 ALIGNMENT = CHUNK * RANKS
 UNIT = WIDTH * WIDTH
 """Elements of a layer: a weight that needs no padding."""
 LENGTH = LAYERS * UNIT
 EVERYTHING = 10**8
+Event = tuple[str, int]
+"""What happened, and: reduce, reduced, gather: elements; adam: elements; gradient, forward: the layer."""
+
+
+@dataclass
+class Seen:
+    """One step of a rank: its events, the bytes held after it, and the parameters it left."""
+
+    events: list[Event] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+
+    def of(self, kind: str) -> list[int]:
+        """Return the numbers of all events of one kind."""
+        return [number for name, number in self.events if name == kind]
+
+
+class Noted:
+    """A collective whose end is an event too."""
+
+    def __init__(self, work: Work, seen: Seen, event: Event) -> None:
+        self._work, self._seen, self._event = work, seen, event
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._seen.events.append(self._event)
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+
+class NotedCollectives:
+    """Notes when reductions and gathers are launched, and when reductions have been waited for."""
+
+    def __init__(self, inner: Collectives, seen: Seen) -> None:
+        self._inner, self._seen = inner, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        self._seen.events.append(("reduce", send.numel()))
+        return Noted(self._inner.reduce_scatter(send, out, tag), self._seen, ("reduced", send.numel()))
+
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
+        self._seen.events.append(("gather", flat.numel()))
+        return self._inner.all_gather(flat, tag)
+
+
+class NotedAdam:
+    """Notes how many elements each call updates."""
+
+    def __init__(self, inner: AdamBackend, seen: Seen) -> None:
+        self._inner, self._seen = inner, seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def update(self, tasks: Sequence[AdamTask], **options: Any) -> None:
+        self._seen.events.append(("adam", sum(task.grad.numel() for task in tasks)))
+        self._inner.update(tasks, **options)
+
+
+class NotedLayer(nn.Linear):
+    """A layer that notes when its forward begins, with its weight gathered."""
+
+    enter: Callable[[], None] = staticmethod(lambda: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.enter()
+        return super().forward(x)
+
+
+def observe_step(group: dist.ProcessGroup, spec: dict[str, Any]) -> Seen:
+    """Return what the third step did. `held`: bytes of parameters at the forward of every layer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(NotedLayer(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    seen = Seen()
+    for k, layer in enumerate(model):
+        layer.weight.register_post_accumulate_grad_hook(lambda _, k=k: seen.events.append(("gradient", k)))
+    instruments = Instruments(
+        wrap_collectives=lambda inner: NotedCollectives(inner, seen),
+        wrap_adam=lambda inner: NotedAdam(inner, seen),
+    )
+    engine = build_engine(model, EngineSpec.model_validate(spec), group, instruments=instruments)
+
+    def enter(k: int) -> None:
+        seen.events.append(("forward", k))
+        seen.held.append(engine.memory_by_category().get("parameters", 0))
+
+    for k, layer in enumerate(model):
+        layer.enter = partial(enter, k)
+    for step in range(3):
+        seen.events.clear()
+        seen.held.clear()
+        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step + dist.get_rank(group)))
+        engine.backward(model(x).square().mean())
+        engine.step()
+    result = Seen(list(seen.events), list(seen.held), engine.memory_by_category(), engine.full_parameters())
+    engine.close()
+    return result
 
 
 def ceil(a: int, b: int) -> int:
@@ -36,7 +138,7 @@ def observe(ranks: RankPool) -> Any:
 
     def run(stage: int, **setting: Any) -> Seen:
         spec = {"zero_stage": stage, "param_persistence_threshold": 0, **setting}
-        first, second = ranks.run(RANKS, "tests.engine.knobs:observe", spec)
+        first, second = ranks.run(RANKS, f"{__name__}:observe_step", spec)
         assert first.events == second.events
         expected = usual(ranks, stage)
         for seen in (first, second):
@@ -49,7 +151,7 @@ def observe(ranks: RankPool) -> Any:
 @cache
 def usual(ranks: RankPool, stage: int) -> dict[str, torch.Tensor]:
     """Return the parameters that a stage leaves with every knob as it is by default."""
-    return ranks.run(RANKS, "tests.engine.knobs:observe", {"zero_stage": stage})[0].parameters
+    return ranks.run(RANKS, f"{__name__}:observe_step", {"zero_stage": stage})[0].parameters
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
@@ -95,35 +197,6 @@ def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observ
             last_update = len(kinds) - 1 - kinds[::-1].index("adam")
             first_gather = kinds.index("gather")
             assert (first_gather < last_update) == (size < EVERYTHING), "gathers run under later updates"
-
-
-def billion(device: str) -> ShardedLayout:
-    """Return the layout of 24 blocks of 1e9 parameters together, in buckets of the size that is not given."""
-    sizes = [n for _ in range(24) for n in (12_582_912, 4_194_304, 12_582_912, 12_582_912, 2048)]
-    group = GatherGroup(tuple(reversed(range(len(sizes)))))
-    size = sizes_on(EngineSpec(), device).reduction
-    return ShardedLayout(plan_layout(sizes, [group], shards=1, block_size=size), 0)
-
-
-@pytest.mark.parametrize(("device", "buckets", "subgroups"), [("cpu", 202, 2060), ("cuda", 41, 289)])
-def test_a_billion_parameters_are_fewer_buckets_and_subgroups_on_a_gpu(
-    device: str, buckets: int, subgroups: int
-) -> None:
-    shard = billion(device)
-    assert len(shard.layout.buckets) == buckets
-    assert sum(map(len, cut(shard, shard.layout.buckets, LARGEST[device]))) == subgroups
-
-
-@pytest.mark.parametrize(("device", "missing"), [("cuda", None), ("cuda", "not built"), ("cpu", None)])
-def test_one_call_updates_all_where_the_kernels_of_a_gpu_do(
-    device: str, missing: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Torch's take memory of the size."""
-    monkeypatch.setattr(optimizer, "cuda_unavailable_reason", lambda: missing)
-    shard = billion(device)
-    near = DeviceMemory(torch.device(device))
-    size = optimizer._sub_group_size(MemoryLayout.of([(near, [Extent(0, 1)])]), shard, device)
-    assert size == (shard.length if device == "cuda" and not missing else 10_000_000)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, LAYERS])

@@ -18,8 +18,6 @@ from zbench.spec.engine import EngineSpec
     ("keys", "remedy"),
     [
         ({"zero_stage": 0, "offload_optimizer": "cpu"}, "set zero_stage: 1, 2 or 3"),
-        ({"zero_stage": 1, "offload_param": "cpu"}, "set zero_stage: 3"),
-        ({"zero_stage": 1, "offload_schedule": "speculative"}, "set offload_optimizer: cpu"),
         ({"zero_stage": 2, "compile": "aot_eager"}, "set zero_stage: 1"),
         ({"zero_stage": 1, "compile": "aot_eager", "reduce_at": "each_backward"}, "set reduce_at: auto"),
     ],

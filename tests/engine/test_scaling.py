@@ -1,11 +1,20 @@
-"""Loss scaling beside what `test_float16` and `test_resume` show: its least, and that it begins as it was."""
+"""The policies of a step beside what `test_float16` and `test_parity` show: scale, clipping, backwards."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from zbench.engine.policies import DynamicScaling, LossScaling
+from zbench.engine.policies import (
+    AccumulationPolicy,
+    DynamicScaling,
+    MicroSteps,
+    MultiBackward,
+    Unmanaged,
+    clip_coefficient,
+)
+from zbench.errors import UsageError
 
 
 def test_the_scale_never_falls_below_one_and_doubles_after_a_window_of_good_steps() -> None:
@@ -15,9 +24,6 @@ def test_the_scale_never_falls_below_one_and_doubles_after_a_window_of_good_step
         assert scaling.judge(square_sum) == math.isfinite(square_sum)
         scales.append(scaling.scale)
     assert scales == [1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0]
-    scaling.resume(32.0, 2)
-    assert scaling.judge(1.0)
-    assert scaling.scale == 64.0
 
 
 def test_the_scale_grows_as_far_as_torchs() -> None:
@@ -30,8 +36,37 @@ def test_the_scale_grows_as_far_as_torchs() -> None:
         assert ours.scale == torchs.item()
 
 
-@pytest.mark.parametrize("square_sum", [None, 1.0, math.inf, math.nan])
-def test_without_scaling_every_step_is_taken(square_sum: float | None) -> None:
-    scaling = LossScaling()
-    assert scaling.judge(square_sum)
-    assert scaling.scale == 1.0
+@pytest.mark.parametrize("norm", [13.0, math.inf, math.nan])
+def test_clipping_is_torchs(norm: float) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    parameter.grad = torch.tensor([norm], dtype=torch.float64)
+    torch.nn.utils.clip_grad_norm_([parameter], 1.5)
+    ours = torch.tensor([norm], dtype=torch.float64) * clip_coefficient(norm, 1.5)
+    torch.testing.assert_close(parameter.grad, ours, rtol=1e-15, atol=0, equal_nan=True)
+
+
+MARKS: dict[str, tuple[Any, list[bool | None]]] = {
+    "micro_steps": (lambda: MicroSteps(3), [None] * 3),
+    "multi_backward": (MultiBackward, [None, False, True]),
+    "unmanaged": (Unmanaged, [None] * 3),
+}
+"""Of each mode: a policy, and the marks of a step's three backwards."""
+
+
+@pytest.mark.parametrize(("make", "marks"), MARKS.values(), ids=MARKS.keys())
+def test_calls_out_of_turn_are_refused_in_each_mode(make: Any, marks: list[bool | None]) -> None:
+    mode: AccumulationPolicy = make()
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"engine\.backward"):
+            mode.check_step()
+        for mark in marks:
+            mode.next(mark)
+            mode.done()
+        if not isinstance(mode, Unmanaged):
+            with pytest.raises(UsageError, match=r"call engine\.step"):
+                mode.next(marks[-1])
+        mode.check_step()
+        mode.reset()
+    if not isinstance(mode, MultiBackward):
+        with pytest.raises(UsageError, match="multi_backward"):
+            mode.next(True)

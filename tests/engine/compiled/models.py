@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.engine.disturbances import when_backward_passes
+from tests.engine.cases import when_backward_passes
 
 WIDTH, VOCABULARY = 8, 12
 

@@ -8,8 +8,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from tests.engine import changes, models
-from tests.engine.cases import train
+from tests.engine import models
+from tests.engine.cases import CHANGES, train
 from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarCollectives, FarMemory
 from tests.engine.plain import Trajectory
@@ -95,7 +95,7 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
         if case.seed % 2:
             engine.close()
             engine = build()
-            changes.CHANGES[case.change](step, engine.model, engine.param_groups)  # before the load
+            CHANGES[case.change](step, engine.model, engine.param_groups)  # before the load
         elif case.seed % 4 == 2:
             engine.load_state_dict({key: value + 1 if value.ndim else value for key, value in state.items()})
         else:

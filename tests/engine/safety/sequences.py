@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.engine.disturbances import AccidentError
+from tests.engine.cases import AccidentError
 from tests.engine.plain import padded
 from tests.engine.safety.sequence_nets import LAYERS, LOSSES, Net, adapter, batch, usual
 from tests.engine.safety.sequence_pair import Pair, alone

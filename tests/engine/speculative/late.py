@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.engine.disturbances import when_backward_passes
+from tests.engine.cases import when_backward_passes
 from tests.engine.speculative.running import layers, loss, schedule_of
 from zbench.engine import Instruments, build_engine
 from zbench.engine.protocols import Collectives, Tag, Work

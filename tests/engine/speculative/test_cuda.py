@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.disturbances import when_backward_passes
+from tests.engine.cases import when_backward_passes
 from tests.engine.plain import assert_same
 from tests.engine.speculative.running import Layers, bits, engine, layers, schedule_of
 from zbench.engine.adam import cuda_unavailable_reason

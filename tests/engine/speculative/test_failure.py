@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tests.engine.disturbances import when_backward_passes
+from tests.engine.cases import when_backward_passes
 from tests.engine.plain import assert_same
 from tests.engine.speculative.running import (
     after_a_step,

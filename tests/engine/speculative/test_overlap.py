@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from tests.engine.disturbances import when_backward_passes
+from tests.engine.cases import when_backward_passes
 from tests.engine.far_memory.cases import far
 from tests.engine.far_memory.copies import Copies, LateCopy
 from tests.engine.far_memory.memory import FarMemory
