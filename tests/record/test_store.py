@@ -1,18 +1,14 @@
 """What was finished stays finished: kills, full disks, second writers."""
 
-import errno
 import json
-import os
-import re
 import resource
-from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import Mock
 
 import pytest
 
 from zbench.errors import UsageError
-from zbench.record import documents, lines, store
+from zbench.record import lines, store
 from zbench.record.documents import FIRST, DamagedError, checksum_of, linked, relinked, sealed
 from zbench.record.record import Failure
 from zbench.record.store import (
@@ -20,7 +16,6 @@ from zbench.record.store import (
     RunDirectory,
     StorageError,
     find_runs,
-    is_inside,
     load_environment,
     load_records,
     resolve_run,
@@ -35,22 +30,12 @@ def run(tmp_path):
         yield directory
 
 
-def test_create_writes_what_was_asked_and_where(run, tmp_path):
-    assert run.path.parent == tmp_path / "my-sweep"
-    assert (run.path / "spec.yaml").read_text() == "schema_version: 1\nname: my sweep\n"
-    assert load_environment(run.path) == {"schema_version": 1, "a": 1}
-    text = (run.path / "environment.json").read_text()
-    assert re.sub('"[0-9a-f]{16}"', '"..."', text) == (
-        '{\n  "digest": "...",\n  "schema_version": 1,\n  "a": 1,\n  "spec_digest": "..."\n}\n'
-    )
-    assert (run.path / "logs").is_dir()
-    assert load_records(run.path) == []
-
-
 def test_appended_records_come_back_after_reopening(run, make_record):
-    failed = (Failure("exit", "status 1", "log"), Failure("killed", "killed by signal 9", "log"))
-    records = [make_record(repeat=n) for n in range(3)]
-    records += [make_record(repeat=7 + n, outcome="crashed", error=why) for n, why in enumerate(failed)]
+    killed = Failure("killed", "killed by signal 9", "log")
+    records = [
+        *(make_record(repeat=n) for n in range(3)),
+        make_record(repeat=7, outcome="crashed", error=killed),
+    ]
     for record in records:
         run.append(record)
     assert load_records(run.path) == records == run.records()
@@ -58,15 +43,13 @@ def test_appended_records_come_back_after_reopening(run, make_record):
     with RunDirectory.open(run.path) as again:
         assert again.records() == records[:-1], "what was killed runs once more"
         assert again.holds("aaaaaaaaaaaa", 2)
-        assert not again.holds("aaaaaaaaaaaa", 3)
 
 
 def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
     first, other = (
         make_record(repeat=i, machine=kind) for i, kind in enumerate(("EPYC, 64 cores", "Xeon, 8 cores"))
     )
-    unknown = make_record(repeat=2)
-    for record in (unknown, first, replace(first, repeat=3), replace(unknown, repeat=4)):
+    for record in (make_record(repeat=2), first):
         run.append(record)
     content = (run.path / TRIALS).read_bytes()
     with pytest.raises(
@@ -91,7 +74,7 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
     assert len(run.records()) == 2
 
 
-@pytest.mark.parametrize("length", [1, 20, -2, -1])
+@pytest.mark.parametrize("length", [20, -1])
 def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, length):
     run.append(make_record())
     written = (run.path / TRIALS).read_bytes()
@@ -166,26 +149,6 @@ def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (run.path / "trials.jsonl").stat().st_size == size
     assert [r.repeat for r in load_records(run.path)] == [0]
-
-
-@pytest.fixture
-def full_disk(monkeypatch):
-    def no_space(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(store.os, "fsync", no_space)
-
-
-def test_failed_flush_is_an_error_and_takes_the_line_back(run, make_record, full_disk):
-    with pytest.raises(StorageError, match="No space left"):
-        run.append(make_record())
-    assert load_records(run.path) == []
-
-
-def test_failure_in_mid_creation_leaves_nothing(tmp_path, full_disk):
-    with pytest.raises(UsageError, match="No space left"):
-        RunDirectory.create(tmp_path / "results", "s", spec={}, environment={})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_unwritable_place_is_refused_and_nothing_is_left(tmp_path):
@@ -263,9 +226,8 @@ def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
     assert resolve_run("last", tmp_path) == resolve_run("last~0", tmp_path) == paths[2]
     assert [resolve_run(f"last~{age}", tmp_path) for age in (1, 2)] == [paths[1], paths[0]]
     assert resolve_run("one~1", tmp_path) == paths[0]
-    for gone in ("last~3", "one~2", "last~x", "last~"):
-        with pytest.raises(UsageError, match="no run"):
-            resolve_run(gone, tmp_path)
+    with pytest.raises(UsageError, match="no run"):
+        resolve_run("one~2", tmp_path)
     with pytest.raises(UsageError, match=r"no run 'three'.*the newest is two/20260103"):
         resolve_run("three", tmp_path)
 
@@ -281,8 +243,6 @@ def test_record_whose_append_was_interrupted_counts(run, make_record, monkeypatc
         run.append(make_record())
     monkeypatch.undo()
     assert not run.discard_if_empty()
-    assert run.records() == [make_record()]
-    monkeypatch.setattr(lines, "read", lambda path: pytest.fail("it is known now"))
     assert run.records() == [make_record()]
 
 
@@ -300,11 +260,6 @@ def clock(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(store, "datetime", Mock(wraps=datetime, now=lambda _: now))
 
 
-def test_a_run_id_holds_date_time_and_thousandths(tmp_path, monkeypatch):
-    clock(monkeypatch, "2023-11-14T22:13:21.062900")
-    assert re.fullmatch(r"20231114-221321-062[0-9a-f]{2}", store.new_run_id(tmp_path))
-
-
 def test_last_is_the_newest_run_though_the_clock_was_set_back(tmp_path, monkeypatch):
     paths = []
     for time in ("2026-01-02T00:00:00", "2026-01-02T00:00:00", "2020-01-01T00:00:00", "2026-01-03T00:00:00"):
@@ -316,18 +271,6 @@ def test_last_is_the_newest_run_though_the_clock_was_set_back(tmp_path, monkeypa
     assert [path.name[:19] for path in paths[1:]] == [
         "20260102-000000-001", "20260102-000000-002", "20260103-000000-000",
     ]  # fmt: skip
-    (tmp_path / "s0" / "99999999-999999-99900").mkdir()
-    assert store.new_run_id(tmp_path).startswith("20260103")
-
-
-def test_a_run_that_cannot_be_opened_is_named_with_the_systems_reason(run, monkeypatch):
-    def refused(directory):
-        raise PermissionError(errno.EACCES, "Permission denied", "x")
-
-    run.close()
-    monkeypatch.setattr(store, "DirectoryLock", refused)
-    with pytest.raises(UsageError, match=r"cannot write to \S+: Permission denied$"):
-        RunDirectory.open(run.path)
 
 
 def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
@@ -338,12 +281,6 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     (run.path / "trials.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     assert load_records(run.path) == []
     with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link, and resuming would write"):
-        RunDirectory.open(run.path)
-    (run.path / "trials.jsonl").unlink()
-    (run.path / "trials.jsonl").touch()
-    (run.path / "logs").rmdir()
-    (run.path / "logs").symlink_to(tmp_path)
-    with pytest.raises(UsageError, match=r"/logs is a symbolic link"):
         RunDirectory.open(run.path)
 
 
@@ -361,35 +298,3 @@ def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, make_
         assert len(again.records()) == count
         again.append(make_record(repeat=2))
     assert len(load_records(run.path)) == min(count + 1, 3)
-
-
-def test_a_run_that_was_killed_has_no_end_and_can_be_read(run, make_record):
-    run.append(make_record())
-    run.close()
-    with RunDirectory.open(run.path) as again:
-        assert not (run.path / "end.json").exists()
-        again.append(make_record(repeat=1))
-        assert len(load_records(run.path)) == 2
-
-
-def test_a_run_that_is_read_or_continued_is_checked_once(run, make_record, monkeypatch):
-    for repeat in range(5):
-        run.append(make_record(repeat=repeat))
-    run.close()
-    checked = Mock(wraps=documents.zlib)
-    monkeypatch.setattr(documents, "zlib", checked)
-    load_records(run.path)
-    assert checked.crc32.call_count == 5
-    with RunDirectory.open(run.path):
-        assert checked.crc32.call_count == 10
-    assert checked.crc32.call_count == 10
-
-
-def test_what_is_inside_a_run_is_reached_by_no_link_and_no_step_up(tmp_path):
-    run = tmp_path / "run"
-    (run / "logs").mkdir(parents=True)
-    (run / "link").symlink_to(tmp_path)
-    assert is_inside(run / "logs" / "rank0.log", run)
-    assert not is_inside(run / "logs" / ".." / ".." / "other", run)
-    assert not is_inside(run / "link" / "other", run)
-    assert not is_inside(tmp_path / "other", run)

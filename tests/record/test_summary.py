@@ -9,14 +9,10 @@ import pytest
 from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import (
-    cost,
     first_goal,
     has_failed,
-    is_incorrect,
     obstacles,
-    point,
     summarize,
-    varied_keys,
 )
 from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
@@ -32,8 +28,6 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
     assert first.number("tokens_per_s") == 20.0
     assert first.spread("tokens_per_s") == pytest.approx((30 - 10) / 2 / 20)
     assert second.spread("tokens_per_s") is None
-    (two,) = summarize([make_record(rate=80.0), make_record(repeat=1, rate=120.0)])
-    assert two.spread("tokens_per_s") == pytest.approx(0.2), "half their distance"
 
 
 def test_a_disturbance_tells_what_was_beyond_its_share_alone():
@@ -58,15 +52,6 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
     assert (summary.metric("verdict"), summary.diagnosis) == ("wrong", "why")
 
 
-@pytest.mark.parametrize("ratios", [(2.0, 9.0, 3.0), (None, 0.5, None), (9.0, None)])
-def test_the_farthest_repeat_is_that_of_the_largest_error_ratio(make_record, ratios):
-    records = [make_record(repeat=n, correctness=Correctness("wrong", one)) for n, one in enumerate(ratios)]
-    (summary,) = summarize(
-        [*records, make_record(repeat=9, outcome="crashed", correctness=Correctness("wrong", 99.0))]
-    )
-    assert summary.farthest.error_ratio == max(one for one in ratios if one is not None)
-
-
 def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it(make_record):
     phases = [{"forward": 0.2, "backward": 0.4}, {"forward": 0.3}, {"forward": 0.7, "reduce": 0.9}]
     records = [
@@ -77,34 +62,17 @@ def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it
     assert summary.phases == {"forward": 0.3, "backward": 0.0, "reduce": 0.0}
 
 
-def test_the_reason_of_a_failure_is_that_of_the_worst_outcome(make_record):
-    errors = [
-        ("timeout", Failure("timeout", "slow")),
-        ("crashed", None),
-        ("crashed", Failure("crashed", "why")),
-    ]
-    (summary,) = summarize(
-        make_record(repeat=n, outcome=outcome, error=error) for n, (outcome, error) in enumerate(errors)
-    )
-    assert summary.outcome == "crashed"
-    assert summary.error == Failure("crashed", "why")
-
-
 @pytest.mark.parametrize(
     ("outcome", "kind", "failed"),
     [
-        ("ok", None, False),
         ("invalid", "invalid", False),
         ("oom", "oom", True),
-        ("crashed", "crashed", True),
         ("timeout", "timeout", True),
         ("timeout", "pruned", False),
-        ("crashed", None, True),
     ],
 )
 def test_a_trial_that_a_search_ended_has_not_failed(make_record, outcome, kind, failed):
-    error = None if kind is None else Failure(kind, "why")
-    record = make_record(outcome=outcome, error=error)
+    record = make_record(outcome=outcome, error=Failure(kind, "why"))
     assert has_failed(record) == failed
     assert has_failed(summarize([record])[0]) == failed
 
@@ -125,19 +93,15 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
     records = [
         make_record("wrong", rate=900.0, correctness=Correctness("wrong", 1e6)),
         make_record("drifted", rate=800.0, correctness=Correctness("drifted", 10.0)),
-        make_record("unchecked", rate=700.0, correctness=Correctness("unchecked")),
         make_record("large", rate=600.0, memory=MemoryPeaks(3 << 30, 0, 0)),
         make_record("good", rate=500.0),
-        make_record("slow", rate=400.0),
     ]
     objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 2Gi"})
     summaries = summarize(records)
     assert by_figure(summaries, objective)[0].trial_id == "good"
     assert by_figure(summaries, FASTEST)[0].trial_id == "large"
-    assert by_figure(summaries, ObjectiveSpec(minimize=["tokens_per_s"]))[0].trial_id == "slow"
     reasons = {s.trial_id: obstacles(s, objective) for s in summaries}
     assert reasons["wrong"] == ["wrong"]
-    assert reasons["unchecked"] == ["unchecked"]
     assert reasons["good"] == []
     assert reasons["large"] == ["peak_device_bytes <= 2 GiB (has 3 GiB)"]
 
@@ -147,11 +111,6 @@ def test_constraint_on_the_verdict_is_named_once(make_record):
     wrong, equivalent = summarize([make_record("a", verdict="wrong"), make_record("b", verdict="equivalent")])
     assert obstacles(wrong, objective) == ["wrong"]
     assert obstacles(equivalent, objective) == ["verdict >= identical (has equivalent)"]
-
-
-def test_varied_keys_are_those_of_all_points(make_record):
-    records = [make_record("a", axes={"x": 1}), make_record("b", axes={"x": 2, "y": 3})]
-    assert varied_keys(summarize(records)) == ["x", "y"]
 
 
 def test_a_rate_is_the_work_over_the_representative_time() -> None:
@@ -167,20 +126,17 @@ def test_a_rate_is_the_work_over_the_representative_time() -> None:
     ("steps", "stalls"),
     [
         ([0.3 if n % 4 == 3 else 0.01 for n in range(20)], "1 step in 4 takes 300 ms, the median step 10 ms"),
-        ([1.0 if n % 10 == 9 else 0.01 for n in range(20)], "1 step in 10 takes 1 s, the median step 10 ms"),
         ([1.0] * 18 + [1.5, 10.5], "1 step in 20 takes 10.5 s, the median step 1 s"),
-        ([1.0] * 16 + [2.0] * 4, None),
         ([0.01] * 19 + [0.04], None),
         ([0.01, 0.02] * 10, None),
     ],
-    ids=["every fourth", "every tenth", "one as the mean", "at the limit", "below the limit", "alternating"],
+    ids=["every fourth", "one as the mean", "below the limit", "alternating"],
 )
 def test_a_rate_counts_steps_that_stall_and_a_warning_names_them(
     steps: list[float], stalls: str | None
 ) -> None:
     timing = Timing(steps, statistics.median(steps), None, None)
     assert timing.mean_step_s == pytest.approx(sum(steps) / 20)
-    assert timing.steps_per_s == pytest.approx(20 / sum(steps))
     assert timing.p95_step_s == sorted(steps)[18]
     assert timing.worst_step_s == max(steps)
     assert timing.stalls == ([f"steps stall: {stalls}"] if stalls else [])
@@ -198,19 +154,12 @@ def timed(step_s: float, repeat: int) -> Record:
 
 
 @pytest.mark.parametrize(
-    ("mode", "verdict", "outcome", "unjudged"),
-    [
-        ("full", "unchecked", "ok", True),
-        ("full", "identical", "ok", False),
-        ("full", "unchecked", "crashed", False),
-        ("reference", "unchecked", "ok", False),
-        (None, "unchecked", "ok", False),
-    ],
+    ("mode", "outcome", "unjudged"),
+    [("full", "ok", True), ("full", "crashed", False), ("reference", "ok", False)],
 )
-def test_a_full_verdict_that_was_asked_for_and_is_not_there(make_record, mode, verdict, outcome, unjudged):
-    config = {} if mode is None else {"verify": {"mode": mode}}
-    (summary,) = summarize([make_record(verdict=verdict, outcome=outcome, config=config)])
-    assert summary.is_unjudged is unjudged
+def test_a_full_verdict_that_was_asked_for_and_is_not_there(make_record, mode, outcome, unjudged):
+    record = make_record(verdict="unchecked", outcome=outcome, config={"verify": {"mode": mode}})
+    assert summarize([record])[0].is_unjudged is unjudged
 
 
 def test_a_repeat_that_took_no_time_has_no_rate() -> None:
@@ -219,39 +168,7 @@ def test_a_repeat_that_took_no_time_has_no_rate() -> None:
     assert by_figure([summary], FASTEST) == []
 
 
-def test_what_has_no_finite_figure_costs_infinitely_much(make_record) -> None:
-    (goal,) = ObjectiveSpec(minimize=["tflops"]).goals
-    figures = {None: math.inf, math.nan: math.inf, math.inf: math.inf, 2.0: 2.0}
-    for tflops, expected in figures.items():
-        timing = Timing([1.0], 1.0, 256.0, 2.0, tflops=tflops)
-        assert cost(summarize([make_record(timing=timing)])[0], goal) == expected
-
-
-def test_a_point_takes_what_its_configuration_holds_where_it_varies_nothing(make_record) -> None:
-    record = make_record(axes={"zero_stage": 1}, config={"engine": {"zero_stage": 7, "dtype": "float32"}})
-    assert point(record, ["zero_stage", "dtype", "no_such_key"]) == {
-        "zero_stage": 1, "dtype": "float32", "no_such_key": None,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("verdict", "incorrect"),
-    [("identical", False), ("equivalent", False), ("unchecked", False), ("drifted", True), ("wrong", True)],
-)
-def test_a_step_that_differs_is_incorrect(make_record, verdict: str, incorrect: bool) -> None:
-    (summary,) = summarize([make_record(verdict=verdict)])
-    assert is_incorrect(summary) is incorrect
-
-
-@pytest.mark.parametrize(
-    ("known", "metric"),
-    [
-        ([(1.0, 1.0), (1.0, 1.0)], "tokens_per_s"),
-        ([(1.0, 1.0), (None, 1.0)], "samples_per_s"),
-        ([(None, 1.0), (None, None)], "steps_per_s"),
-    ],
-)
-def test_a_goal_is_a_rate_that_every_repeat_has(make_record, known, metric: str) -> None:
+def test_a_goal_is_a_rate_that_every_repeat_has(make_record) -> None:
+    known = [(1.0, 1.0), (None, 1.0)]
     records = [make_record(repeat=n, timing=Timing([1.0], 1.0, *rates)) for n, rates in enumerate(known)]
-    summaries = summarize([*records, make_record(repeat=2, timing=None)])
-    assert first_goal(summaries, FASTEST) == Goal(metric, "maximize")
+    assert first_goal(summarize(records), FASTEST) == Goal("samples_per_s", "maximize")

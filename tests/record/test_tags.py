@@ -15,10 +15,6 @@ def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     save_tag(tmp_path, "after", "quickstart/2")
     save_tag(tmp_path, "before", "quickstart/3")
     assert load_tags(tmp_path) == {"before": "quickstart/3", "after": "quickstart/2"}
-    text = (tmp_path / TAGS).read_text()
-    assert text.startswith('{\n  "digest": ')
-    assert ',\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"' in text
-    assert text.endswith("}\n")
     assert {path.name for path in tmp_path.iterdir()} == {TAGS, ".lock"}
     names = ["a", "_a", "v1.2-rc_3", "a" * 100]
     for name in names:
