@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,9 +86,8 @@ def test_gathered_weights_are_left_to_the_engine_at_stage_3() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("width", [5, 8])
-def test_a_storage_is_copied_once_whatever_views_are_saved(width: int) -> None:
-    x = torch.randn(4, width, requires_grad=True)
+def test_a_storage_is_copied_once_whatever_views_are_saved() -> None:
+    x = torch.randn(4, 5, requires_grad=True)
     sizes = Sizes()
     with sizes:
         with Offload(sizes.on_host).saving():
@@ -97,7 +95,7 @@ def test_a_storage_is_copied_once_whatever_views_are_saved(width: int) -> None:
             loss = (y * y).sum() + (y[1:].t() * y[1:].t()).sum()
         sizes.is_open = True
         loss.backward()
-    assert sizes.elements == [4 * width] * 2, "once to the host, and once back"
+    assert sizes.elements == [4 * 5] * 2, "once to the host, and once back"
     expected = 2 * x.detach()
     expected[1:] *= 2
     assert x.grad is not None
