@@ -34,6 +34,7 @@ class Case:
     rounding_seed: int | None = None
     rounding_offset: int = 0
     shift: int = 0
+    device: str = "cpu"
 
     def task(self) -> AdamTask:
         """Build the task; `shift` elements of padding before each tensor spoil its alignment."""
@@ -43,7 +44,7 @@ class Case:
             values = torch.randn(self.numel + self.shift, generator=generator) * 0.1
             values = values.square() if positive else values
             _sprinkle(values, generator)
-            return (values.abs() if positive else values).to(dtype)[self.shift :]
+            return (values.abs() if positive else values).to(dtype).to(self.device)[self.shift :]
 
         def slot() -> Slot:
             greatest = tensor(self.moment_dtype, positive=True) if self.amsgrad else None

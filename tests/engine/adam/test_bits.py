@@ -50,7 +50,7 @@ def run(case: Case, scale: float, isa: str, threads: int = 1) -> list[torch.Tens
     return results(task)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(CASES, SCALES)
 def test_every_isa_returns_the_same_bits(case: Case, scale: float) -> None:
     expected = run(case, scale, "scalar")
@@ -59,14 +59,7 @@ def test_every_isa_returns_the_same_bits(case: Case, scale: float) -> None:
             assert torch.equal(ours, theirs), isa
 
 
-def test_a_million_elements_on_every_isa(isa: str) -> None:
-    case = Case(1_000_001, 5, Hyper(1e-3, 0.9, 0.95, 1e-8, 0.1), grad_dtype=torch.bfloat16, shift=1)
-    expected = run(case, 0.5, "scalar")
-    for ours, theirs in zip(run(case, 0.5, isa, threads=2), expected, strict=True):
-        assert torch.equal(ours, theirs)
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CASES, st.integers(1, 5), st.randoms(use_true_random=False))
 def test_any_partition_order_and_thread_count_is_one_call(
     case: Case, threads: int, chance: random.Random

@@ -106,14 +106,6 @@ def test_what_is_compiled_is_kept_and_damage_is_seen(
 
 
 @NEEDS_NVRTC
-def test_a_mistake_in_the_source_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = _native.device_sources() | {"cuda/square_sums.cu": "int broken"}
-    monkeypatch.setattr(_native, "device_sources", lambda: texts)
-    with pytest.raises(RuntimeError, match=r"refuses csrc/cuda/square_sums\.cu: .*expected a"):
-        compiled("square_sums", NORM, (9, 0))
-
-
-@NEEDS_NVRTC
 def test_where_others_may_write_nothing_is_kept(own_cache: Path) -> None:
     own_cache.parent.mkdir(parents=True)
     own_cache.parent.chmod(0o777)
@@ -134,17 +126,3 @@ def test_without_nvrtc_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> N
             nvrtc.nvrtc()
     finally:
         nvrtc.nvrtc.cache_clear()
-
-
-def test_the_library_of_torchs_version_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wheels = [tmp_path / "nvidia" / place / "lib" for place in ("cu13", "cuda_nvrtc", "cu12")]
-    for folder in wheels:
-        folder.mkdir(parents=True)
-        for number in (12, 13):
-            folder.joinpath(f"libnvrtc.so.{number}").touch()
-    monkeypatch.setattr(torch.version, "cuda", "12.9")
-    monkeypatch.setattr("sys.path", [str(tmp_path)])
-    places = list(nvrtc._places())
-    assert places[0] == "libnvrtc.so.12"
-    assert all(place.endswith(".so.12") for place in places)
-    assert {str(folder / "libnvrtc.so.12") for folder in wheels} <= set(places)

@@ -71,22 +71,3 @@ def test_grad_scale_is_one_multiply() -> None:
     mine.step(grad_scale=0.3)
     plain.step()
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_the_defaults_are_those_of_torchs_adam() -> None:
-    ours, torchs = (kind(parameters()).defaults for kind in (CpuAdam, torch.optim.Adam))
-    shared = {key: torchs[key] for key in ours.keys() & torchs.keys()}
-    assert ours == shared | {"bias_correction": True, "decoupled": True}
-
-
-def test_errors_come_before_any_update() -> None:
-    params = parameters()
-    optimizer = CpuAdam(params)
-    set_grads(params, 0)
-    params[2].grad = torch.randn(3, 100).t()
-    before = [param.detach().clone() for param in params]
-    with pytest.raises(ValueError, match="grad: expected a contiguous"):
-        optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
-    with pytest.raises(ValueError, match=r"betas\[1\]"):
-        CpuAdam(params, betas=(0.9, 1.0))

@@ -1,9 +1,7 @@
 """A plan kept from the last call: whatever changed since is noticed, and what is wrong is still refused."""
 
 import dataclasses
-import gc
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +9,7 @@ import pytest
 import torch
 
 from tests.engine.adam.cases import Case, results
-from zbench import _native
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.adam.native import PlanCache, flatten, steps_of
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 OTHER = Hyper(0.1, 0.5, 0.9, 1e-3, 0.0, False, False)
@@ -58,25 +54,6 @@ def test_a_used_backend_does_what_a_fresh_one_does(change: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
 
 
-def test_the_plan_is_the_same_object_until_memory_changes() -> None:
-    cache = PlanCache("cpu")
-    mine = tasks()
-    first = plan_of(cache, mine)
-    mine[0].step = 2
-    mine[0].grad = mine[0].grad.clone()
-    assert plan_of(cache, mine) is first
-    mine[0].slot.exp_avg = mine[0].slot.exp_avg.clone()
-    assert plan_of(cache, mine) is not first
-
-
-def test_each_subgroup_keeps_its_plan() -> None:
-    cache = PlanCache("cpu")
-    mine = tasks()
-    first, second = plan_of(cache, mine[:1]), plan_of(cache, mine[1:])
-    assert plan_of(cache, mine[:1]) is first
-    assert plan_of(cache, mine[1:]) is second
-
-
 def test_a_gradient_that_comes_to_overlap_is_refused_until_it_is_back() -> None:
     backend = NativeAdam(1)
     ours = tasks()
@@ -93,20 +70,6 @@ def test_a_gradient_that_comes_to_overlap_is_refused_until_it_is_back() -> None:
         NativeAdam(1).update(theirs)
     for a, b in zip(ours, theirs, strict=True):
         assert all(map(torch.equal, results(a), results(b)))
-
-
-def plan_of(cache: PlanCache, tasks: list[AdamTask]) -> _native.Plan:
-    return cache.plan(flatten(tasks), lambda: tasks, steps_of(tasks))
-
-
-def test_no_tensor_is_kept_alive() -> None:
-    backend = NativeAdam(1)
-    mine = tasks()
-    backend.update(mine)
-    grad = weakref.ref(mine[0].grad)
-    mine.clear()
-    gc.collect()
-    assert grad() is None
 
 
 def test_threads_share_a_backend() -> None:

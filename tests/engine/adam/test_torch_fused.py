@@ -7,7 +7,7 @@ import torch
 
 from tests.engine.adam.cases import FLOATS, assorted, written
 from tests.engine.plain import bits
-from zbench.engine.adam import NativeAdam, TorchFusedAdam, cuda_adam, cuda_unavailable_reason
+from zbench.engine.adam import NativeAdam, TorchFusedAdam
 
 
 @pytest.mark.parametrize("moments", FLOATS[:2])
@@ -22,8 +22,3 @@ def test_it_returns_the_contracts_bits(grads: torch.dtype, moments: torch.dtype)
         for left, right in zip(written(mine), written(other), strict=True):
             same = (bits(left) == bits(right)) | (left.isnan() & right.isnan())  # a NaN keeps its payload
             assert bool(same.all()), f"task {index}: {cases[index]}"
-
-
-@pytest.mark.skipif(cuda_unavailable_reason() is None, reason="the CUDA kernels can be used here")
-def test_without_our_kernels_a_cuda_device_gets_torchs() -> None:
-    assert isinstance(cuda_adam(), TorchFusedAdam)

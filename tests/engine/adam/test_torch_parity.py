@@ -14,7 +14,7 @@ CAPABLE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 @pytest.mark.skipif(not CAPABLE, reason="without fused multiply-add torch's own bits are others")
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adam])
-@pytest.mark.parametrize("trial", range(4))
+@pytest.mark.parametrize("trial", [0, pytest.param(1, marks=pytest.mark.check)])
 def test_fifty_steps_of_random_hyperparameters(
     optimizer: type[torch.optim.Optimizer], amsgrad: bool, trial: int, isa: str
 ) -> None:
@@ -37,9 +37,7 @@ def test_fifty_steps_of_random_hyperparameters(
         ours.grad = theirs.grad.clone()
         reference.step()
         mine.step()
-        where = (
-            f"torch {torch.__version__}, {optimizer.__name__}, amsgrad={amsgrad}, step {step}, {isa}, {hyper}"
-        )
+        where = f"{optimizer.__name__}, amsgrad={amsgrad}, step {step}, {isa}, {hyper}"
         assert torch.equal(ours, theirs), f"parameters differ from fused: {where}"
         for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
             assert torch.equal(mine.state[ours][name], reference.state[theirs][name]), f"{name}: {where}"
