@@ -24,18 +24,3 @@ def test_an_edit_of_any_parameter_or_page_is_seen_also_where_values_change_place
     contents.note(buffer)
     buffer[:7], buffer[256:263] = 2, 1
     assert contents.differ()
-
-
-def test_memory_that_was_replaced_is_looked_at_until_the_next_exchange() -> None:
-    one, other = torch.ones(256), torch.ones(256)
-    contents = Contents([Extent(0, 256)], one)
-    contents.note(one)
-    assert not contents.left_differ()
-    contents.note(other)
-    contents.note(other)
-    assert not contents.left_differ()
-    one.mul_(2)
-    assert contents.left_differ()
-    assert not contents.differ()
-    contents.note(one)
-    assert not contents.left_differ()

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from zbench.engine import build_engine
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
+from zbench.engine.parameters.grouping import GroupPlan, module_groups
 from zbench.spec.engine import EngineSpec
 
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
@@ -15,33 +15,8 @@ def infos(*parameters: nn.Parameter) -> list[ParamInfo]:
     return [ParamInfo(index, f"p{index}", parameter, 0) for index, parameter in enumerate(parameters)]
 
 
-def vector(size: int, dtype: torch.dtype = FLOAT) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(size, dtype=dtype))
-
-
 def members(plan: GroupPlan) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [(group.parameters, plan.dtypes[group.dtype_group]) for group in plan.groups]
-
-
-def test_a_large_parameter_of_whole_alignments_has_a_group_of_its_own() -> None:
-    small, odd, even, least = vector(4), vector(14), vector(16), vector(12)
-    plan = replicated_groups(infos(small, odd, even, least), FLOAT, alignment=4, standalone_threshold=12)
-    assert members(plan) == [((3,), FLOAT), ((2,), FLOAT), ((1, 0), FLOAT)]
-    assert not plan.resident
-
-
-def test_without_a_threshold_all_of_a_dtype_are_one_group_in_backward_order() -> None:
-    plan = replicated_groups(
-        infos(vector(4), vector(8, BFLOAT), vector(16)), FLOAT, alignment=4, standalone_threshold=float("inf")
-    )
-    assert members(plan) == [((2, 0), FLOAT), ((1,), BFLOAT)]
-
-
-def test_float32_parameters_are_stored_in_the_dtype_that_is_computed_in() -> None:
-    plan = replicated_groups(
-        infos(vector(4), vector(8, torch.float64)), BFLOAT, alignment=4, standalone_threshold=float("inf")
-    )
-    assert members(plan) == [((1,), torch.float64), ((0,), BFLOAT)]
 
 
 def test_modules_own_groups_and_small_parameters_stay_gathered_together() -> None:
@@ -49,13 +24,6 @@ def test_modules_own_groups_and_small_parameters_stay_gathered_together() -> Non
     plan = module_groups(model, infos(*model.parameters()), FLOAT, threshold=3)
     assert members(plan) == [((2,), FLOAT), ((0,), FLOAT), ((3, 1), FLOAT)]
     assert plan.resident == {2}
-
-
-def test_a_parameter_of_the_threshold_itself_is_small() -> None:
-    model = nn.Linear(3, 2)
-    plan = module_groups(model, infos(*model.parameters()), FLOAT, threshold=6)
-    assert members(plan) == [((1, 0), FLOAT)]
-    assert plan.resident == {0}
 
 
 def test_below_a_leaf_module_everything_belongs_to_it() -> None:
