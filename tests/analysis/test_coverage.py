@@ -1,26 +1,73 @@
 """The interval covers, alarms are rare and slowdowns are found, under simulated machine noise."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from zbench.analysis import decision
 from zbench.analysis.cells import Cell
 from zbench.analysis.decision import Decision
-from zbench.analysis.evidence import of_blocks, of_runs
+from zbench.analysis.evidence import of_blocks
 from zbench.analysis.measurement import Plan
 
-from . import noise
 from .synthetic import blocks_of
+
+Floats = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, int, int], Floats]
+
+
+# Simulated noise of step times, in logarithms and in order of time; arrays are (experiments, samples).
+def normal(rng: np.random.Generator, experiments: int, samples: int) -> Floats:
+    """Independent, normal, 2 %."""
+    return rng.normal(0, 0.02, (experiments, samples))
+
+
+def heavy_tailed(rng: np.random.Generator, experiments: int, samples: int) -> Floats:
+    """Student's t with 3 degrees of freedom: now and then a sample is far off."""
+    return 0.012 * rng.standard_t(3, (experiments, samples))
+
+
+def bimodal(rng: np.random.Generator, experiments: int, samples: int) -> Floats:
+    """A fifth of the processes falls into a mode that is 6 % slower (memory layout, another core)."""
+    slow = rng.random((experiments, samples)) < 0.2
+    return rng.normal(0, 0.005, (experiments, samples)) + 0.06 * slow
+
+
+def drifting(phi: float) -> Noise:
+    """A machine that drifts: AR(1) of 2 %, remembering `phi` of the sample before, and 0.3 % of its own."""
+
+    def noise(rng: np.random.Generator, experiments: int, samples: int) -> Floats:
+        state = rng.normal(0, 0.02, experiments)
+        columns = []
+        for _ in range(samples):
+            columns.append(state)
+            state = phi * state + rng.normal(0, 0.02 * np.sqrt(1 - phi**2), experiments)
+        return np.stack(columns, axis=1) + rng.normal(0, 0.003, (experiments, samples))
+
+    return noise
+
+
+KINDS: dict[str, Noise] = {
+    "normal": normal,
+    "heavy-tailed": heavy_tailed,
+    "bimodal": bimodal,
+    "AR(1) 0.5": drifting(0.5),
+    "AR(1) 0.9": drifting(0.9),
+    "AR(1) 0.99": drifting(0.99),
+}
+SAMPLED = [
+    pytest.param(kind, marks=[] if kind in ("normal", "AR(1) 0.9") else pytest.mark.check) for kind in KINDS
+]
 
 MARGIN = math.log1p(0.02)
 TRUE_SLOWDOWN = math.log1p(0.05)
 
 
 def experiments(
-    kind: noise.Noise, count: int, blocks: int, effect: float = 0.0, seed: int = 0
+    kind: Noise, count: int, blocks: int, effect: float = 0.0, seed: int = 0
 ) -> Iterator[tuple[Cell, ...]]:
     """Yield the cells of whole paired measurements whose head is slower by `effect`."""
     rng = np.random.default_rng(seed)
@@ -28,7 +75,7 @@ def experiments(
         yield blocks_of(row.reshape(blocks, 4), head=effect, seed=seed + i)
 
 
-def coverage(kind: noise.Noise, count: int, blocks: int, effect: float = 0.03) -> float:
+def coverage(kind: Noise, count: int, blocks: int, effect: float = 0.03) -> float:
     """Return how often the nominal 95 % interval holds the true effect."""
     inside = 0
     for cells in experiments(kind, count, blocks, effect):
@@ -37,13 +84,13 @@ def coverage(kind: noise.Noise, count: int, blocks: int, effect: float = 0.03) -
     return inside / count
 
 
-@pytest.mark.parametrize("kind", noise.KINDS)
+@pytest.mark.parametrize("kind", SAMPLED)
 def test_interval_covers_93_to_97_percent(kind: str) -> None:
-    assert 0.93 <= coverage(noise.KINDS[kind], 1500, blocks=12) <= 0.97
+    assert 0.93 <= coverage(KINDS[kind], 1500, blocks=12) <= 0.97
 
 
 def family_decisions(
-    kind: noise.Noise, count: int, size: int, blocks: int, effect: float
+    kind: Noise, count: int, size: int, blocks: int, effect: float
 ) -> Iterator[dict[str, Decision]]:
     """Yield decided families of `size` comparisons; every comparison is slower by `effect`."""
     for start in range(count):
@@ -51,10 +98,10 @@ def family_decisions(
         yield decision.decide({str(i): (of_blocks(cells), MARGIN) for i, cells in enumerate(rows)}, 0.01)
 
 
-@pytest.mark.parametrize("kind", noise.KINDS)
+@pytest.mark.parametrize("kind", SAMPLED)
 def test_no_false_alarm_in_a_hundred_families(kind: str) -> None:
     """A/A: at most 1 % of families may alarm before confirmation; seeded, so this is a fact, not a chance."""
-    families = family_decisions(noise.KINDS[kind], 100, size=6, blocks=12, effect=0.0)
+    families = family_decisions(KINDS[kind], 100, size=6, blocks=12, effect=0.0)
     assert sum(any(d.answer == "regression" for d in family.values()) for family in families) <= 1
 
 
@@ -88,19 +135,10 @@ def test_five_percent_is_found_in_two_percent_and_in_five_percent_of_noise() -> 
         assert sum(one.answer == "regression" for one in answers) / 400 >= least
 
 
-@pytest.mark.parametrize(("effect", "wrong"), [(MARGIN, ("regression", "pass")), (0.0, ("regression",))])
+@pytest.mark.parametrize(
+    ("effect", "wrong"),
+    [(MARGIN, ("regression", "pass")), pytest.param(0.0, ("regression",), marks=pytest.mark.check)],
+)
 def test_looking_after_every_block_keeps_the_error_rate(effect: float, wrong: tuple[str, ...]) -> None:
     answers = [one.answer for one in sequential_answers(1000, effect, 0.02, Plan(8, 24), seed=11)]
     assert all(answers.count(answer) <= 18 for answer in wrong)
-
-
-@pytest.mark.parametrize(("effect", "least", "most"), [(0.0, 0, 0), (0.1, 285, 300)])
-def test_unpaired_power_and_level(effect: float, least: int, most: int) -> None:
-    """Six processes a side, quiet machine: 10 % is found, no difference is never called."""
-    rng = np.random.default_rng(9)
-    alarms = 0
-    for _ in range(300):
-        base, head = (tuple(rng.normal(centre, 0.01, 6).tolist()) for centre in (0.0, effect))
-        family = {"x": (of_runs(base, head, 0.01), MARGIN)}
-        alarms += decision.decide(family, 0.01)["x"].answer == "regression"
-    assert least <= alarms <= most

@@ -51,14 +51,6 @@ def test_an_effect_is_that_of_the_pairs_that_agree_in_all_other_axes() -> None:
     assert len(others) == 3, "each value against that of the recommended one"
 
 
-def test_a_recommended_value_without_pairs_hides_no_effect() -> None:
-    slow = dict.fromkeys(itertools.product(STAGES, OFFLOADS, (100,)), math.log(1.12))
-    alone = {"zero_stage": 2, "offload_optimizer": "none", "bucket": "default", "overlap": False}
-    records = sweep(slow) + [record(0.05 * math.exp(0.1 * n), axes=alone, repeat=n) for n in range(3)]
-    bucket = next(one for one in ranked(records).effects if one.axis == "bucket")
-    assert (bucket.value, bucket.against, bucket.pairs) == (100, 500, 6)
-
-
 def test_where_an_effect_is_another_one_is_named() -> None:
     slow = dict.fromkeys(itertools.product(STAGES, ("none",), (100,)), 0.2)
     bucket = next(one for one in ranked(sweep(slow)).effects if one.axis == "bucket")

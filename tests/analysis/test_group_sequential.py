@@ -5,10 +5,6 @@ import pytest
 from scipy.stats import norm
 
 from zbench.analysis.group_sequential import nominal_levels
-from zbench.analysis.ranking import ALPHA, rank
-from zbench.record.summary import summarize
-
-from .test_ranking import FASTEST, noisy, sweep
 
 
 def test_looks_spend_the_cube_of_the_share_of_the_data() -> None:
@@ -19,18 +15,3 @@ def test_looks_spend_the_cube_of_the_share_of_the_data() -> None:
     first = np.where(passed.any(axis=1), passed.argmax(axis=1), 5)
     spent = (np.bincount(first, minlength=6)[:5] / 1e6).cumsum()
     assert spent.tolist() == pytest.approx([0.025 * (look / 5) ** 3 for look in range(1, 6)], rel=0.1)
-
-
-def test_looks_at_multiples_have_the_same_levels() -> None:
-    assert nominal_levels((8, 16, 24), 0.01) == pytest.approx(nominal_levels((1, 2, 3), 0.01), rel=0.01)
-
-
-def test_a_sweep_that_looks_once_has_the_whole_level_and_looks_of_one_that_repeats_share_it() -> None:
-    steps = noisy([0.1, 0.103], 4, 0.01, 2)
-    at_most = [
-        rank(summarize(sweep(steps, **run)), FASTEST).at_most["tn1"]
-        for run in ({}, {"separate": None, "max_repeats": 20}, {"separate": 0.05, "max_repeats": 4},
-                    {"separate": 0.05, "max_repeats": 40})
-    ]  # fmt: skip
-    assert at_most[0] == at_most[1] <= at_most[2] < at_most[3]
-    assert ALPHA == 0.05

@@ -1,14 +1,12 @@
 """A configuration over many runs: changes of level are found, with a known rate of false ones."""
 
-import gc
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from zbench.analysis.history import LEAST_SEGMENT, change_points, history, most_distant_split
+from zbench.analysis.history import change_points, history
 from zbench.analysis.trials import RunResults
 from zbench.record.record import Heat
 
@@ -40,10 +38,9 @@ def test_a_step_is_found_beside_outliers_and_outliers_alone_are_none() -> None:
         (series([0.0, 0.05], 15), [15]),
         (series([0.0, 0.08, 0.02, 0.1], 12), [12, 24, 36]),
         (series([0.0], 40, 0.002) + series([0.0], 40, 0.08), [40]),
-        *((series([0.0], 40, seed=seed), []) for seed in range(10)),
+        *((series([0.0], 40, seed=seed), []) for seed in range(3)),
         ([0.0] * 12 + [0.5] + [0.0] * 17, []),
-        ([1.0] * 50, []),
-        *(([float(i >= count // 2) for i in range(count)], []) for count in (0, 1, 5, 9)),
+        *(([float(i >= count // 2) for i in range(count)], []) for count in (0, 9)),
     ],
 )
 def test_levels_are_told_apart_and_noise_outliers_and_few_runs_are_none(
@@ -53,11 +50,7 @@ def test_levels_are_told_apart_and_noise_outliers_and_few_runs_are_none(
     assert change_points(values) == pytest.approx(changes, abs=2 if changes == [40] else 0)
 
 
-@pytest.mark.parametrize(("count", "changes"), [(5, []), (6, [3]), (7, [3]), (8, [4])])
-def test_a_level_has_three_runs_where_little_certainty_is_asked_for(count: int, changes: list[int]) -> None:
-    assert change_points([float(i >= count // 2) for i in range(count)], alpha=0.25) == changes
-
-
+@pytest.mark.check
 def test_changes_of_a_long_history_are_found_once_and_where_they_are() -> None:
     """It is searched 200 runs at a time."""
     starts = [130, 230]
@@ -72,35 +65,12 @@ def remembering(phi: float, n: int, rng: np.random.Generator) -> list[float]:
     return [float(value) for value in values]
 
 
-@pytest.mark.parametrize("n", [12, 60])
+@pytest.mark.parametrize("n", [12, pytest.param(60, marks=pytest.mark.check)])
 def test_times_that_remember_half_of_the_run_before_have_no_changes(n: int) -> None:
     """Seen: changes in 7 to 78 % of such series."""
     rng = np.random.default_rng(n)
     changes = [change_points(remembering(0.5, n, rng), remembers=True) for _ in range(400)]
     assert sum(map(bool, changes)) <= 4
-
-
-@pytest.mark.parametrize("at", [8, 15])
-def test_a_step_of_a_tenth_in_30_runs_of_2_percent_noise_is_found(at: int) -> None:
-    rng = np.random.default_rng(at)
-    series = [[*rng.normal(0, 0.02, at), *rng.normal(math.log(1.1), 0.02, 30 - at)] for _ in range(30)]
-    changes = [change_points(values, remembers=True) for values in series]
-    assert sum(any(abs(start - at) <= 1 for start in starts) for starts in changes) >= 27
-
-
-def test_energy_distance_is_that_of_the_definition() -> None:
-    values = np.array(series([0.0, 0.1], 6))
-    split, distance = most_distant_split(np.abs(values[:, None] - values[None, :]))
-
-    def scaled(at: int) -> float:
-        x, y = values[:at], values[at:]
-        between = np.abs(x[:, None] - y[None, :]).mean()
-        within = np.abs(x[:, None] - x[None, :]).mean() + np.abs(y[:, None] - y[None, :]).mean()
-        return float((2 * between - within) * len(x) * len(y) / len(values))
-
-    candidates = {at: scaled(at) for at in range(LEAST_SEGMENT, len(values) - LEAST_SEGMENT + 1)}
-    assert distance == pytest.approx(max(candidates.values()))
-    assert split == max(candidates, key=lambda at: candidates[at])
 
 
 FAST, SLOW = 0.1, 0.12
@@ -120,19 +90,6 @@ def test_a_slowdown_is_blamed_on_its_commit() -> None:
     assert [level[:2] for level in series.levels()] == [(0, 8), (8, 16)]
     assert series.visits[8].run_id == "run8"
     assert series.visits[0].value == pytest.approx(FAST), "the median over repeats"
-
-
-def test_of_thousands_of_runs_one_at_a_time_is_held() -> None:
-    def held() -> int:
-        return sum(type(thing) is RunResults for thing in gc.get_objects())
-
-    def one_after_another(before: int) -> Iterator[RunResults]:
-        for index in range(6):
-            yield run(index, FAST)
-            assert held() <= before + 1
-
-    (series,) = history(one_after_another(held()), "mean_step_s")
-    assert len(series.visits) == 6
 
 
 def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() -> None:
@@ -187,14 +144,3 @@ def test_runs_without_the_figure_are_left_out() -> None:
     (series,) = history(runs, "median_step_s")
     assert [visit.run_id for visit in series.visits] == ["run0", "run2"]
     assert history(runs, "tflops") == []
-
-
-def peaks(values: list[int]) -> list[RunResults]:
-    return [results(trial([0.1], peak=peak), run_ids=(f"run{i}",)) for i, peak in enumerate(values)]
-
-
-def test_a_change_is_from_the_median_of_one_level_to_that_of_the_next() -> None:
-    values = [1000, 1020, 1001, 1002, 1003, 1004, *[1200, 1201, 1203, 1230, 1202, 1204]]
-    (series,) = history(peaks(values), "peak_device_bytes")
-    assert series.levels() == [(0, 6, 1002.5), (6, 12, 1202.5)]
-    assert [change.change for change in series.changes] == [pytest.approx(1202.5 / 1002.5 - 1)]

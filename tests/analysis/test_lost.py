@@ -32,14 +32,13 @@ def with_memory(item: Record, **changes: Any) -> Record:
             "regression",
             "resident memory: 2.86 MiB",
         ),
-        (lambda item: with_memory(item, peak_rss_bytes=5_000_000), "pass", ""),
         (
             lambda item: with_timing(item, tokens_per_s=item.timing.tokens_per_s / 10),
             "unchecked",
             "tokens or samples a step: 1000 -> 100",
         ),
     ],
-    ids=["no traffic", "50 times the resident set", "less than twice of it", "a tenth of the rate"],
+    ids=["no traffic", "50 times the resident set", "a tenth of the rate"],
 )
 def test_what_no_change_of_code_explains_is_not_a_pass(change: Any, answer: str, reason: str) -> None:
     comparison = compared(trial(EVEN), [change(item) for item in trial(EVEN)])

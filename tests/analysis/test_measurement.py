@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from zbench.analysis.compare import Comparison
-from zbench.analysis.evidence import of_blocks
 from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
-from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_cells, block_orders
+from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_orders
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, OutOfTimeError, UsageError
@@ -221,40 +220,6 @@ def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer:
     assert samples.machine.taken[2:] == [side for order in block_orders(8, 0) for side in order]
     assert comparison.rows[1].answer == answer
     assert comparison.rows[0].answer == "pass"
-
-
-@pytest.mark.parametrize("in_turns", [False, True])
-def test_the_interval_is_that_of_the_pairs(in_turns: bool) -> None:
-    samples: SampleTaker = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
-    comparison = measured(samples, Plan(8, 8))
-    row = comparison.rows[0]
-    orders = block_orders(8, 0)
-    seconds = {
-        record.repeat: record.timing.median_step_s
-        for side in (row.base, row.head)
-        for record in side.ok
-        if record.timing is not None
-    }
-    cells = []
-    for block, order in enumerate(orders):
-        cells += block_cells(block, order, [seconds[2 + 4 * block + i] for i in range(4)])
-    level = Plan(8, 8).levels(SETTINGS.alpha)[8]
-    expected = of_blocks(cells).contrast.interval(level)
-    assert row.step_time is not None
-    assert (row.step_time.low, row.step_time.high) == pytest.approx(expected)
-
-
-def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
-    machine = Machine()
-
-    def take(side: Side) -> list[Record]:
-        first, *others = machine(side)
-        return [replace(first, timing=None), *others]
-
-    comparison = measured(take, Plan(8, 8), messages := [])
-    assert "block 1 of 8 (0:00 left)" in messages
-    assert [row.step_time is None for row in comparison.rows] == [True, False, False]
-    assert [len(row.base.ok) for row in comparison.rows] == [17] * 3
 
 
 def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(tmp_path: Path) -> None:

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t
 
 from zbench.analysis.adaptive_repeats import contenders
-from zbench.analysis.bounds import dunnett
-from zbench.analysis.cells import cells_of
 from zbench.analysis.ranking import Ranking, dominates, pareto_front, rank, rank_run
 from zbench.launch.sweep import shuffled
 from zbench.record.record import Heat, Record
@@ -23,7 +20,6 @@ from zbench.record.store import SEARCH, SPEC
 from zbench.record.summary import summarize
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
 
 from .synthetic import record
@@ -82,8 +78,8 @@ def test_pairing_by_round_takes_the_machines_drift_away() -> None:
     assert ranked(sweep([steps[0], [*steps[1][1:], steps[1][0]]])).best is None, "the rounds are mixed up"
 
 
-@pytest.mark.parametrize("rounds", [2, 3, 4, 5])
-@pytest.mark.parametrize("noise", [0.0001, 0.003])
+@pytest.mark.parametrize("rounds", [2, *(pytest.param(n, marks=pytest.mark.check) for n in (3, 4, 5))])
+@pytest.mark.parametrize("noise", [0.003, pytest.param(0.0001, marks=pytest.mark.check)])
 def test_a_drift_over_a_sweep_of_two_equals_names_no_best(rounds: int, noise: float) -> None:
     """Seen: in 23 % of sweeps of 2 or 3 repeats, where one came first in every round. 10 %, linear."""
     rng = np.random.default_rng(3)
@@ -133,24 +129,6 @@ def test_of_the_tied_within_5_percent_the_least_memory_is_recommended_and_ties_g
     assert [order.mark(f"tn{n}") for n in range(3)] == ["≈*" if chosen == f"tn{n}" else "≈" for n in range(3)]
 
 
-def test_how_far_one_is_behind_is_estimated_within_heats() -> None:
-    """Two of each heat are 1 % apart, the heats' speeds by 40 %: the medians are 9 % apart."""
-    seconds = {"tn0": [0.1, 0.1, 0.14], "tn1": [0.101, 0.11, 0.1414], "tn2": [0.101, 0.1, 0.1414]}
-    records = []
-    for trial_id, peak in (("tn0", 3 << 20), ("tn1", 1 << 20), ("tn2", 2 << 20)):
-        for repeat, turn in enumerate(seconds[trial_id]):
-            median = 0.11 if (trial_id, repeat) == ("tn2", 1) else turn
-            (record,) = sweep([[median]], [peak])
-            heat = Heat(str(repeat), [turn] * 2)
-            records.append(replace(record, trial_id=trial_id, repeat=repeat, heat=heat))
-    medians = [summary.number("median_step_s") for summary in summarize(records)]
-    assert medians == [0.1, 0.11, 0.11]
-    ranking = ranked(records)
-    assert (len(ranking.indistinguishable), ranking.recommended) == (3, "tn1")
-    slower = [r if r.trial_id != "tn1" else replace(r, heat=Heat("0", [0.12, 0.12])) for r in records]
-    assert ranked(slower).recommended == "tn2"
-
-
 def test_one_with_fewer_repeats_than_its_rivals_is_not_recommended() -> None:
     ranking = ranked(sweep([[0.1, 0.11, 0.105], [0.104]], [2 << 20, 1 << 20]))
     assert (ranking.recommended, len(ranking.indistinguishable)) == ("tn0", 2)
@@ -180,15 +158,7 @@ LEAST_MEMORY = ObjectiveSpec(minimize=["peak_device_bytes"])
 def test_a_figure_of_zero_is_the_least() -> None:
     records = sweep([[0.1] * 5] * 3, peaks=[0, 1000, 2000])
     ranking = ranked(records, LEAST_MEMORY)
-    summaries = summarize(records)
     assert (ranking.best, ranking.worse_by) == ("tn0", {})  # by how much is not said
-    assert ranked(records[:10], LEAST_MEMORY).equal_within is None
-    peaks = cells_of(summaries, Goal("peak_device_bytes", "minimize"))
-    assert peaks[5].turns[0][0] == pytest.approx(math.log(1000))
-
-
-def test_of_exactly_equal_memory_the_fastest_is_recommended() -> None:
-    assert ranked(sweep([[0.1] * 5, [0.01] * 5]), LEAST_MEMORY).recommended == "tn1"
 
 
 def test_a_configuration_outside_a_constraint_takes_no_part() -> None:
@@ -205,22 +175,6 @@ def test_one_repeat_of_each_tells_nothing_apart() -> None:
     assert ranked([]) == Ranking()
 
 
-def test_two_noisy_configurations_in_a_quiet_field_are_held_to_their_own_noise() -> None:
-    rng = np.random.default_rng(0)
-    named = 0
-    for _ in range(300):
-        logs = rng.normal(math.log(0.1), [0.1, 0.1, 0.003, 0.003, 0.003, 0.003], (4, 6)).T
-        ranking = ranked(sweep(np.exp(logs).tolist()))
-        named += ranking.best is not None
-    assert named <= 9
-
-
-def test_dunnetts_value_for_one_other_is_students_and_grows_with_their_number() -> None:
-    for degrees, alpha in ((1, 0.005), (4, 0.01), (4, 0.4), (30, 0.05), (1_000, 0.01), (100_000, 0.005)):
-        assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
-    assert dunnett(5, 10, 0.05) == pytest.approx(2.56, abs=0.01)  # Dunnett's table 1a
-
-
 def test_separate_goes_on_until_the_leaders_are_apart() -> None:
     """A best that is truly 5 % ahead at 2 % noise, `separate: 5%`: named in at least 90 of 100."""
     named = [separated([0.1, *[0.105] * 5], 0.02, seed) for seed in range(40)]
@@ -234,13 +188,6 @@ def test_separate_stops_where_the_leaders_are_equal_within_it() -> None:
     assert ranking.equal_within is not None
     assert ranking.equal_within <= 0.05
     assert rounds < 8
-
-
-def test_a_bound_that_bounds_nothing_is_none() -> None:
-    ranking = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
-    assert len(ranking.indistinguishable) == 3
-    assert ranking.equal_within is None
-    assert max(ranking.at_most.values()) > 1
 
 
 def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking, int]:
@@ -272,8 +219,8 @@ def test_compute_alone_is_a_share_of_the_mean_step_whatever_the_goal() -> None:
 
 @pytest.mark.parametrize(
     ("files", "finished", "pending"),
-    [([SPEC], 2, 1), ([SPEC], 3, 0), ([SPEC, SEARCH], 2, 0), ([], 2, 0)],
-    ids=["a sweep", "a finished sweep", "a search", "no sweep file"],
+    [([SPEC], 2, 1), ([SPEC], 3, 0), ([SPEC, SEARCH], 2, 0)],
+    ids=["a sweep", "a finished sweep", "a search"],
 )
 def test_nothing_leads_until_all_that_a_sweep_lists_has_run(
     tmp_path: Path, files: list[str], finished: int, pending: int
@@ -304,10 +251,3 @@ def test_nothing_on_the_front_is_dominated_and_all_else_is(values: dict[int, tup
     for key, mine in values.items():
         beaten = any(dominates(other, mine, UP_DOWN) for other in values.values())
         assert beaten == (key not in front)
-
-
-def test_the_best_of_the_first_objective_leads() -> None:
-    values = {"slow": (1.0, 1.0), "fast": (9.0, 5.0), "bad": (0.5, 2.0), "twin": (9.0, 5.0)}
-    assert pareto_front(values, UP_DOWN) == ["fast", "twin", "slow"]
-    assert pareto_front(values, ("minimize", "maximize"))[0] == "bad"
-    assert not dominates((1.0, 1.0), (1.0, 1.0), UP_DOWN)

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import polygamma
 from scipy.stats import t
 
 from zbench.analysis import ratios
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
 from zbench.analysis.cells import SUMMARIES, Cell, alone_row, cells_of
-from zbench.analysis.ratios import Fit, fitted
+from zbench.analysis.ratios import fitted
 from zbench.analysis.variances import Floats, shrunk
 from zbench.record.record import Heat
 from zbench.record.summary import summarize
@@ -47,22 +46,8 @@ def in_turns(
     return cells
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_the_estimates_are_those_of_the_full_design_matrix(missing: float) -> None:
-    rng = np.random.default_rng(int(10 * missing))
-    table = rng.normal(0, 0.1, (6, 1)) + rng.normal(0, 0.1, 5) + rng.normal(0, 0.02, (6, 5))
-    table = np.where(rng.random(table.shape) < missing, np.nan, table)
-    rows, rounds = np.nonzero(~np.isnan(table))
-    design = np.zeros((len(rows), 11))
-    design[np.arange(len(rows)), rows] = design[np.arange(len(rows)), 6 + rounds] = 1
-    book = np.linalg.lstsq(design, table[rows, rounds], rcond=None)[0][:6]
-    fit = fitted(one_value(table))
-    assert fit.estimates - fit.estimates[0] == pytest.approx(book - book[0], abs=1e-9)
-    assert fit.repeats == tuple((~np.isnan(table)).sum(axis=1))
-
-
 @pytest.mark.parametrize("most_dense", [0, ratios.MOST_DENSE])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_fit_is_that_of_the_dense_projection(
     seed: int, most_dense: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,18 +87,9 @@ def test_a_contrast_of_two_rows_without_turns_is_students() -> None:
     assert contrast.interval() == pytest.approx((contrast.value - half, contrast.value + half))
 
 
-@pytest.mark.parametrize(("process", "dispersion"), [(0.0, (0.6, 1.3)), (0.05, (7, 16))])
-def test_what_differs_between_processes_is_a_factor_of_the_noise_of_turns(
-    process: float, dispersion: tuple[float, float]
-) -> None:
-    fit = fitted(in_turns(np.random.default_rng(1), np.zeros(6), 60, process=process), "mean")
-    assert fit.dispersion is not None
-    assert dispersion[0] < fit.dispersion < dispersion[1]
-
-
-@pytest.mark.parametrize("turn", [0.01, 0.06])
-@pytest.mark.parametrize("process", [0.0, 0.02])
-@pytest.mark.parametrize("heats", [2, 3])
+@pytest.mark.parametrize("turn", [0.01, pytest.param(0.06, marks=pytest.mark.check)])
+@pytest.mark.parametrize("process", [0.02, pytest.param(0.0, marks=pytest.mark.check)])
+@pytest.mark.parametrize("heats", [2, pytest.param(3, marks=pytest.mark.check)])
 def test_bounds_hold_together_and_equals_have_no_best(heats: int, process: float, turn: float) -> None:
     """300 sweeps of six, three of them 5 % slower: bounds fail in 5 % at most, here with a band of 2 %."""
     rng = np.random.default_rng(heats)
@@ -170,19 +146,6 @@ def test_rows_that_no_heat_links_are_compared_by_rounds() -> None:
     assert math.isinf(bounds_of(fitted(one), ROWS, 0.05).at_most["a"])
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_two_turns_of_a_process_show_their_noise_and_one_does_not(turns: int) -> None:
-    cells = in_turns(np.random.default_rng(1), np.zeros(6), 4)
-    fit = fitted([replace(cell, turns=cell.turns[:turns]) for cell in cells], "mean")
-    assert (fit.dispersion is not None) == (turns > 1)
-
-
-def test_one_repeat_of_each_shows_no_noise() -> None:
-    fit = fitted(in_turns(np.random.default_rng(1), np.arange(6.0), 1))
-    assert not fit.degrees.any()
-    assert len(bounds_of(fit, ROWS, 0.05).leaders) == 6
-
-
 def test_variances_are_shrunk_as_far_as_chance_explains_their_spread() -> None:
     rng = np.random.default_rng(4)
     alike, degrees = shrunk(rng.chisquare(8, 60) / 8, np.full(60, 8.0))
@@ -192,20 +155,6 @@ def test_variances_are_shrunk_as_far_as_chance_explains_their_spread() -> None:
     values, degrees = shrunk(prior * rng.chisquare(6, 2000) / 6, np.full(2000, 6.0))
     assert degrees == pytest.approx(10, rel=0.1)
     assert np.corrcoef(np.log(values), np.log(prior))[0, 1] > 0.7
-    few, degrees = shrunk(np.array([1.0, 3.0]), np.array([2.0, 2.0]))
-    assert (few.tolist(), degrees.tolist()) == ([2, 2], [4, 4])
-
-
-@pytest.mark.parametrize("spread", [0.3, 2.0])
-def test_the_prior_of_variances_that_are_known_explains_their_spread(spread: float) -> None:
-    logs = np.linspace(-spread, spread, 10)
-    _, degrees = shrunk(np.exp(logs), np.full(10, 1e6))
-    assert polygamma(1, (degrees - 1e6) / 2) == pytest.approx(logs.var(ddof=1), rel=1e-3)
-
-
-def test_a_row_keeps_at_least_its_own_variance() -> None:
-    values, _ = shrunk(np.array([1.0, *[1e-4] * 9]), np.full(10, 3.0))
-    assert values[0] >= 1
 
 
 def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
@@ -217,8 +166,6 @@ def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
     rates, _ = cells_of(summarize([beside]), Goal("samples_per_s", "maximize"))
     offset = rates.turns[0] - cell.turns[0]
     assert offset == pytest.approx(-math.log(beside.timing.samples_per_s * beside.timing.mean_step_s))
-    (brief, _) = cells_of(summarize([beside]), Goal("median_step_s", "minimize"))
-    assert [len(turn) for turn in brief.turns] == [1]
 
 
 def test_alone_is_shared_whatever_the_order_in_which_a_file_names_its_keys() -> None:
@@ -227,39 +174,10 @@ def test_alone_is_shared_whatever_the_order_in_which_a_file_names_its_keys() -> 
     assert first == second != other
 
 
-@pytest.mark.parametrize(
-    ("steps", "turns"), [([0.1, 0.2], [0.1, 0.2]), ([0.15], [0.11, 0.19])], ids=["enough", "too few"]
-)
-def test_the_seconds_of_turns_stand_in_for_steps_that_are_too_few(
-    steps: list[float], turns: list[float]
-) -> None:
-    timing = replace(record().timing, step_seconds=steps)
-    beside = replace(record(), timing=timing, heat=Heat("h", [0.11, 0.19]))
-    (cell,) = cells_of(summarize([beside]), Goal("mean_step_s", "minimize"))
-    assert [np.exp(turn).round(6).tolist() for turn in cell.turns] == [[one] for one in turns]
-
-
-def test_a_row_that_is_compared_with_none_adds_no_variance() -> None:
-    rng = np.random.default_rng(1)
-    assert fitted(in_turns(rng, np.zeros(1), 3)).variance == pytest.approx(0.0, abs=1e-12)
-    assert fitted(in_turns(rng, np.zeros(2), 3)).variance > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("turns", "shorter"),
-    [
-        (
-            ([1.0, 3.0, 2.0], [9.0, 4.0]),
-            [(2 * 6.5) ** (1 / 2), (2 * 3 * 4) ** (1 / 3), (1 * 2 * 3) ** (1 / 3)],
-        ),
-        (([1.0, 9.0], [2.0, 4.0]), [(5 * 3) ** (1 / 2), (2 * 4) ** (1 / 2), (1 * 2) ** (1 / 2)]),
-    ],
-)
-def test_a_stall_is_in_the_mean_of_all_steps_alone(
-    turns: tuple[list[float], ...], shorter: list[float]
-) -> None:
+def test_a_stall_is_in_the_mean_of_all_steps_alone() -> None:
     """The others are geometric means of the middle half of all steps, and of the lower half."""
-    logs = tuple(np.log(turn) for turn in turns)
+    logs = tuple(np.log(turn) for turn in ([1.0, 3.0, 2.0], [9.0, 4.0]))
+    shorter = [(2 * 6.5) ** (1 / 2), (2 * 3 * 4) ** (1 / 3), (1 * 2 * 3) ** (1 / 3)]
     assert [float(np.exp(summary(logs))) for summary in SUMMARIES.values()] == pytest.approx(shorter)
 
 
@@ -272,16 +190,6 @@ def test_a_repeat_without_the_goals_figure_has_no_cell() -> None:
     assert [cell.round.split()[-1] for cell in cells] == ["0", "3"], "nothing a second is a figure"
 
 
-def test_rows_that_vary_unlike_are_known_with_fewer_degrees() -> None:
-    def degrees(factor: float) -> Floats:
-        turns = {row: np.array([[0.01], [0.0], [-0.01]]) * factor**n for n, row in enumerate("abc")}
-        heats = [str(heat) for heat in range(3)]
-        return fitted([Cell(row, h, h, tuple(turns[row])) for h in heats for row in turns], "mean").degrees
-
-    assert degrees(1.0) == pytest.approx(4 + 4), "those of the prior, and of 9 cells of 3 rows in 3 heats"
-    assert (degrees(3.0) < 8).all()
-
-
 def test_critical_values() -> None:
     for degrees, alpha in ((1, 0.005), (4, 0.01), (30, 0.05), (500, 0.005)):
         assert dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
@@ -291,10 +199,3 @@ def test_critical_values() -> None:
     rows = np.random.default_rng(0).normal(size=(400_000, 4))
     ahead = np.sort(rows)[:, 1] - np.sort(rows)[:, 0] > math.sqrt(2) * naming_value(3, 500, 0.05)
     assert ahead.mean() == pytest.approx(0.05, abs=0.002)
-
-
-def test_exact_figures_are_told_apart_by_their_last_byte() -> None:
-    fit: Fit = fitted(one_value(np.log([[1000.0, 1000.0], [1001.0, 1001.0], [1000.0, 1000.0]])))
-    bounds = bounds_of(fit, ROWS[:3], 0.05)
-    assert bounds.leaders == ("a", "c")
-    assert bounds.at_least["b"] == pytest.approx(math.log(1.001), rel=1e-4)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zbench.analysis import sources
-from zbench.errors import UsageError, ZbenchError
+from zbench.errors import UsageError
 from zbench.record import documents, lines
 from zbench.record.record import MemoryPeaks, Timing, Traffic
 
@@ -23,19 +23,6 @@ def out(tmp_path: Path) -> Path:
     write_run(tmp_path / "example" / BASE_ID, trial(STEPS))
     write_run(tmp_path / "example" / HEAD_ID, trial(STEPS), git={"commit": "beef", "dirty": True})
     return tmp_path
-
-
-@pytest.mark.parametrize(
-    "name", ["{out}/example/{id}", "{out}/example/{id}/trials.jsonl", "{id}", "example/{id}"]
-)
-def test_a_run_by_path_file_or_id(out: Path, name: str) -> None:
-    results = sources.load_results(name.format(out=out, id=BASE_ID), out)
-    assert results.source.run_ids == (BASE_ID,)
-    assert results.source.sweep == "example"
-    assert results.source.commit == "c0ffee"
-    assert results.source.facts["kernel"] == "6.1.0"
-    assert results.source.facts["torch"] == "2.13.0"
-    assert results.trials[0].values("median_step_s") == STEPS
 
 
 @pytest.mark.parametrize("name", ["last", "example"])
@@ -117,12 +104,6 @@ def test_every_branch_has_a_baseline_of_its_own(names: list[str]) -> None:
     assert sources.branch_baseline("main").startswith("branch-main-")
 
 
-def test_a_name_of_several_runs_asks_for_the_path(out: Path) -> None:
-    write_run(out / "other" / BASE_ID, trial(STEPS))
-    with pytest.raises(UsageError, match="names several runs"):
-        sources.load_results(BASE_ID, out)
-
-
 def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -132,10 +113,8 @@ def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("empty.jsonl", "", "is empty"),
         ("empty.json", " \n", "is empty"),
         ("cut.json", '{"schema_version": 1, "trials": [{"run', "or incomplete"),
-        ("list.json", "[1, 2]", "expected a JSON object"),
         ("other.json", '{"schema_version": 1, "run_id": "x"}', "expected a key `trials`"),
         ("newer.json", '{"schema_version": 99, "trials": []}', "written by a newer zbench"),
         ("none.json", '{"schema_version": 1, "trials": []}', "holds no trials"),
@@ -171,22 +150,14 @@ assert TIMING is not None
     ("change", "says"),
     [
         ({"timing": replace(TIMING, median_step_s=-0.1)}, "a step time is -0.1"),
-        ({"timing": replace(TIMING, median_step_s=0.0)}, "a step time is 0.0"),
         ({"timing": replace(TIMING, median_step_s=float("nan"))}, "a step time is nan"),
-        ({"timing": replace(TIMING, median_step_s=1e300, step_seconds=[1e300])}, "a step time is 1e.300"),
-        ({"timing": replace(TIMING, median_step_s=0.05)}, "median_step_s is 0.05"),
-        ({"timing": replace(TIMING, median_step_s=0.15)}, "median_step_s is 0.15"),
-        ({"timing": replace(TIMING, median_step_s=0.1 * (1 - 2e-6))}, "median_step_s is 0.0999"),
         ({"timing": replace(TIMING, median_step_s=0.1 * (1 + 2e-6))}, "median_step_s is 0.1000"),
-        ({"timing": replace(TIMING, tokens_per_s=float("inf"))}, "tokens_per_s is inf"),
         ({"timing": replace(TIMING, tokens_per_s=-0.5)}, "tokens_per_s is -0.5"),
         ({"timing": Timing([0.1, -1.0], 0.1, 1.0, 1.0)}, "a step time is -1.0"),
         ({"memory": MemoryPeaks(-5, None, None)}, "peak_device_bytes is -5"),
         ({"timing": replace(TIMING, median_step_s=1e6, step_seconds=[1e6])}, "a step time is 1000000.0"),
         ({"memory": MemoryPeaks(None, 1 << 60, None)}, "peak_host_bytes is"),
-        ({"traffic": {"all_reduce": Traffic(-1, 5)}}, "traffic.all_reduce"),
         ({"traffic": {"all_reduce": Traffic(1, -1)}}, "traffic.all_reduce"),
-        ({"traffic": {"all_reduce": Traffic(1, 1 << 60)}}, "traffic.all_reduce"),
     ],
 )
 def test_absurd_values_are_refused_with_their_place(change: dict[str, object], says: str) -> None:
@@ -198,14 +169,3 @@ def test_healthy_records_are_plausible() -> None:
     sources.check_plausible([*trial(STEPS), record(outcome="oom"), replace(record(0.1), memory=None)], "file")
     nothing = replace(record(0.1), memory=MemoryPeaks(0, 0, 0), traffic={"all_reduce": Traffic(0, 0)})
     sources.check_plausible([nothing], "file")
-    for change in ({"tokens_per_s": 0.0}, {"step_seconds": []}, {"median_step_s": 0.1 * (1 + 5e-7)}):
-        sources.check_plausible([replace(record(0.1), timing=replace(TIMING, **change))], "file")
-
-
-def test_every_error_is_one_for_the_user(tmp_path: Path) -> None:
-    """A directory without runs, an unreadable path: never a traceback."""
-    (tmp_path / "nothing").mkdir()
-    too_long = ("x" * 300, "x" * 5000, "a/" * 3000)
-    for name in (str(tmp_path / "nothing"), str(tmp_path / "gone"), "", "\0", *too_long):
-        with pytest.raises(ZbenchError):
-            sources.load_results(name, tmp_path)

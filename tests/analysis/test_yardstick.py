@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from zbench.analysis.compare import Comparison, compare_runs
-from zbench.analysis.decision import decide_over
-from zbench.analysis.evidence import of_runs, share_followed
+from zbench.analysis.evidence import share_followed
 from zbench.analysis.settings import Settings
 from zbench.record.record import Disturbance, Heat, Record
 from zbench.report.exports import texts
@@ -53,7 +52,11 @@ def compared(base: list[Record], head: list[Record], **source: Any) -> Compariso
 
 @pytest.mark.parametrize(
     ("slower", "repeats", "answer", "least"),
-    [(0.25, 5, "regression", 270), (0.1, 7, "regression", 240), (0.0, 7, "pass", 240)],
+    [
+        (0.25, 5, "regression", 270),
+        (0.0, 7, "pass", 240),
+        pytest.param(0.1, 7, "regression", 240, marks=pytest.mark.check),
+    ],
 )
 def test_without_a_history_a_quiet_machine_decides(
     slower: float, repeats: int, answer: str, least: int
@@ -63,8 +66,8 @@ def test_without_a_history_a_quiet_machine_decides(
     assert sum(compared(*pair).rows[0].answer == answer for pair in pairs) >= least
 
 
-@pytest.mark.parametrize("felt", [0.5, 0.0])
-@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("felt", [0.5, pytest.param(0.0, marks=pytest.mark.check)])
+@pytest.mark.parametrize("side", [0, pytest.param(1, marks=pytest.mark.check)])
 def test_a_neighbour_beside_one_side_makes_no_claim_and_hides_no_doubling(felt: float, side: int) -> None:
     rng = np.random.default_rng(2)
 
@@ -104,30 +107,6 @@ def test_a_part_that_disagrees_is_named() -> None:
     assert "regression by compute and memory and plain time, pass by meeting" in row.step_time.reason
     assert comparison.no_yardstick == ""
     assert "divided by each part of the machine's yardstick" in texts.method(comparison)
-
-
-def test_every_part_must_say_so_beyond_the_residual() -> None:
-    base = tuple(0.0001 * i for i in range(7))
-
-    def answer(*changes: float) -> str:
-        family = {
-            str(part): {"x": (of_runs(base, [b + change for b in base]), 0.05)}
-            for part, change in enumerate(changes)
-        }
-        return decide_over(family, 0.01)["x"].answer
-
-    missed = math.log1p(0.02)  # where repeats hardly vary; else it adds up with their error, as variances do
-    beyond = 0.0505 + missed
-    within = 0.0495 - missed
-    assert answer(beyond, beyond) == "regression"
-    assert answer(beyond, beyond - 0.001) == "suspected"
-    assert answer(within, within) == "pass"
-    assert answer(within, within + 0.001) == "inconclusive"
-
-
-def test_runs_that_each_had_two_yardsticks_have_none_in_common() -> None:
-    mixed = [*beside([0.0] * 6)[:3], *beside([0.0] * 6, version=2)[3:]]
-    assert "another version (base 1 and 2, head 1 and 2)" in compared(mixed, mixed).no_yardstick
 
 
 @pytest.mark.parametrize(
