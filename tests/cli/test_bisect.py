@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import stand_in
+from tests.cli.conftest import stand_in
 
 
 @pytest.fixture
@@ -24,12 +24,6 @@ def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_p
     assert zbench(*search).out.startswith(f"{tmp_path / 'v3'} is the first revision that is "), (
         "no probe runs"
     )
-
-
-def test_each_version_is_compared_with_the_good_one(zbench, search, tmp_path):
-    for n in (1, 2):
-        stand_in(tmp_path / f"v{n}", peak=2 * 10**6)
-    assert zbench(*search, "--json").document["first_bad"] == str(tmp_path / "v1")
 
 
 @pytest.mark.parametrize("first", [1, 2])

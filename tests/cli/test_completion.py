@@ -38,12 +38,9 @@ def completed(place: Path, words: str) -> list[str]:
     [
         ("zbench sho", ["show"]),
         ("zbench show ", ["last", "before", "example", HEAD_ID, BASE_ID]),
-        ("zbench compare bef", ["before"]),
         ("zbench show last --trial ", ["best", *IDS[1:]]),
-        ("zbench show last --trial b", ["best"]),
         (f"zbench export {BASE_ID} --trial {IDS[0][:5]}", IDS[:1]),
         ("zbench show last --output-dir elsewhere --trial ", []),
-        ("zbench show --output-dir elsewhere ", ["last"]),
     ],
 )
 def test_runs_and_trials_are_completed(results: Path, words: str, offers: list[str]) -> None:

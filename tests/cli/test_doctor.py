@@ -1,16 +1,11 @@
 """`zbench doctor` tells what is wrong with this machine, and measures its noise and rates."""
 
-import dataclasses
-import math
 import sys
 from typing import Any
 
 import pytest
 
-from tests.cli.calling import stand_in
-from zbench.analysis.noise import NoiseReport
-from zbench.app import doctor as app_doctor
-from zbench.errors import ExitCode
+from tests.cli.conftest import stand_in
 from zbench.launch import doctor
 from zbench.spec.load import sweep_from_mapping
 
@@ -53,48 +48,12 @@ def test_aa_reports_noise_margin_and_effect(zbench):
     assert noise["margin"] < noise["detectable"]
 
 
-def test_aa_says_what_it_found_and_has_no_number_that_json_lacks(zbench, monkeypatch):
-    found = NoiseReport(9, 3, noise=0.01234, margin=0.0256, detectable=math.inf, alarms=1, drift=-0.002)
-    monkeypatch.setattr("zbench.cli.doctor.noise", lambda *_: found)
-    output = zbench("doctor", "--aa")
-    assert output.code == ExitCode.REGRESSION, "a false alarm"
-    assert output.out.splitlines() == [
-        "this version against itself: 3 configurations, 9 blocks, 1 false alarms",
-        "noise of one block      1.2% (the noisiest configuration)",
-        "drift, start to end     -0.2%",
-        "threshold to use        --threshold step_time=2.56% with --paired",
-        "detectable slowdown     inf% (nine times in ten, at that threshold)",
-    ]
-    document = zbench("doctor", "--aa", "--json").document
-    assert document["aa"] == dataclasses.asdict(found) | {"detectable": None}
-
-
-def test_aa_with_too_few_blocks_is_refused(refusal):
-    assert "expected 4 to 40 blocks" in refusal("doctor", "--aa", "--blocks", "3")
-
-
 def check_machine(machine: dict[str, Any]) -> None:
     """A sweep file takes it, and no rate is missing that one rank has."""
     assert sweep_from_mapping({"name": "calibrated", "machine": machine}).machine is not None
     assert None not in machine.values()
     assert {"flops", "memory_bandwidth", "operator_latency"} <= machine.keys()
     assert 0 < machine.get("attained", 1.0) <= 1
-
-
-def test_calibrate_prints_what_a_sweep_file_takes(zbench, monkeypatch):
-    rates = {"flops": {"float32": 6e10, "bfloat16": 9e10}, "operator_latency": 4e-6, "link_latency": None}
-    rates |= dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), 2e10)
-    rates["link_bandwidth"] = None
-
-    def measured(target: str, *_: object, **__: object) -> dict[str, Any]:
-        return rates if target.endswith(":measure") else {"step_s": 0.05}
-
-    monkeypatch.setattr(app_doctor, "call_on_new_server", measured)
-    machine = zbench("doctor", "--calibrate", "--world-size", "1", "--json").document["machine"]
-    assert machine["flops"] == rates["flops"]
-    check_machine(machine)
-    rates |= {"link_bandwidth": 1e9, "link_latency": 1e-5}
-    assert zbench("doctor", "--calibrate", "--json").document["world_size"] == 2
 
 
 @pytest.mark.soak

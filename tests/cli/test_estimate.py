@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 import zbench
-from zbench.cli.options import memory_size
-from zbench.errors import UsageError
 
 SMALL = "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
 
@@ -25,11 +23,11 @@ def estimate(zbench):
 
 def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
     flags = ("--world-size", "1024", "--device-memory", "100Ki", "--json")
-    output = estimate("axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n", *flags)
+    output = estimate("axes: {zero_stage: [0, 3]}\n", *flags)
     document = output.document
     assert re.findall(r"^\d of \d", output.err, re.MULTILINE) == ["1 of 2", "2 of 2"]
     assert "limits" not in output.err
-    rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
+    rows = {row["axes"]["zero_stage"]: row for row in document["trials"]}
     assert [row["world_size"] for row in rows.values()] == [1024, 1024]
     for row in rows.values():
         needed = row["estimate"]["peak_device_bytes"]
@@ -48,17 +46,6 @@ def test_the_table_says_what_fits_by_how_much(estimate):
     needed = small["estimate"]["peak_device_bytes"]
     for more, words in ((1024, "fits with 1 KiB to spare"), (-1024, "does not fit: 1 KiB too much")):
         assert words in estimate("axes: {zero_stage: [0]}\n", "--device-memory", f"{needed + more}B").out
-
-
-def test_a_number_of_at_least_a_mebibyte_counts_as_bytes():
-    assert memory_size("--device-memory", "1048576") == 1 << 20
-    with pytest.raises(UsageError, match="1048575"):
-        memory_size("--device-memory", "1048575")
-
-
-@pytest.mark.parametrize(("ranks", "told"), [(1, False), (2, True)])
-def test_what_is_assumed_of_a_network_is_told_of_several_ranks(estimate, ranks, told):
-    assert ("assumed: " in estimate("", "--world-size", str(ranks)).err) is told
 
 
 def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
@@ -80,14 +67,10 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
     ("arguments", "remedy"),
     [
         (["--device-memory", "80"], "80Gi"),
-        (["--device-memory", "many"], "80Gi"),
         (["--world-size", "0"], "for '--world-size'"),
         (["--limits"], "--device-memory"),
-        (["--world-size", "-4"], "for '--world-size'"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
-        (["--machine", "H101"], "h100"),
         (["--machine", "H101"], "error: --machine H101: machine: "),
-        (["--world-size", "4", "--set", "run.nodes=3"], "4 ranks cannot be shared out evenly among 3 nodes"),
         (
             ["--world-size", "4", "--set", "world_size=8"],
             "error: --set world_size=8: world_size: --world-size 4 sets",
@@ -102,11 +85,7 @@ UNFIT = """
 import torch
 from torch import nn
 
-library = torch.library.Library("unfit", "DEF")
-library.define("twice(Tensor x) -> Tensor")
-library.impl("twice", lambda x: x * 2, "CPU")
-
-class Small(nn.Module):
+class Picks(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 1)
@@ -114,39 +93,22 @@ class Small(nn.Module):
     def make_batch(self, seed, batch_size, sequence_length):
         return (torch.ones(batch_size, 4),)
 
-class Picks(Small):
     def forward(self, x):
         y = self.layer(x)
         return y[y > 0].sum()
 
-class Doubles(Small):
-    def forward(self, x):
-        return torch.ops.unfit.twice(self.layer(x)).sum()
 """
 
 
-def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(zbench, tmp_path):
+def test_a_model_that_cannot_be_simulated_is_named_with_operator_and_remedy(zbench, tmp_path):
     (tmp_path / "unfit.py").write_text(UNFIT)
     file = tmp_path / "sweep.yaml"
-    file.write_text("axes: {model: ['unfit:Picks', 'unfit:Doubles'], zero_stage: [1]}\n")
+    file.write_text("axes: {model: ['unfit:Picks'], zero_stage: [1]}\n")
     document = zbench("estimate", file, "--jobs", "1", "--json").document
     assert document["exit_code"] == 2
-    picks, doubles = (row["not_simulated"] for row in document["trials"])
-    assert "aten.nonzero" in picks
-    assert "fixed shape" in picks
-    assert "unfit" in doubles
-    assert "register_fake" in doubles
-
-
-def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(estimate, tmp_path):
-    (tmp_path / "rates.yaml").write_text("machine: {flops: 1e9, memory_bandwidth: 1e9}\n")
-    more = "axes: {world_size: [1, 2]}\nengine: {zero_stage: 1}\nmachine: rates.yaml\n"
-    document = estimate(more, "--json").document
-    alone, two = (row["time"] for row in document["trials"])
-    assert alone["high_s"] == pytest.approx(2 * alone["low_s"])
-    assert alone["low_s"] < alone["compute_s"] < alone["high_s"]
-    assert "--set machine.link_bandwidth=" in two["not_known"]
-    assert "overlap" in document["time_assumed"]
+    (row,) = document["trials"]
+    assert "aten.nonzero" in row["not_simulated"]
+    assert "fixed shape" in row["not_simulated"]
 
 
 def test_a_card_is_simulated_as_a_card_and_its_launches_are_counted(estimate):
@@ -160,14 +122,6 @@ def test_a_card_is_simulated_as_a_card_and_its_launches_are_counted(estimate):
     assert row["gathers"]["calls"] >= row["gathers"]["exposed"] > 0
     assert min(row[key] for key in ("launches", "gradient_copies", "inter_node_bytes", "norm_bytes")) > 0
     assert row["host_waits"] > 0
-
-
-def test_verbose_shows_the_counts_of_each_configuration(estimate):
-    axes = "run: {world_size: 4, device: cuda}\naxes: {zero_stage: [2, 3]}\n"
-    out = estimate(axes, "--verbose").out
-    for words in ("zero_stage=2:", "zero_stage=3:", "reduce_scatter", "gradient copies", "of them exposed"):
-        assert words in out
-    assert "gradient copies" not in estimate(axes).out
 
 
 def test_nothing_that_fits_is_a_failure(estimate):
@@ -193,17 +147,11 @@ def test_the_header_says_what_is_simulated_and_marks_defaults(estimate):
     assert card["simulated"]["parameters"] == f"{number:,}"
 
 
+@pytest.mark.check
 def test_a_model_is_simulated_by_its_name(zbench):
-    out = zbench("estimate", "hf:gpt2", "--set", "workload.options={n_layer: 1}", "--json").document
-    assert out["simulated"]["model"] == "hf:gpt2 with n_layer 1 (cut from all)"
     cut = ("--set", "workload.options={num_hidden_layers: 1, intermediate_size: 64}")
     model = zbench("estimate", "hf:Llama-3-8B", *cut, "--json").document["simulated"]["model"]
     assert model == "hf:Llama-3-8B with num_hidden_layers 1 (cut from 32), intermediate_size 64"
-
-
-def test_a_row_that_only_costs_says_so(estimate):
-    out = estimate("engine: {zero_stage: 3, offload_param: cpu}\n").out
-    assert "saves nothing" in out
 
 
 @pytest.mark.usefixtures("zbench")
@@ -218,19 +166,3 @@ def test_python_gets_the_rows_of_the_command():
     assert list(estimate.to_pandas()["fits"]) == [False, True]
     assert "zero_stage" in repr(estimate)
     assert "<table>" in estimate._repr_html_()
-
-
-def test_deepspeed_is_by_rules_and_needs_no_deepspeed(estimate):
-    axes = "axes: {engine.engine: [builtin, deepspeed]}\n"
-    ours, ruled = estimate(axes, "--json").document["trials"]
-    assert "by_rules" not in ours
-    assert ruled["by_rules"]["deepspeed"] == "0.19.8"
-    assert 0 < ruled["by_rules"]["largest_error"] < 0.1
-    text = estimate("", "--set", "engine=deepspeed")
-    assert "by rules" in text.out
-    assert "missed at most" in text.err
-
-
-def test_a_note_says_whose_memory_it_is_where_nobody_asked(estimate):
-    assert "--set engine=deepspeed" in estimate("").err
-    assert "--set engine=deepspeed" not in estimate("engine: {engine: builtin}\n").err

@@ -11,49 +11,19 @@ import pytest
 from tests.analysis.synthetic import saved, trial
 from zbench.analysis.sources import load_results, save_baseline
 from zbench.errors import UsageError
-from zbench.launch.samples import KeptSamples
 from zbench.record.checking import checked
 from zbench.record.documents import replace_durably, sealed
-from zbench.record.record import Record
 from zbench.record.store import SEARCH, RunDirectory, load_environment, load_records
 from zbench.record.tags import load_tags, save_tag
 from zbench.report.html.content import importance_in
 from zbench.report.site.store import Site
 
-SAMPLES = Path("results/pairs/kept.jsonl")
 WITHOUT_DIGEST = {"feed.xml", "badge.json", ".lock"}  # publish makes the first two anew; none is read
-
-
-class SampleSource:
-    """Takes samples of one record; refuses where none is given, since a kept one was to be read."""
-
-    def __init__(self, item: Record | None) -> None:
-        self._item = item
-
-    def take(self, side: str) -> list[Record]:
-        if self._item is None:
-            raise UsageError("measured again")
-        return [self._item]
-
-    def take_in_turns(self, first: str, second: str) -> None:
-        return None
-
-    def remember(self, side: str, sample: object) -> None:
-        pass
-
-
-def samples(item: Record | None = None) -> list[Any]:
-    """Return the three samples of a measurement that keeps them, of this record where they are not kept."""
-    store = KeptSamples(SampleSource(item), SAMPLES, {"sides": ["a", "b"]})
-    try:
-        return [store.take("base") for _ in range(3)]
-    finally:
-        store.close()
 
 
 @pytest.fixture
 def files(zbench: Callable[..., Any]) -> list[Path]:
-    """Return every file with a digest or checksums: of two runs, tags, a baseline, samples and a site."""
+    """Return every file with a digest or checksums: of two runs, tags, a baseline and a site."""
     for number in (1, 2):
         items = [saved(item) for item in trial([0.1 + number / 1000 + n / 100 for n in range(4)])]
         about = {"spec": {"name": "ex"}, "environment": {"started": "x"}}
@@ -63,7 +33,6 @@ def files(zbench: Callable[..., Any]) -> list[Path]:
     replace_durably(run.path / SEARCH, sealed({"schema_version": 1, "importance": {"zero_stage": 0.75}}))
     save_tag(Path("results"), "first", f"ex/{run.path.name}")
     save_baseline("main", load_results("last", Path("results")), Path("results"))
-    samples(items[0])
     assert zbench("publish", "--to", "site").code == 0
     paths = [*Path("results").rglob("*"), *Path("site").rglob("*")]
     whole = [path for path in sorted(paths) if path.is_file() and path.stat().st_size > 0]
@@ -83,7 +52,7 @@ def figures() -> list[object]:
             raise UsageError(file.problem)
     runs = sorted(results.glob("ex/*"))
     parts = [(load_environment(run), load_records(run), importance_in(run)) for run in runs]
-    return [parts, load_tags(results), load_results("main", results).trials, published, samples()]
+    return [parts, load_tags(results), load_results("main", results).trials, published]
 
 
 def is_silent(file: Path, data: bytes, whole: list[object]) -> bool:
@@ -145,23 +114,3 @@ def test_a_flipped_bit_of_any_file_changes_no_figure(files: list[Path], flips: i
 @pytest.mark.parametrize("times", [30, pytest.param(500, marks=pytest.mark.soak)])
 def test_lines_lost_doubled_or_exchanged_change_no_figure(files: list[Path], times: int) -> None:
     assert silent_changes(files, times, with_other_lines) == []
-
-
-def test_no_figure_comes_from_logs_journal_or_feed(zbench: Callable[..., Any], sweep_file: Path) -> None:
-    zbench("tune", sweep_file, "--budget", "2trials", "--objective", "minimize:median_step_s")
-    zbench("compare", "last", "--save-baseline", "main")
-    zbench("publish", "--to", "site")
-    commands = (("show", "--json"), ("compare", "main", "last", "--json"), ("report",), ("list", "--json"))
-    before = [zbench(*words) for words in commands]
-    for run in Path("results").glob("tried/*"):
-        (run / "logs" / "rank0.log").write_text('{"median_step_s": 1e-9}')
-    kinds = {
-        "log": [path for path in Path("results").glob("*/*/logs/**/*") if path.is_file()],
-        "journal": [*Path("results").glob("*/*/*journal*")],
-        "feed": [Path("site/feed.xml")],
-    }
-    for kind, paths in kinds.items():
-        assert paths, kind
-        for file in paths:
-            file.write_bytes(bytes(255 - byte for byte in file.read_bytes()) or b"1e99")
-    assert [zbench(*words) for words in commands] == before

@@ -1,6 +1,5 @@
 """`zbench history` through the command line, over a directory and over a git branch."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -45,22 +44,6 @@ def test_sweeps_are_apart_though_they_hold_the_same_configuration(zbench, out):
     assert "\nother: zero_stage=1 " in text
 
 
-def test_branches_are_apart_too(zbench, out):
-    place = out / "example" / "20260201-000000-aaaa"
-    write_run(place, trial([0.3]), branch="side")
-    assert "\nside: zero_stage=1 " in zbench("history", out).out
-
-
-def test_a_branch_of_results(zbench, refusal, out, monkeypatch):
-    monkeypatch.chdir(out)
-    for words in (["init", "-q", "-b", "data"], ["add", "example"], ["commit", "-q", "-m", "x"]):
-        identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
-        subprocess.run(["git", *identity, *words], check=True)
-    document = zbench("history", "example", "--branch", "data", "--json").document
-    assert len(document["series"][0]["visits"]) == RUNS
-    assert "--branch no-such-branch" in refusal("history", "example", "--branch", "no-such-branch")
-
-
 def test_a_damaged_run_is_named_and_left_out(zbench, out):
     damaged = out / "example" / "20260101-000000-aaaa" / "trials.jsonl"
     damaged.write_text("not json\n" + damaged.read_text())
@@ -76,9 +59,7 @@ def test_a_damaged_run_is_named_and_left_out(zbench, out):
         (["{out}/empty"], "has no finished run"),
         (["{out}", "--metric", "median_step"], "did you mean 'median_step_s'"),
         (["{out}", "--metric", "verdict"], "verdict is not a number"),
-        (["{out}", "--match", "nothing has this"], "no configuration in"),
         (["{out}", "--alpha", "2"], "--alpha: expected a probability"),
-        (["{out}", "--branch", "--output=x"], "--branch: expected a git revision"),
     ],
 )
 def test_bad_input(refusal, out, arguments, says):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, saved, write_run
 from zbench.record.documents import sealed
-from zbench.record.record import Correctness, Failure, Record
+from zbench.record.record import Failure, Record
 
 HOSTILE = "[/red]*.[bw]*\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull:\r"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -48,23 +48,18 @@ def out(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("show last", 0),
         ("show last --verbose", 0),
         ("show last --trial {failed}", 0),
         ("show last --trial {silent}", 0),
         ("show last --trial nope", 2),
-        ("show {name}", 2),
         ("list", 0),
         ("report {head}", 0),
         ("compare {base} {head}", 4),
         ("compare {base} {head} --format markdown", 4),
         ("compare {base} {head} --format junit", 4),
         ("history", 0),
-        ("history --match nope", 2),
-        ("export {head}", 2),
         ("export {head} --trial best", 2),
         ("plan {name}.yaml", 2),
-        ("{name}", 2),
     ],
 )
 def test_no_command_lets_a_control_character_or_markup_through(zbench, out, words, expected):
@@ -74,16 +69,6 @@ def test_no_command_lets_a_control_character_or_markup_through(zbench, out, word
     assert code == expected, err
     assert not RAW.findall(stdout + err)
     assert "internal error" not in err
-
-
-def test_a_best_with_a_hostile_name_hides_no_run(zbench, out):
-    leads = replace(hostile()[0], correctness=Correctness("identical", 1.0))
-    write_run(out / "leads" / "20260103-000000-cccc", [leads])
-    code, stdout, err = zbench("list")
-    assert code == 0, err
-    assert all(name in stdout for name in (BASE_ID, HEAD_ID, "20260103-000000-cccc"))
-    assert "[/red]*.[bw]*" in stdout
-    assert not RAW.findall(stdout + err)
 
 
 def test_json_holds_the_texts_as_they_are(zbench, out):

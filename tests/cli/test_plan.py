@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.synthetic import trial, write_run
-from zbench.record.store import load_records
-
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
 """
@@ -29,13 +26,6 @@ def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
     assert lines[4] == "sweep: 3 trials of 4 repeats, 1 invalid"
     assert zbench("sweep", sweep, "--dry-run", "--seed", "0").code == 0, "the least seed"
-
-
-def test_plan_as_json_has_every_configuration(sweep, zbench):
-    document = zbench("plan", sweep, "--json", "--set", "zero_stage=1", "--set", "lr=0.5").document
-    assert document["exit_code"] == 0
-    assert document["counts"] == {"trials": 2, "invalid": 0, "excluded": 0, "duplicates": 0}
-    assert [trial["config"]["engine"]["optimizer"]["lr"] for trial in document["trials"]] == [0.5, 0.5]
 
 
 def test_plan_of_a_search_prints_the_space(sweep, zbench):
@@ -71,19 +61,6 @@ def test_a_mistake_is_one_message_and_leaves_nothing(sweep, refusal):
     assert list(sweep.parent.iterdir()) == [sweep]
 
 
-def test_a_mistake_with_json_is_one_document(sweep, zbench):
-    document = zbench("plan", sweep, "--json", "--set", "steps=x").document
-    assert document["exit_code"] == 2
-    assert document["error"]["message"].startswith("--set steps=x: run.steps: expected a whole number")
-
-
-def test_schema_prints_a_schema(zbench):
-    schema = zbench("schema")
-    assert schema.code == 0
-    assert schema.out.startswith('{\n  "')
-    assert json.loads(schema.out)["properties"]["engine"]
-
-
 def test_an_exported_configuration_imports_again(sweep, zbench):
     sweep.write_text("engine: {zero_stage: 3, offload_param: cpu, reduce_at: boundary}\n")
     exported, imported = sweep.with_name("ds.json"), sweep.with_name("again.yaml")
@@ -96,37 +73,9 @@ def test_an_exported_configuration_imports_again(sweep, zbench):
     assert zbench("init", imported, "--from", exported).code == 2  # never overwrites
 
 
-def test_an_export_needs_none_of_the_files_that_are_read(sweep, zbench):
-    sweep.write_text("workload: {data: {text: elsewhere.txt}}\n")
-    assert zbench("plan", sweep).code == 2
-    assert zbench("export", sweep, "--to", "deepspeed").code == 0
-
-
-def test_a_recorded_configuration_that_cannot_be_read_is_named_by_its_key(refusal, tmp_path):
-    run = write_run(
-        tmp_path / "results" / "s" / "1",
-        trial([0.1], config={"engine": {"zero_stag": 1}, "workload": {}, "run": {}}),
-    )
-    (recorded, *_) = load_records(run)
-    message = refusal("export", run)
-    assert (
-        f"{run}: the configuration of trial {recorded.trial_id} cannot be read: engine.zero_stag: " in message
-    )
-    assert "run it again with this version of zbench" in message
-
-
 def test_export_of_several_trials_asks_which(sweep, zbench, refusal):
     message = refusal("export", sweep)
     assert "3 trials match; choose one with --trial ID (or best, of a run):" in message
     trial = message.splitlines()[-1].split()[0]
     assert json.loads(zbench("export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
     assert "no trial 'zzz'" in refusal("export", sweep, "--trial", "zzz")
-
-
-@pytest.mark.parametrize(("count", "last"), [(20, ""), (21, "and 1 more"), (23, "and 3 more")])
-def test_export_names_twenty_trials_and_counts_the_others(sweep, refusal, count, last):
-    sweep.write_text(f"axes: {{seed: {list(range(count))}}}\n")
-    for words in ((), ("--trial", "zzz")):
-        lines = refusal("export", sweep, *words).splitlines()
-        assert len(lines) == 21 + bool(last)
-        assert lines[-1].strip() == last or not last

@@ -161,19 +161,10 @@ def test_nothing_is_lost_on_a_full_disk(zbench, refusal, out, tmp_path, monkeypa
     assert not list(site.rglob("*.partial"))
 
 
-def test_a_damaged_run_is_named_and_left_out(zbench, out, tmp_path):
-    damaged = out / "example" / "20260101-000000-00000" / "trials.jsonl"
-    damaged.write_text("not json\n" + damaged.read_text())
-    published = zbench("publish", "--to", tmp_path / "site", "--json")
-    assert "left out" in published.err
-    assert published.document["runs"] == RUNS - 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["gone", "--to", "site"], "no such directory: gone"),
-        (["empty", "--to", "site"], "empty has no run"),
         (["--to", "foreign"], "foreign holds other files than a site's (thesis.tex)"),
         (["--to", "damaged"], "x.json is damaged"),
         (["--to", "results/example/20260101-000000-00000/spec.yaml/x"], "cannot write a site into"),

@@ -44,7 +44,6 @@ def test_markdown_on_stdout_and_json(zbench, out):
     [
         (["gone"], "no run 'gone'"),
         (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], "cannot write into"),
-        (["{base}", "--baseline", "gone"], "no run 'gone'"),
         (["{out}/failed/f", "--plots", "{out}/p"], "nothing to draw"),
         (["{out}/damaged/d", "--html", "{out}/x.html"], "search.json"),
     ],
@@ -53,11 +52,3 @@ def test_bad_input(refusal, out, arguments, says):
     write_run(out / "failed" / "f", [record(outcome="crashed")])
     (write_run(out / "damaged" / "d", trial([0.1])) / "search.json").write_text('{"importance"')
     assert says in refusal("report", *(word.format(base=BASE_ID, out=out) for word in arguments))
-
-
-def test_a_baseline_of_another_machine_is_compared_on_request_alone(zbench, out):
-    other = "20260103-000000-cccc"
-    write_run(out / "example" / other, trial([0.1] * 3), machine={"cpu": "Other CPU", "cores": 2})
-    code, _, message = zbench("report", "last", "--baseline", BASE_ID)
-    assert (code, "cpu: Example CPU, Other CPU" in message) == (5, True)
-    assert zbench("report", "last", "--baseline", BASE_ID, "--across").code == 0

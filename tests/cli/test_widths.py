@@ -1,4 +1,4 @@
-"""What commands print at five widths, whole: no word and no value is broken; kept in tests/cli/kept."""
+"""Tables of commands at two widths, whole: no word and no value is broken; kept in tests/cli/kept."""
 
 import io
 import re
@@ -8,21 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests import keeping
-from tests.report.test_kept import LIMIT, RUN, SEARCH
-from zbench.analysis.history import Change, Series, Visit
 from zbench.app.estimate import Forecast
-from zbench.cli import console, estimate_table, history, list
+from zbench.cli import console, estimate_table, list
 from zbench.estimate.result import Capacity, Estimate, NotSimulated
 from zbench.estimate.roofline import StepTime
 from zbench.estimate.row import EstimateRow
-from zbench.record.summary import summarize
 from zbench.report.screen import Screen
-from zbench.report.table import print_results, print_search
 from zbench.spec.expand import expand
 from zbench.spec.sweep import SweepSpec
 
 KEPT = Path(__file__).parent / "kept"
-WIDTHS = (60, 80, 100, 120, 160)
+WIDTHS = (80, 160)
 GIB = 1 << 30
 UNITS = r"(?:B|[KMGT]iB|s|ms|us|%|tokens/s|days)"
 
@@ -57,26 +53,9 @@ def _list(screen: Screen) -> None:
     list._print([row, row | {"run_id": "20261127-071500-b2c3", "tags": [], "recommended": None}])
 
 
-def _history(screen: Screen) -> None:
-    visits = tuple(
-        Visit(f"run{n}", None, f"{n}{'c0ffee' * 3}", value, 0.99 * value, 1.01 * value)
-        for n, value in enumerate([0.1, 0.102, 0.099, 0.13, 0.131, 0.129])
-    )
-    (summary, *_) = summarize(RUN)
-    one = Series(summary, {}, visits, (Change(3, 0.3, "a" * 12, "b" * 12),))
-    history._print([one], "mean_step_s", {"run3": "nightly"})
-
-
-def _tune(screen: Screen) -> None:
-    print_results(screen, RUN, LIMIT)
-    print_search(screen, SEARCH, RUN)
-
-
 COMMANDS: dict[str, Callable[[Screen], None]] = {
     "estimate": _estimate,
     "list": _list,
-    "history": _history,
-    "tune": _tune,
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run, use_fake_workers
+from tests.cli.conftest import run, use_fake_workers
 from tests.shared_processes import SharedProcesses
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES

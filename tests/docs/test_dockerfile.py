@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run
+from tests.cli.conftest import run
 
 ROOT = Path(__file__).parents[2]
 NEEDED = re.compile(r"\.\./(\w[\w.]*\w)")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run
+from tests.cli.conftest import run
 from zbench.record.store import find_runs, load_records
 
 ROOT = Path(__file__).parents[2]

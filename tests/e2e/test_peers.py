@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run
+from tests.cli.conftest import run
 from zbench.errors import SpecError
 from zbench.spec import environments, peers
 from zbench.spec.expand import expand
