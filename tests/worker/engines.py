@@ -1,4 +1,4 @@
-"""Engines that are wrong, that fail, or that round otherwise: `engine: tests.worker.engines:OtherOrder`."""
+"""Engines that fail, that stray or that round otherwise: `engine: tests.worker.engines:OtherOrder`."""
 
 import json
 import os
@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.worker.wrong_engines import Engine
 from zbench.engine import build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.assembly.build import Instruments
@@ -23,6 +22,42 @@ from zbench.spec.engine import EngineSpec
 FIRST_WRONG_STEP = 2
 LATE_SECONDS = 0.05
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Engine:
+    """The built-in engine. factor: of all losses. hidden: methods that it lacks. reports_norm: always."""
+
+    factor = 1.0
+    hidden = frozenset[str]()
+    reports_norm = False
+
+    def __init__(
+        self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+    ) -> None:
+        self.model, self.spec = model, spec
+        spec = spec.model_copy(update={"engine": "builtin"})
+        self.inner = build_engine(model, self.changed(spec), None, instruments=instruments)
+        self.count = 0
+
+    def changed(self, spec: EngineSpec) -> EngineSpec:
+        return spec
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.hidden or name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        self.inner.backward(loss * self.factor, last)
+
+    def step(self) -> StepInfo:
+        self.count += 1
+        info = self.inner.step(grad_norm=self.reports_norm)
+        self.after_step()
+        return info
+
+    def after_step(self) -> None:
+        """Break something."""
 
 
 class RaisesOnRank1(Engine):
@@ -57,10 +92,13 @@ class _UpdatesTwice:
             self._inner.update(tasks[:1], **options)
 
 
-def tells_its_limit(
+def knows_its_limit(
     model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
 ) -> TrainingEngine:
-    raise UsageError(f"may allocate {instruments.memory_limit} bytes")
+    """Build the built-in engine where the rank may allocate 64 MiB."""
+    if instruments.memory_limit != 64 << 20:
+        raise UsageError(f"may allocate {instruments.memory_limit} bytes")
+    return build_engine(model, spec.model_copy(update={"engine": "builtin"}), None, instruments=instruments)
 
 
 def updates_shard_twice(
@@ -98,11 +136,6 @@ constant = 3
 
 def returns_nothing(*_: object, **more: object) -> None:
     """Forgets to return the engine."""
-
-
-def lacks_methods(model: nn.Module, *_: object, **more: object) -> nn.Module:
-    """Returns something that is no engine."""
-    return model
 
 
 class OtherOrder:

@@ -109,14 +109,6 @@ class Teacher(Stateful):
         return x + self.slow(x)
 
 
-class Clipped(Stateful):
-    """Clips its trained weights before it uses them."""
-
-    def changed(self, x: Tensor) -> Tensor:
-        self.head.weight.data.clamp_(-0.05, 0.05)
-        return x
-
-
 class Chancy(nn.Module):
     """Starts from NumPy's numbers; leaves a layer out as Python's draw, and masks inputs as NumPy's."""
 

@@ -1,63 +1,115 @@
 """A model that is built in shards has the bits of one built whole, and needs little more than its shard."""
 
+import gc
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from tests.engine.conftest import ranks
 from tests.making import make_trial
 from zbench.engine.assembly.build import Instruments
 from zbench.errors import UsageError
-from zbench.spec.trial import builds_sharded
+from zbench.measure.clock import PhaseClock
+from zbench.measure.memory import allocator_meter
+from zbench.measure.shim import SHIM
+from zbench.spec.trial import TrialSpec, builds_sharded
 from zbench.testing.ranks import RankPool
 from zbench.worker import engines
+from zbench.worker.loop import Trainer
+from zbench.workloads import build_workload
+from zbench.workloads.zoo import ZooModel, table
 
 __all__ = ["ranks"]
+
+_IMAGES = ("image_size", "patch_size")
+
+
+def wide(architecture: str) -> nn.Module:
+    """Return a model of the zoo with four times the width."""
+    entry = table()[architecture]
+    widths = {k: 4 * v for k, v in entry.sizes.items() if v in (8, 16, 32) and k not in _IMAGES}
+    return ZooModel(replace(entry, sizes=entry.sizes | widths), checkpointing=False)
+
+
+def build(group: dist.ProcessGroup, trial: dict[str, Any]) -> tuple[dict[str, Tensor], int, int]:
+    """Return the values that the engine begins with, the most bytes held while it is built, and its state."""
+    torch.manual_seed(dist.get_rank(group))
+    spec = TrialSpec.model_validate(trial)
+    workload = build_workload(spec.workload, seed=0, world_size=spec.run.world_size, base_dir=Path.cwd())
+    gc.collect()
+    assert SHIM is not None
+    meter = allocator_meter(SHIM)
+    meter.reset()
+    before = meter.live()
+    cpu = torch.device("cpu")
+    trainer = Trainer(spec, workload, Path.cwd(), Instruments(), device=cpu, clock=PhaseClock(), group=group)
+    peak = meter.peak() - before
+    values = trainer.engine.full_parameters()
+    ((_, _, batch),) = trainer.batches(0)
+    trainer.engine.backward(workload.loss(getattr(trainer.engine, "module", trainer.model), batch))
+    held = trainer.engine.memory_by_category()  # with the gradients
+    trainer.engine.step()
+    trainer.engine.close()
+    kinds = ("parameters", "gradients", "master", "moments")
+    return values, peak, sum(size for name, size in held.items() if name.endswith(kinds))
+
+
+class Copies(nn.Module):
+    """Its own code reads a weight of one part while it sets another's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        first = self.first.weight
+        nn.init.zeros_(self.last.weight)
+        nn.init.constant_(first, 1.0)
+
+    def make_batch(self, generator: torch.Generator, size: int, length: int) -> tuple[Tensor]:
+        return (torch.randn(size, 4, generator=generator),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x)).square().mean()
+
 
 ARCHITECTURES = (
     "llama", "gemma2", "gpt2", "mixtral", "qwen2_moe", "mamba", "bert", "albert", "vit", "convnext",
     "wav2vec2", "whisper",
 )  # fmt: skip
-SHORT = ("mixtral", "wav2vec2")
-"""Parameters of three dimensions, and a weight that two parameters give."""
 MOST = 1.3
 """Bytes while building over those of the shard's state."""
-ENGINES: list[dict[str, Any]] = [
-    {"zero_stage": 3, "param_persistence_threshold": 0},
-    {"engine": "fsdp2", "zero_stage": 3},
+BUILTIN = {"zero_stage": 3, "param_persistence_threshold": 0}
+FSDP2 = {"engine": "fsdp2", "zero_stage": 3}
+SHORT: list[Any] = [("mixtral", BUILTIN), ("wav2vec2", FSDP2)]
+"""Parameters of three dimensions, and a weight that two parameters give."""
+CASES = SHORT + [
+    pytest.param(name, engine, marks=pytest.mark.soak)
+    for name in ARCHITECTURES
+    for engine in (BUILTIN, FSDP2)
+    if (name, engine) not in SHORT
 ]
 
 
-def check(ranks: RankPool, architecture: str, engine: dict[str, Any]) -> None:
-    workload = {"model": "tests.worker.building:wide", "options": {"architecture": architecture}}
-    built = {}
-    for build in ("whole", "sharded"):
-        trial = make_trial(
-            {**engine, "build": build}, workload={**workload, "sequence_length": 16}, world_size=2
-        )
-        built[build] = ranks.run(2, "tests.worker.building:build", trial.model_dump(mode="json"))
-    for (values, _, _), (same, peak, state) in zip(*built.values(), strict=True):
-        assert all(torch.equal(value, same[name]) for name, value in values.items())
-        assert peak <= MOST * state, f"{architecture}: {peak / state:.2f}"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("architecture", SHORT)
+@pytest.mark.parametrize(("architecture", "engine"), CASES)
 def test_shards_have_the_bits_and_need_little_more(
     ranks: RankPool, architecture: str, engine: dict[str, Any]
 ) -> None:
     pytest.importorskip("transformers")
-    check(ranks, architecture, engine)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in SHORT])
-def test_every_architecture_has_them(ranks: RankPool, architecture: str, engine: dict[str, Any]) -> None:
-    pytest.importorskip("transformers")
-    check(ranks, architecture, engine)
+    workload = {"model": "tests.worker.test_building:wide", "options": {"architecture": architecture}}
+    built = {}
+    for how in ("whole", "sharded"):
+        trial = make_trial(
+            {**engine, "build": how}, workload={**workload, "sequence_length": 16}, world_size=2
+        )
+        built[how] = ranks.run(2, "tests.worker.test_building:build", trial.model_dump(mode="json"))
+    for (values, _, _), (same, peak, state) in zip(*built.values(), strict=True):
+        assert all(torch.equal(value, same[name]) for name, value in values.items())
+        assert peak <= MOST * state, f"{architecture}: {peak / state:.2f}"
 
 
 def test_a_rank_without_memory_says_so_and_tries_no_whole_model() -> None:
@@ -77,7 +129,7 @@ def test_a_rank_without_memory_says_so_and_tries_no_whole_model() -> None:
 
 def test_code_that_needs_whole_values_is_refused_with_the_remedy(ranks: RankPool) -> None:
     trial = make_trial(
-        {"zero_stage": 3, "build": "sharded"}, workload={"model": "tests.worker.building:Copies"}
+        {"zero_stage": 3, "build": "sharded"}, workload={"model": "tests.worker.test_building:Copies"}
     )
     with pytest.raises((UsageError, AssertionError), match="set build: whole"):
-        ranks.run(2, "tests.worker.building:build", trial.model_dump(mode="json"))
+        ranks.run(2, "tests.worker.test_building:build", trial.model_dump(mode="json"))

@@ -33,27 +33,6 @@ def test_rates_are_those_of_the_work_that_is_timed() -> None:
     assert entry == dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), stream / 0.5)
 
 
-@pytest.mark.parametrize(("least", "passes", "calls"), [(1.0, 7, 7), (1.0, None, 5), (1 / 32, None, 13)])
-def test_a_call_takes_the_first_quartile_of_many(
-    least: float, passes: int | None, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of as many as are asked for, or fit into 0.4 seconds, but five at least; the first call warms up."""
-    now, took = 0.0, [9.0, 3.0, 1.0, 2.0, 4.0, *[5.0] * 99]
-    left = iter(took)
-
-    def work() -> None:
-        nonlocal now
-        now += least * next(left)
-
-    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: now))
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
-    if passes is None:
-        took[:] = [1.0] * 99
-        left = iter(took)
-    assert calibration.seconds(work, torch.device("cpu"), passes) == pytest.approx(2.0 if passes else least)
-    assert len(list(left)) == len(took) - calls - 1
-
-
 @pytest.mark.parametrize(
     ("ranks", "links"), [(1, (None, None)), (2, (2.0 * (1 << 22) / 4, 1.0)), (4, (3.0 * (1 << 22) / 4, 1.0))]
 )

@@ -51,7 +51,7 @@ def rows() -> TensorDataset:
 
 
 def run(
-    model: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verified: bool = True
+    model: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[dict[str, Any], list[int]]:
     """Return what one rank reports, in this process, and the mode of each forward. Its device counts as
     `device`; where no deterministic algorithm is asked for, it rounds otherwise than the reference did.
@@ -72,8 +72,7 @@ def run(
     result, reference, where = (str(tmp_path / name) for name in ("result", "reference", "meeting"))
     run_reference(ReferenceJob(values, str(tmp_path), str(tmp_path), result, reference))
     rounding = 2.0**-22
-    judge = reference if verified else None
-    run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, judge))
+    run_rank(RankJob(values, 0, 1, f"file://{where}", str(tmp_path), str(tmp_path), result, reference))
     return json.loads(Path(result).read_text()), modes
 
 
@@ -106,12 +105,6 @@ def test_on_a_cpu_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(modes) == {USUAL}
     assert len(result["losses"]) == ALL
     assert JUDGED(result["correctness"]) == ("equivalent", 0, 1)
-
-
-def test_where_nobody_judges_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result, modes = run("Plain", "cuda", tmp_path, monkeypatch, verified=False)
-    assert modes.count(RAISES) == STEPS, "the reference's"
-    assert JUDGED(result["correctness"]) == ("unchecked", 0, None)
 
 
 @pytest.mark.parametrize("setting", [None, ":16:8"])

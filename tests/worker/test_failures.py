@@ -13,6 +13,7 @@ from zbench.job.failures import first_failure, kind_of, message_of, write_error
 from zbench.record.record import Failure
 
 ENGINES, MODELS = "tests.worker.engines:", "tests.worker.models:"
+IN_CHECK = pytest.mark.check
 GREEDY: dict[str, Any] = {"model": MODELS + "Greedy", "sequence_length": 8}
 
 
@@ -28,25 +29,19 @@ def test_a_memory_limit_ends_a_trial_as_out_of_memory(run_trial: RunTrial) -> No
     assert "can't allocate memory" in record.error.message
 
 
-def test_the_engine_is_told_the_memory_limit_of_its_rank(run_trial: RunTrial) -> None:
-    record = run_trial(trial({"engine": ENGINES + "tells_its_limit"}, run={"memory_limit": "64Mi"}))
-    assert record.error.message.endswith(f"{64 << 20} bytes")
-
-
-def test_a_memory_limit_that_suffices_changes_nothing(run_trial: RunTrial) -> None:
-    record = run_trial(trial(run={"memory_limit": "64Mi"}))
-    assert (record.outcome, record.correctness.verdict) == ("ok", "identical")
+def test_a_limit_that_suffices_is_the_engines_and_changes_nothing(run_trial: RunTrial) -> None:
+    record = run_trial(trial({"engine": ENGINES + "knows_its_limit"}, run={"memory_limit": "64Mi"}))
+    assert (record.error, record.correctness.verdict) == (None, "identical")
 
 
 @pytest.mark.parametrize(
     ("engine", "model", "message"),
     [
         ("no_such_module:build", None, "engine.engine: cannot load"),
-        (ENGINES + "constant", None, "is of type int, not callable"),
+        pytest.param(ENGINES + "constant", None, "is of type int, not callable", marks=IN_CHECK),
         (ENGINES + "returns_nothing", None, "returned NoneType, which has no backward, step"),
-        (ENGINES + "lacks_methods", None, ", which has no backward, step"),
-        ("unheard_of", None, "engine.engine: cannot use 'unheard_of' here"),
-        ("builtin", MODELS + "number", "returned a int"),
+        pytest.param("unheard_of", None, "engine.engine: cannot use 'unheard_of' here", marks=IN_CHECK),
+        pytest.param("builtin", MODELS + "number", "returned a int", marks=IN_CHECK),
         ("builtin", MODELS + "Frozen", "no trainable parameter"),
     ],
 )
@@ -71,7 +66,6 @@ def test_what_is_no_engine_and_no_model_to_train_is_the_users_mistake(
         (OSError(12, "Cannot allocate memory"), "oom", None),
         (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4"), "peer_lost", None),
         (RuntimeError("size mismatch\nof two"), "crashed", "RuntimeError: size mismatch"),
-        (RuntimeError("\n\n  late  "), "crashed", "RuntimeError: late"),
         (RuntimeError("x" * 5000), "crashed", f"RuntimeError: {'x' * 385}…"),
         (KeyboardInterrupt(), "crashed", None),
     ],
@@ -89,7 +83,6 @@ def test_an_error_has_a_kind_and_a_message_of_one_line_but_for_advice(
         ([(0, "peer_lost"), (1, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
         ([(0, "crashed"), (2, "oom")], Failure("oom", "rank 2: of rank 2", "rank2.log")),
         ([(1, "crashed"), (0, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
-        ([(1, "peer_lost")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
         ([(0, "oom"), (1, "usage")], Failure("usage", "rank 1: of rank 1", "rank1.log")),
         ([("reference", "crashed")], Failure("crashed", "of rank reference", "rank0.log")),
         ([], None),

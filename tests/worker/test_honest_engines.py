@@ -18,7 +18,7 @@ SHORT = (8, 26)
 @pytest.mark.parametrize(
     ("seed", "numbers"),
     [
-        (3, SHORT),
+        pytest.param(3, SHORT, marks=pytest.mark.check),
         pytest.param(
             random.randrange(1 << 30), range(250), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
         ),

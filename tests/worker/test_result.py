@@ -23,10 +23,16 @@ def flat_length(world_size: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def record(runner: TrialRunner) -> Record:
+def told() -> list[dict[str, Any]]:
+    """Return what `record` told of its progress."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def record(runner: TrialRunner, told: list[dict[str, Any]]) -> Record:
     """Return the record of a trial of five steps."""
     engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
-    return runner.run(trial(engine, run={"steps": 5}))
+    return runner.run(trial(engine, run={"steps": 5}), watch=told.append)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:
@@ -81,28 +87,23 @@ def test_memory_is_exact_and_its_categories_make_up_the_peak(record: Record) -> 
     assert memory.peak_rss_bytes > memory.peak_device_bytes
 
 
-def test_memory_is_the_same_at_every_repeat_without_verification_and_moves_with_offload(
-    run_trial: RunTrial,
-) -> None:
+def test_memory_is_the_same_without_verification_and_moves_with_offload(run_trial: RunTrial) -> None:
     engine = {"zero_stage": 2, "dtype": "bfloat16"}
-    first, second, unverified = (run_trial(trial(engine, verify=mode)) for mode in ("full", "full", "off"))
+    verified, unverified = (run_trial(trial(engine, verify=mode)) for mode in ("full", "off"))
     assert (unverified.outcome, unverified.correctness.verdict) == ("ok", "unchecked")
-    one, other, off, moved = (
-        record.memory
-        for record in (first, second, unverified, run_trial(trial(engine | {"offload_optimizer": "cpu"})))
-    )
-    assert one.by_category == other.by_category == off.by_category
-    assert one.peak_device_bytes == other.peak_device_bytes == off.peak_device_bytes
+    offloaded = run_trial(trial(engine | {"offload_optimizer": "cpu"}, verify="off"))
+    one, off, moved = (record.memory for record in (verified, unverified, offloaded))
+    assert one.by_category == off.by_category
+    assert one.peak_device_bytes == off.peak_device_bytes
     assert one.peak_device_bytes == (moved.peak_device_bytes or 0) + (moved.peak_host_bytes or 0)
     assert moved.by_category["host_moments"] == one.by_category["moments"]
 
 
-def test_progress_tells_every_step(runner: TrialRunner) -> None:
-    lines: list[dict[str, Any]] = []
-    runner.run(trial({"zero_stage": 0}, workload={**MLP, "micro_batch_size": 3}), watch=lines.append)
-    steps = [(line["phase"], line["step"], line["steps"]) for line in lines if line["phase"] != "reference"]
-    assert steps == [("warmup", 1, 1), ("timed", 1, 3), ("timed", 2, 3), ("timed", 3, 3)]
-    assert all(line["seconds"] > 0 for line in lines)
+@pytest.mark.usefixtures("record")
+def test_progress_tells_every_step(told: list[dict[str, Any]]) -> None:
+    steps = [(line["phase"], line["step"], line["steps"]) for line in told if line["phase"] != "reference"]
+    assert steps == [("warmup", 1, 1), *(("timed", number, 5) for number in range(1, 6))]
+    assert all(line["seconds"] > 0 for line in told)
 
 
 def test_a_changed_text_is_not_judged_by_the_old_reference(runner: TrialRunner, tmp_path: Any) -> None:

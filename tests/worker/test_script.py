@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.launch.processes import gone, until
+from tests.launch.processes import gone
 from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
 from zbench import _nudge
@@ -115,8 +114,6 @@ def test_a_script_whose_runs_end_alike_is_run_twice_more_with_rounding_errors(tm
     ("arguments", "tokens", "samples"),
     [
         ("", None, None),
-        ("--ds {micro_batch_size}", None, 2 * 3 / 0.03),
-        ("--ds {sequence_length}", None, None),
         ("--ds {micro_batch_size}-{sequence_length}", 2 * 3 * 128 / 0.03, 2 * 3 / 0.03),
     ],
 )
@@ -172,8 +169,7 @@ def test_a_command_has_a_free_port_and_both_startup_modules(
 @pytest.mark.parametrize(
     ("python", "own", "told"),
     [
-        (None, None, "None"),
-        (None, "own", "own"),
+        pytest.param(None, None, "None", marks=pytest.mark.check),
         (sys.executable, "own", "own"),
         (sys.executable, None, "zb"),
     ],
@@ -207,7 +203,7 @@ def test_another_environment_has_extensions_of_its_own_unless_told(
     ("do", "outcome", "message"),
     [
         ("fail", "crashed", "the command ended with status 1: RuntimeError: no such layer"),
-        ("oom", "oom", "RuntimeError: CUDA out of memory"),
+        pytest.param("oom", "oom", "RuntimeError: CUDA out of memory", marks=pytest.mark.check),
         ("hang", "timeout", ""),
     ],
 )
@@ -223,38 +219,18 @@ def test_failures_are_named_and_nothing_is_left_running(
     assert all(map(gone, children_of(tmp_path))), "even in a session of its own"
 
 
-TORCHRUN = """
-[rank0]: Traceback (most recent call last):
-[rank0]: ValueError: hidden size 64 is not divisible by heads 7
-E0102 10:00:00.000 11 torch/distributed/elastic/api.py:1000] failed (exitcode: 1) local_rank: 0
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-boom.py FAILED
-------------------------------------------------------------
-  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-============================================================
-"""
-
-
-def test_the_cause_of_a_failure_under_torchrun_is_named_and_not_a_rule() -> None:
-    message = str(script._failure(1, TORCHRUN.splitlines()))
-    assert (
-        message == "the command ended with status 1: ValueError: hidden size 64 is not divisible by heads 7"
-    )
-    assert str(script._failure(1, ["it stopped", "=" * 60])).endswith("it stopped")
-
-
 @pytest.mark.parametrize(
     ("printed", "cause"),
     [
-        ("mine.TooLongException: 9 tokens", "mine.TooLongException: 9 tokens"),
+        ("[rank0]: mine.TooLongException: 9 tokens", "mine.TooLongException: 9 tokens"),
         ("training begins", "rank 0 ended with status 7"),
     ],
 )
-def test_the_cause_of_a_failure_of_many_ranks_is_kept(printed: str, cause: str, tmp_path: Path) -> None:
+def test_the_cause_of_a_failure_under_torchrun_is_named(printed: str, cause: str, tmp_path: Path) -> None:
     """torchrun's report has seven lines for each rank, and prints the first to fail again at the end."""
     others = "".join(f"rank : {n} (local_rank: {n})\nexitcode : -15 (pid: 9)\n\n\n\n\n" for n in range(64))
     report = f"{printed}\nE0102 failed (exitcode: 7) local_rank: 0\n{others}rank      : 0 (local_rank: 0)\n"
+    report += "multiprocessing.errors.ChildFailedError:\n" + "=" * 60 + "\nboom.py FAILED\n" + "-" * 60 + "\n"
     report += "exitcode  : 7 (pid: 1)\ntraceback : To enable traceback see: https://pytorch.org\n"
     (tmp_path / "report.txt").write_text(report)
     (trial, _) = sweep(tmp_path).trials
@@ -321,19 +297,3 @@ def test_a_watched_script_is_nudged_from_step_to_step_and_tells_its_way(tmp_path
         found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw))
         assert way_in(scratch) == pytest.approx(1.0, rel=1e-4)
     assert found == [(True, True, "True"), (False, False, "True")]
-
-
-@pytest.mark.soak
-def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
-    sweep(tmp_path, do="hang", verify={"mode": "off"})
-    words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]
-    started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        until(lambda: bool(children_of(tmp_path)) or started.poll() is not None, "the script runs")
-        (child,) = children_of(tmp_path)
-        started.send_signal(signal.SIGINT)
-        _, stderr = started.communicate(timeout=600)
-    finally:
-        started.kill()
-    assert started.returncode == 130, stderr
-    assert gone(child), "even in a session of its own"

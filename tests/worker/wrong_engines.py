@@ -1,58 +1,23 @@
-"""Engines that are wrong on purpose: the built-in one, changed in one place.
+"""Engines that are wrong on purpose: the built-in one, changed in one place, or one that rounds otherwise.
 
-`engine: tests.worker.wrong_engines:NAME`.
+`engine: tests.worker.wrong_engines:NAME`; `lost_5` loses the update of step 5.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tests.worker.engines import Engine, OtherOrder
 from zbench.engine import build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.spec.engine import EngineSpec
-
-
-class Engine:
-    """The built-in engine. factor: of all losses. hidden: methods that it lacks. reports_norm: always."""
-
-    factor = 1.0
-    hidden = frozenset[str]()
-    reports_norm = False
-
-    def __init__(
-        self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
-    ) -> None:
-        self.model, self.spec = model, spec
-        spec = spec.model_copy(update={"engine": "builtin"})
-        self.inner = build_engine(model, self.changed(spec), None, instruments=instruments)
-        self.count = 0
-
-    def changed(self, spec: EngineSpec) -> EngineSpec:
-        return spec
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self.hidden or name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def backward(self, loss: Tensor, last: bool | None = None) -> None:
-        self.inner.backward(loss * self.factor, last)
-
-    def step(self) -> StepInfo:
-        self.count += 1
-        info = self.inner.step(grad_norm=self.reports_norm)
-        self.after_step()
-        return info
-
-    def after_step(self) -> None:
-        """Break something."""
-
 
 NOTHING = frozenset({"first_moments", "optimizer_parts"})
 
@@ -281,3 +246,86 @@ def _longer_on_rank_1(task: AdamTask) -> AdamTask:
 eps_inside = with_adam(_eps_inside)
 decay_after = with_adam(_decayed_after, _without_decay)
 longer_on_rank_1 = with_adam(before=_longer_on_rank_1)
+
+
+def _scaled(step: int, more: float, task: AdamTask, old: Tensor, call: int) -> None:
+    """Add a share of the update to what one step wrote."""
+    if task.step == step:
+        task.slot.param.add_(task.slot.param - old, alpha=more)
+
+
+class _LateGradients(Engine):
+    """Gradients of all parameters are this much larger from a step on."""
+
+    first, more = 1, 0.0
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        self.inner.backward(loss * (1 + self.more * (self.count + 1 >= self.first)), last)
+
+
+class SkipsAStep(OtherOrder):
+    """Its fifth step leaves weights, moments and torch's count of steps as they were."""
+
+    taken = 0
+
+    def step(self) -> StepInfo:
+        self.taken += 1
+        if self.taken != 5:
+            return super().step()
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        return StepInfo(None)
+
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        states = self._adam.state
+        return {
+            f"{name}@0": {"param": master.reshape(-1)}
+            | {kind: states[master][kind].reshape(-1) for kind in ("exp_avg", "exp_avg_sq") if states[master]}
+            for name, master in self._masters.items()
+        }
+
+
+class _StaleCopies(OtherOrder):
+    """Some weights that the model computes with are not renewed, on some ranks, from a step on."""
+
+    names: tuple[str, ...] = ("norm",)
+    ranks: tuple[int, ...] = (0, 1)
+    first = 1
+    taken = 0
+
+    def step(self) -> StepInfo:
+        old = {name: p.detach().clone() for name, p in self._model.named_parameters()}
+        info = super().step()
+        self.taken = self.taken + 1
+        for name, parameter in self._model.named_parameters():
+            stale = any(part in name for part in self.names) and self.taken >= self.first
+            if stale and dist.get_rank() in self.ranks:
+                parameter.data.copy_(old[name])
+        return info
+
+
+class StaleNorms(_StaleCopies):
+    """All norms, on all ranks."""
+
+
+class StaleBias(_StaleCopies):
+    """One bias on rank 1."""
+
+    names, ranks = ("blocks.1.mlp_norm.bias",), (1,)
+
+
+class LastUpdateNeverArrives(_StaleCopies):
+    """The model keeps the weights of the last update but one."""
+
+    names = ("",)
+    first = 12
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    kind, _, number = name.partition("_")
+    more = {"lost": -1.0, "twice": 1.0, "longer": 0.1}.get(kind)
+    if more is not None:
+        return with_adam(partial(_scaled, int(number), more))
+    if kind == "gradients":
+        return type(name, (_LateGradients,), {"first": int(number), "more": 0.05})
+    raise AttributeError(name)
