@@ -1,5 +1,11 @@
-"""What ranks do in the tests of ranks that disagree; every case returns what this rank heard."""
+"""What ranks do in the tests of ranks that disagree or leave; every case returns what this rank heard.
 
+Run as `python -m tests.engine.steps.agreeing STORE RANK WORLD`, the last rank raises outside the engine, and
+each other one prints what it hears.
+"""
+
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,14 +27,14 @@ WIDTH = 32
 
 
 class Routed(nn.Module):
-    """Two experts and what is around them; `order` says which are called, and when. The sizes may differ."""
+    """Two experts and what is around them; `order` says which are called, and when."""
 
-    def __init__(self, inner: int = WIDTH) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.first = nn.Linear(WIDTH, WIDTH)
         self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, k), nn.Linear(k, WIDTH)) for k in (WIDTH, inner)
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)) for _ in range(2)
         )
 
     def forward(self, x: Tensor, order: tuple[int, ...] = (0, 1)) -> Tensor:
@@ -71,98 +77,90 @@ def heard(call: Callable[[], object]) -> str:
     return "nothing"
 
 
+def is_last(group: dist.ProcessGroup) -> bool:
+    return dist.get_rank(group) == dist.get_world_size(group) - 1
+
+
+@contextmanager
+def engine_on(
+    group: dist.ProcessGroup, way: str, seconds: float = 60.0, **keys: Any
+) -> Iterator[tuple[Engine, Callable[[], Tensor]]]:
+    """Yield an engine of these ranks, and a function that returns a loss of its model."""
+    with connected(group, way, seconds) as mine:
+        spec = {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1, **keys}
+        engine = build_engine(Routed(), EngineSpec.model_validate(spec), mine)
+        yield engine, lambda: engine.model(torch.ones(2, WIDTH)).sum()
+        if not engine.closed:
+            engine.close()
+
+
 def stored(engine: Engine) -> list[Tensor]:
     """Return copies of what this rank keeps of the weights; no collective."""
     return [part["param"].clone() for _, part in sorted(engine.optimizer_parts().items())]
 
 
-def _engine(group: dist.ProcessGroup, model: nn.Module, **keys: Any) -> Engine:
-    spec = {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1, **keys}
-    return build_engine(model, EngineSpec.model_validate(spec), group)
-
-
-def other_order(group: dist.ProcessGroup, way: str, inner: int, spec: dict[str, Any]) -> tuple[str, bool]:
+def other_order(group: dist.ProcessGroup, way: str) -> tuple[str, bool]:
     """The last rank calls its experts in the other order; return what is heard and whether weights stayed."""
-    with connected(group, way) as mine:
-        model = Routed(inner)
-        last = dist.get_rank(group) == dist.get_world_size(group) - 1
-        engine = _engine(mine, model, **spec)
-        x = torch.ones(2, WIDTH)
-        engine.backward(model(x).sum())
+    with engine_on(group, way) as (engine, loss):
+        engine.backward(loss())
         engine.step()
         before = stored(engine)
 
         def step() -> None:
-            engine.backward(model(x, (1, 0) if last else (0, 1)).square().sum())
+            order = (1, 0) if is_last(group) else (0, 1)
+            engine.backward(engine.model(torch.ones(2, WIDTH), order).square().sum())
             engine.step()
 
-        message = heard(step)
-        again = heard(step)
-        same = all(torch.equal(a, b) for a, b in zip(before, stored(engine), strict=True))
-        engine.close()
-        return f"{message} | {again}", same
+        messages = f"{heard(step)} | {heard(step)}"
+        return messages, all(torch.equal(a, b) for a, b in zip(before, stored(engine), strict=True))
 
 
 def one_reads(group: dist.ProcessGroup, way: str) -> str:
     """Rank 0 alone reads a weight, then all take a step."""
-    with connected(group, way) as mine:
-        model = Routed()
-        engine = _engine(mine, model)
+    with engine_on(group, way) as (engine, loss):
 
         def step() -> None:
             if dist.get_rank(group) == 0:
-                model.experts[1][0].weight.sum()
-            engine.backward(model(torch.ones(2, WIDTH)).sum())
+                engine.model.get_parameter("experts.1.0.weight").sum()
+            engine.backward(loss())
             engine.step()
 
-        message = heard(step)
-        engine.close()
-        return message
+        return heard(step)
 
 
 def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> str:
-    """Rank 0 alone raises before its backward, in it, or at a step without one, and leaves the engine."""
-    with connected(group, way) as mine:
-        model = Routed()
-        alone = dist.get_rank(group) == 0
-        engine = _engine(mine, model, zero_stage=stage)
-        engine.backward(model(torch.ones(2, WIDTH)).sum())
-        engine.step()
+    """Rank 0 alone raises inside its backward, or at a step without one, and leaves the engine."""
+    alone = dist.get_rank(group) == 0
 
-        def fail(gradient: Tensor) -> None:
-            raise ValueError("in a hook")
+    def fail(gradient: Tensor) -> None:
+        raise ValueError("in a hook")
+
+    with engine_on(group, way, zero_stage=stage) as (engine, loss):
 
         def step() -> None:
-            loss = model(torch.ones(2, WIDTH)).sum()
-            if alone and where == "before":
-                # read as an attribute, it would be gathered
-                next(model.parameters()).grad = torch.ones(WIDTH, WIDTH)
+            total = loss()
             if alone and where == "inside":
-                loss.register_hook(fail)
+                total.register_hook(fail)
             if not (alone and where == "without"):
-                engine.backward(loss)
+                engine.backward(total)
             engine.step()
 
         message = heard(step)
         dist.barrier(group)
-        engine.close()
         return message
 
 
 def one_stops(group: dist.ProcessGroup, way: str) -> str:
     """Rank 0 takes one backward more than the others before its step, reduced at each backward."""
-    with connected(group, way, seconds=2.0) as mine:
-        model = Routed()
-        engine = _engine(mine, model, zero_stage=2, accumulation_mode="unmanaged", reduce_at="each_backward")
+    keys = {"zero_stage": 2, "accumulation_mode": "unmanaged", "reduce_at": "each_backward"}
+    with engine_on(group, way, seconds=2.0, **keys) as (engine, loss):
 
         def step() -> None:
             for _ in range(3 if dist.get_rank(group) == 0 else 2):
-                engine.backward(model(torch.ones(2, WIDTH)).sum())
+                engine.backward(loss())
             engine.step()
 
-        message = heard(step)
-        engine.close()
-        return message
+        return heard(step)
 
 
 def backend_of(group: dist.ProcessGroup, backend: str) -> str:
@@ -174,3 +172,39 @@ def backend_of(group: dist.ProcessGroup, backend: str) -> str:
     comm = choose.choose_collectives(mine, cpu, cpu)
     comm.close()
     return f"{dist.get_backend(mine)} {type(comm).__name__}"
+
+
+def leave(group: dist.ProcessGroup, way: str, how: str, stage: int) -> str:
+    """Return what a rank hears when the last rank leaves before its third forward."""
+    hears = mock.patch.object(agreement, "_SECONDS_TO_HEAR", 1.0)
+    with hears, engine_on(group, way, zero_stage=stage) as (engine, loss):
+
+        def go() -> None:
+            if how == "is killed":
+                os._exit(1)
+            if how == "closes":
+                engine.close()
+            try:
+                raise KeyError("in the data loader")
+            finally:
+                if how == "closes on its way out":
+                    engine.close()
+
+        def steps() -> None:
+            for number in range(4):
+                if number == 2 and is_last(group):
+                    go()
+                engine.backward(loss())
+                engine.step()
+
+        if how == "raises" and is_last(group):
+            steps()
+        return heard(steps)
+
+
+if __name__ == "__main__":
+    store, rank, world = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(world))
+    assert dist.group.WORLD is not None
+    print(leave(dist.group.WORLD, "memory", "raises", 3), flush=True)
+    os._exit(0)
