@@ -1,21 +1,20 @@
 """What the ranks of a test run: training with compiled and with eager ZeRO-1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.compiled import models
 from tests.engine.models import placed
-from zbench.engine import Engine, Instruments, StepInfo, build_engine
+from zbench.engine import Instruments, StepInfo, build_engine
 from zbench.engine.compiled.compile import CompiledGradients
 from zbench.engine.protocols import Collectives, Tag, Work
-from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 Batch = Callable[[int, int], tuple[Any, ...]]
@@ -42,7 +41,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "two_graphs_share_a_parameter": (lambda: models.Tied(broken=True), _tokens()),
     "one_graph_for_many_layers": (models.Layers, _tokens()),
     "no_reduction_first": (lambda: models.WithoutReduction(0), _vectors()),
-    "no_reduction_in_the_middle": (lambda: models.WithoutReduction(1), _vectors()),
     "no_reduction_last": (lambda: models.WithoutReduction(2), _vectors()),
     "partly_trained": (models.PartlyTrained, _vectors()),
     "checkpointed": (models.Checkpointed, _vectors()),
@@ -53,12 +51,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "new_lengths_of_one_graph": (lambda: models.Wide(1, 16), _vectors(growth=3)),
     "wide": (models.Wide, _vectors()),
-    "headed": (models.Headed, _tokens(24)),
-    "mixture": (models.Mixture, _vectors()),
     "fragile": (models.Crossed, lambda rank, step: (models.vectors(rank + 10 * step), False)),
     "deep": (lambda: models.Tied(depth=4), _tokens(64, 8)),
 }
-BASE = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
+BASE: dict[str, Any] = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
 
 
 def make(name: str) -> tuple[nn.Module, Batch]:
@@ -74,6 +70,18 @@ def make(name: str) -> tuple[nn.Module, Batch]:
         return tuple(x.to(device) if isinstance(x, Tensor) else x for x in batch(rank, step))
 
     return build().to(device), moved
+
+
+@contextmanager
+def quick_inductor() -> Iterator[None]:
+    """Have inductor not try what the processor can do (a dozen programs, 12 s where no cache is, and
+    some are loaded in every process), and start no helpers, which import torch.
+    """
+    from torch._inductor import config  # seconds, which ranks without inductor save
+
+    untried = mock.patch("torch.cpu._is_avx512_bf16_supported", return_value=False, create=True)
+    with config.patch({"cpp.vec_isa_ok": True, "compile_threads": 1}), untried:
+        yield
 
 
 @dataclass
@@ -99,18 +107,6 @@ class Recorder:
         """Return what was reduced since the last call."""
         taken, self.sizes = self.sizes, []
         return taken
-
-
-def recorded(group: dist.ProcessGroup, model: nn.Module, spec: EngineSpec) -> tuple[Engine, Recorder]:
-    """Return an engine and the recorder around its collectives."""
-    recorders: list[Recorder] = []
-
-    def wrap(inner: Collectives) -> Collectives:
-        recorders.append(Recorder(inner))
-        return recorders[-1]
-
-    engine = build_engine(model, spec, group, instruments=Instruments(wrap_collectives=wrap))
-    return engine, recorders[0]
 
 
 @dataclass
@@ -139,7 +135,14 @@ def train_recorded(
     """Train a model; in step `frozen_in` the first of its trained parameters is frozen."""
     model, batch = make(name)
     parsed = EngineSpec.model_validate({**BASE, **spec})
-    engine, recorder = recorded(group, model, parsed)
+    recorders: list[Recorder] = []
+
+    def wrap(inner: Collectives) -> Collectives:
+        recorders.append(Recorder(inner))
+        return recorders[-1]
+
+    engine = build_engine(model, parsed, group, instruments=Instruments(wrap_collectives=wrap))
+    (recorder,) = recorders
     rank = dist.get_rank(group)
     marks = parsed.accumulation_mode == "multi_backward"
     first = next(p for p in model.parameters() if p.requires_grad)
@@ -190,40 +193,3 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
     for key, value in eager.parameters.items():
         assert torch.equal(compiled.parameters[key], value), key
     return compiled
-
-
-def train_side_by_side(group: dist.ProcessGroup, name: str) -> None:
-    """Assert that two models, compiled by engines of their own and trained in turns, do not disturb each
-    other: both end with the bits of the one that is trained alone."""
-    alone = train_recorded(group, name, {}).parameters
-    pairs = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model = MODELS[name][0]()
-        spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager"})
-        pairs.append((model, build_engine(model, spec, group)))
-    _, batch = make(name)
-    for step in range(3):
-        losses = [model(*batch(dist.get_rank(group), step)) for model, _ in pairs]
-        for (_, engine), loss in zip(pairs, losses, strict=True):
-            engine.backward(loss)
-        for _, engine in pairs:
-            engine.step()
-    for _, engine in pairs:
-        for key, value in engine.full_parameters().items():
-            assert torch.equal(alone[key], value), key
-        engine.close()
-
-
-def backward_outside_the_engine_is_refused(group: dist.ProcessGroup) -> None:
-    """Assert that no gradient is lost silently, and that a closed engine's model is an ordinary one again."""
-    model, batch = make("one_graph")
-    spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager"})
-    engine = build_engine(model, spec, group)
-    with pytest.raises(UsageError, match=r"engine\.backward"):
-        model(*batch(dist.get_rank(group), 0)).backward()
-    engine.backward(model(*batch(dist.get_rank(group), 0)))
-    engine.step()
-    engine.close()
-    model(*batch(dist.get_rank(group), 0)).backward()
-    assert all(p.grad is not None for p in model.parameters())

@@ -108,34 +108,14 @@ class PartlyTrained(nn.Module):
         self.outside = nn.Parameter(torch.full((WIDTH,), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x).square().mean()
-
-    def layers(self, x: Tensor) -> Tensor:
-        """Return what the loss is computed of."""
         x = self.trained(self.frozen(x) + self.read_in_vain.detach())
-        return scaled_outside(x, self.outside)
+        return scaled_outside(x, self.outside).square().mean()
 
 
 @torch._dynamo.disable
 def scaled_outside(x: Tensor, scale: Tensor) -> Tensor:
     """Multiply in plain Python: dynamo captures none of this."""
     return x * scale
-
-
-class Mixture(nn.Module):
-    """Three graphs: one partly trained, one that needs backward but has no parameter, a recomputed one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = PartlyTrained()
-        self.last = Checkpointed()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first.layers(x.requires_grad_())
-        torch._dynamo.graph_break()
-        x = nn.functional.gelu(x)
-        torch._dynamo.graph_break()
-        return self.last(x)
 
 
 class Crossed(nn.Module):
@@ -169,25 +149,6 @@ class Wide(nn.Module):
         for layer in self.layers:
             x = layer(x).relu()
         return x.square().mean()
-
-
-class Headed(nn.Module):
-    """A language model that is mostly weights: in which order their gradients come decides its peak."""
-
-    def __init__(self, depth: int = 3, width: int = 128, vocabulary: int = 4096) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            for _ in range(depth)
-        )
-        self.head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = x + layer(x)
-        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
 
 
 @torch._dynamo.disable

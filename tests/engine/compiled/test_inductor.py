@@ -1,67 +1,90 @@
-"""Compiled ZeRO-1 by inductor: the bits of plain inductor, gradients in autograd's order, and memory.
+"""Compiled ZeRO-1 by inductor: the bits of plain inductor, and memory.
 
 In one file, so that one worker's ranks import inductor and compile its kernels.
 """
 
 from itertools import product
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from tests.engine.compiled.cases import BASE, make, quick_inductor, train_recorded
+from tests.engine.compiled.test_backend import check_dynamic_shapes
+from tests.engine.compiled.test_lifetimes import update_meets_only_the_partition, whole_peak
 from tests.engine.covering import by_default
+from zbench.engine import build_engine
+from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
 
-CASES = "tests.engine.compiled.inductors"
-LIFETIMES = "tests.engine.compiled.lifetimes"
 
-INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
-    "two_graphs_share_a_parameter": (1, "two_graphs_share_a_parameter", {}, {}),
-    "sent_from_where_they_are": (2, "wide", {"reduce_bucket_size": 10**6}, {}),
-    "new_sequence_lengths": (1, "new_lengths_of_one_graph", {}, {}),
-    "partly_trained_no_reduction_checkpointed": (0, "mixture", {}, {}),
+@quick_inductor()
+def train_with_inductor(
+    group: dist.ProcessGroup, name: str, spec: dict[str, Any], *, steps: int = 3, backwards: int = 1
+) -> None:
+    """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
+    eager = train_recorded(group, name, spec, steps=steps, backwards=backwards).parameters
+    with mock.patch.object(torch.compiler, "cudagraph_mark_step_begin") as marked:
+        compiled = {**spec, "compile": "inductor"}
+        trained = train_recorded(group, name, compiled, steps=steps, backwards=backwards)
+    assert marked.call_count == steps, "CUDA graphs hear of each step"
+    model, batch = make(name)
+    model.compile()
+    engine = build_engine(
+        model,
+        EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0, "offload_optimizer": "none"}),
+        group,
+    )
+    for step, info in enumerate(trained.infos):
+        for micro in range(backwards):
+            engine.backward(model(*batch(dist.get_rank(group) + 100 * micro, step)).float())
+        assert engine.step() == info
+    for key, value in engine.full_parameters().items():
+        assert torch.equal(trained.parameters[key], value), key
+        torch.testing.assert_close(trained.parameters[key], eager[key], rtol=1e-5, atol=1e-6)
+    engine.close()
+
+
+partition_alone = quick_inductor()(update_meets_only_the_partition)
+peak = quick_inductor()(whole_peak)
+
+
+INDUCTOR: dict[str, tuple[str, dict[str, Any], int]] = {
+    "sent_from_where_they_are": ("wide", {"reduce_bucket_size": 10**6}, 1),
+    "new_sequence_lengths": ("new_lengths_of_one_graph", {}, 1),
+    "two_graphs_share_a_parameter": ("two_graphs_share_a_parameter", {}, 1),
+    "partly_trained": ("partly_trained", {}, 1),
+    "checkpointed": ("checkpointed", {}, 1),
     "offload_and_micro_steps": (
-        0,
         "one_graph_for_many_layers",
         {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2},
-        {"backwards": 2},
+        2,
     ),
 }
-"""Ranks by default (0: none), a model, keys. The soak has all on 1 and 2: each rank compiles for itself, and
-`test_parity` has every kind of graph on several.
-"""
+"""A model, keys and backwards a step; `test_parity` has every kind of graph on several ranks."""
+USUAL = ("two_graphs_share_a_parameter", 1)
 
 
 @pytest.mark.parametrize(
-    ("case", "world_size"),
-    by_default(lambda case, world: world == INDUCTOR[case][0], product(INDUCTOR, (1, 2))),
+    ("case", "world_size"), by_default(lambda case, world: (case, world) == USUAL, product(INDUCTOR, (1, 2)))
 )
 def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, case: str, world_size: int) -> None:
-    _, name, spec, how = INDUCTOR[case]
-    ranks.run(world_size, f"{CASES}:train_with_inductor", name, spec, **how)
+    name, spec, backwards = INDUCTOR[case]
+    ranks.run(world_size, f"{__name__}:train_with_inductor", name, spec, backwards=backwards)
 
 
-def test_inductor_computes_weights_gradients_in_autograds_order_and_leaves_them(ranks: RankPool) -> None:
-    """Buckets are sent in that order: a gradient that came late would hold up all that came before it.
-
-    Generated code hands freed buffers on to others; not those of gradients, which may still be sent.
-    """
-    ((eager, inductor),) = ranks.run(1, f"{CASES}:orders")
-    assert eager == inductor
+@quick_inductor()
+@pytest.mark.check
+def test_shapes_may_be_dynamic_from_the_start() -> None:
+    check_dynamic_shapes("inductor", 1e-5)
 
 
-@pytest.mark.soak
-def test_shapes_may_be_dynamic_from_the_start(ranks: RankPool) -> None:
-    """By default with aot_eager in `test_backend`, and here with lengths that become dynamic."""
-    ranks.run(1, f"{CASES}:shapes_are_dynamic")
-
-
-def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool) -> None:
+@pytest.mark.check
+def test_memory_of_inductors_gradients_belongs_to_the_step(ranks: RankPool) -> None:
+    """And the peak is no higher than that of eager ZeRO-1."""
     spec = {"compile": "inductor", "reduce_bucket_size": 10**6}
-    ranks.run(2, f"{LIFETIMES}:update_meets_only_the_partition", [spec], "wide")
-
-
-def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
-    eager, compiled = (
-        ranks.run(2, f"{LIFETIMES}:whole_peak", how, "headed", 200_000) for how in ("off", "inductor")
-    )
+    ranks.run(2, f"{__name__}:partition_alone", [spec], "wide")
+    eager, compiled = (ranks.run(2, f"{__name__}:peak", how, "deep", 20_000) for how in ("off", "inductor"))
     assert all(c <= e for c, e in zip(compiled, eager, strict=True))

@@ -3,15 +3,185 @@
 `test_inductor` has what depends on inductor's code.
 """
 
-from itertools import product
+import copy
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
-from tests.engine.covering import by_default
+from tests.engine.compiled.cases import BASE, Batch, make
+from tests.engine.holding import live, peak_of, settled
+from tests.engine.plain import assert_same
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.compiled.compile import CompiledGradients
+from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
 
-CASES = "tests.engine.compiled.lifetimes"
+TEMPORARIES = 1 << 21
+
+
+@dataclass
+class Probe:
+    """Adam that looks around before it updates, and whose temporaries make the update the step's peak."""
+
+    inner: AdamBackend
+    look: Callable[[], None] = lambda: None
+
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
+        settled()
+        self.look()
+        temporaries = torch.empty(TEMPORARIES, dtype=torch.uint8)
+        self.inner.update(tasks, grad_scale=grad_scale)
+        del temporaries
+
+    def add_square_sums(self, grads: Sequence[Tensor], sums: Tensor) -> None:
+        self.inner.add_square_sums(grads, sums)
+
+
+def build(group: dist.ProcessGroup, model: nn.Module, **spec: Any) -> tuple[Engine, Probe]:
+    """Return an engine with compiled reductions (unless `spec` says otherwise) and its Adam."""
+    probes: list[Probe] = []
+
+    def wrap(inner: AdamBackend) -> AdamBackend:
+        probes.append(Probe(inner))
+        return probes[-1]
+
+    parsed = EngineSpec.model_validate({**BASE, "compile": "aot_eager", **spec})
+    engine = build_engine(model, parsed, group, instruments=Instruments(wrap_adam=wrap))
+    return engine, probes[-1]
+
+
+def partition_of(engine: Engine) -> int:
+    """Return the bytes of this rank's partition in float32: as many as each of its two moments has."""
+    held = engine.memory_by_category()
+    return (held.get("moments", 0) + held.get("host_moments", 0)) // 2
+
+
+def update_meets_only_the_partition(
+    group: dist.ProcessGroup, specs: Sequence[dict[str, Any]], name: str
+) -> None:
+    """Assert that all bytes alive at the update are those between steps and one float32 partition.
+
+    One engine after the other compiles one model, whose code is used again where the dtype is the same.
+    """
+    model, batch = make(name)
+    for spec in specs:
+        gc.collect()
+        engine, probe = build(group, model, **spec)
+        partition = partition_of(engine)
+        seen: list[tuple[int, dict[str, int]]] = []
+
+        def look(engine: Engine = engine, seen: list[tuple[int, dict[str, int]]] = seen) -> None:
+            seen.append((settled(), engine.memory_by_category()))
+
+        probe.look = look
+        resident = []
+        for step in range(3):
+            for micro in range(spec.get("gradient_accumulation_steps", 1)):
+                engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)).float())
+            engine.step()
+            resident.append(settled())
+        assert resident[1] == resident[2]
+        assert [at_update for at_update, _ in seen[1:]] == [resident[1] + partition] * (len(seen) - 1)
+        for _, held in seen:
+            assert "buckets" not in held
+            assert held.get("gradients", 0) + held.get("host_gradients", 0) == partition
+        engine.close()
+
+
+def take_step(engine: Engine, batch: Batch, rank: int, number: int) -> None:
+    engine.backward(engine.model(*batch(rank, number)))
+    engine.step()
+
+
+def whole_peak(group: dist.ProcessGroup, compiling: str, name: str, bucket: int) -> int:
+    """Return the peak bytes of a step, all that the engine keeps included, above an empty process."""
+    before = live()
+    model, batch = make(name)
+    engine, _ = build(group, model, compile=compiling, reduce_bucket_size=bucket)
+    step = partial(take_step, engine, batch, dist.get_rank(group))
+    for number in range(2):
+        step(number)
+    nbytes = live()
+    peak = nbytes - before + peak_of(partial(step, 2))
+    engine.close()
+    return peak
+
+
+def faults_free_everything(group: dist.ProcessGroup) -> None:
+    """Assert that a failing backward leaves no byte, and that the engine goes on as if it had not been."""
+    runs = []
+    model, batch = make("fragile")
+    first = copy.deepcopy(model.state_dict())
+    for faulty in (False, True):
+        model.load_state_dict(first)
+        engine, _ = build(group, model, reduce_bucket_size=600, gradient_accumulation_steps=2)
+        rank = dist.get_rank(group)
+        for step in range(3):
+            if faulty and step == 1:
+                gc.collect()
+                idle = settled()
+                engine.backward(model(*batch(rank, step)))
+                with pytest.raises(ZeroDivisionError, match="a fault in backward"):
+                    engine.backward(model(*batch(rank, step), faulty=True))
+                assert settled() == idle
+                engine.zero_grad()
+            for micro in range(2):
+                engine.backward(model(*batch(rank, step + 10 * micro)))
+            engine.step()
+        runs.append(engine.full_parameters())
+        engine.close()
+    assert_same(*runs)
+
+
+def targets_come_with_gradients(group: dist.ProcessGroup) -> list[tuple[list[int], int]]:
+    """Return the bytes of targets when the last backward of a step begins, when its first gradient is ready,
+    and when it has ended, and those of the partition: of steps with one backward, and with two.
+    """
+    model, batch = make("one_graph")
+    return [_targets_of(group, model, batch, backwards) for backwards in (1, 2)]
+
+
+def _targets_of(
+    group: dist.ProcessGroup, model: nn.Module, batch: Batch, backwards: int
+) -> tuple[list[int], int]:
+    engine, _ = build(group, model, gradient_accumulation_steps=backwards)
+    sizes: list[int] = []
+    begin, accept, finish = CompiledGradients.begin, CompiledGradients.accept, CompiledGradients.finish
+
+    def held() -> int:
+        return engine.memory_by_category().get("gradients", 0)
+
+    def begun(*args: Any) -> None:
+        begin(*args)
+        sizes[:] = [held()]
+
+    def accepted(*args: Any) -> None:
+        if len(sizes) == 1:
+            sizes.append(held())
+        accept(*args)
+
+    def finished(*args: Any) -> None:
+        finish(*args)
+        sizes.append(held())
+
+    with mock.patch.multiple(CompiledGradients, begin=begun, accept=accepted, finish=finished):
+        for step in range(2):
+            for micro in range(backwards):
+                engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)))
+            engine.step()
+    partition = partition_of(engine)
+    engine.close()
+    return sizes, partition
+
 
 STEPS: list[dict[str, Any]] = [
     {},
@@ -21,44 +191,27 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("turn", "world_size"),
-    by_default(lambda turn, world: world == 1 + turn, product((0, 1), (1, 2))),
-)
-def test_during_the_update_only_the_float32_partition_is_alive(
-    ranks: RankPool, turn: int, world_size: int
-) -> None:
-    """The specifications take turns on one rank and on two; the soak has the rest."""
-    case = f"{CASES}:update_meets_only_the_partition"
-    ranks.run(world_size, case, STEPS[turn::2], "two_graphs_share_a_parameter")
-
-
-def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool) -> None:
-    spec = {"compile": "aot_eager", "reduce_bucket_size": 10**6}
-    ranks.run(2, f"{CASES}:update_meets_only_the_partition", [spec], "wide")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_during_the_update_only_the_float32_partition_is_alive(ranks: RankPool, world_size: int) -> None:
+    case = f"{__name__}:update_meets_only_the_partition"
+    ranks.run(world_size, case, STEPS[world_size - 1 :: 2], "two_graphs_share_a_parameter")
+    if world_size == 2:  # also of gradients that are sent from where they are
+        ranks.run(2, case, [{"reduce_bucket_size": 10**6}], "wide")
 
 
 def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
     eager, compiled = (
-        ranks.run(2, f"{CASES}:whole_peak", how, "deep", 20_000) for how in ("off", "aot_eager")
+        ranks.run(2, f"{__name__}:whole_peak", how, "deep", 20_000) for how in ("off", "aot_eager")
     )
     assert all(c <= e for c, e in zip(compiled, eager, strict=True))
 
 
 def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:faults_free_everything")
-
-
-def test_a_skipped_step_frees_everything(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:skipped_steps_free_everything")
-
-
-def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:
-    ranks.run(1, f"{CASES}:engines_come_and_go")
+    ranks.run(2, f"{__name__}:faults_free_everything")
 
 
 def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool) -> None:
-    for of_rank in ranks.run(2, f"{CASES}:targets_come_with_gradients"):
+    for of_rank in ranks.run(2, f"{__name__}:targets_come_with_gradients"):
         for (begun, first, ended), partition in of_rank:
             assert begun == first == 0, "no target while the backward runs up to its first gradient"
             assert ended == partition > 0

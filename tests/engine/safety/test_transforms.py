@@ -10,7 +10,7 @@ from torch.export import export
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.engine.compiled.harness import quick_inductor
+from tests.engine.compiled.cases import quick_inductor
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
 from tests.engine.safety.plainly import Plain, batch, by_forward, same_steps
