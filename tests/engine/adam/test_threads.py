@@ -78,5 +78,5 @@ def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
 ) -> None:
     machine = this_host()
     has_its_own = world_size == 1 or len(machine.allowed) < machine.online
-    for pinned in ranks.run(world_size, "tests.engine.speculative.places:pinned_threads"):
+    for pinned in ranks.run(world_size, "tests.engine.speculative.running:pinned_threads"):
         assert pinned == [1] * has_its_own

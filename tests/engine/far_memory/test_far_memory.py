@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.engine.far_memory.cases import Case
-from tests.engine.far_memory.lattice import CHOSEN, OFFLOADED, ROWS, SPECULATIVE, check, drawn
+from tests.engine.far_memory.cases import CHOSEN, OFFLOADED, ROWS, SPECULATIVE, Case, check, drawn
 from tests.engine.lattice import PLACES
 from zbench.testing.ranks import RankPool
 
@@ -19,14 +18,14 @@ LONG = 1000
 def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: int, place: str) -> None:
     """Three backwards, one bucket: the second one's sum is still to be added when the third's arrives."""
     spec = {"zero_stage": stage, **SPECULATIVE, "gradient_accumulation_steps": 3}
-    check(ranks, [Case(spec, seed, model=f"mlp{place}", backwards=3) for seed in range(4)])
+    check(ranks, [Case(spec, seed, model=f"mlp{place}", backwards=3) for seed in range(2)])
 
 
 SUMMED_ROWS = {"after_backward": OFFLOADED, "speculative": SPECULATIVE}
 SUMMED_DTYPES = [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}]
 
 
-@pytest.mark.parametrize("other_worlds", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("other_worlds", [False, pytest.param(True, marks=pytest.mark.check)])
 @pytest.mark.parametrize("schedule", SUMMED_ROWS)
 @pytest.mark.parametrize("dtypes", range(3), ids=lambda k: str(SUMMED_DTYPES[k]))
 def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
@@ -34,7 +33,7 @@ def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
 ) -> None:
     """Stage 1 with offload, several backwards; in every mode of accumulation, and after a failed backward.
 
-    One and two ranks take turns, so that each meets every schedule, dtype and mode; the soak has the rest.
+    One and two ranks take turns, so that each meets every schedule, dtype and mode; the rest is in check.
     """
     modes = {"micro_steps": "backward", "multi_backward": "discard", "unmanaged": ""}
     cases = []
@@ -49,28 +48,27 @@ def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("ratio", [0.3, 0.5])
 def test_idle_parameters_beside_masters_of_another_memory_keep_their_values(
-    ranks: RankPool, ratio: float, place: str
+    ranks: RankPool, place: str
 ) -> None:
     """Masters on the device, parameters on the host and in a double buffer: a commit changes halves, and only
     parameters with a gradient get new values.
     """
-    spec = {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "offload_ratio": ratio}
+    spec = {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "offload_ratio": 0.3}
     check(ranks, [Case(spec, 712, world_size=world, model=f"odd-together{place}") for world in (1, 2)])
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("third", range(3))  # so that workers share it
-def test_a_few_schedules_of_every_row(ranks: RankPool, third: int, place: str) -> None:
-    cases = [*CHOSEN, *(drawn(seed) for seed in range(SHORT))][third::3]
-    late = check(ranks, [replace(case, model=f"{case.model}{place}") for case in cases])
-    assert place or late > 20 * SHORT
+def test_a_few_schedules_of_every_row(ranks: RankPool, place: str) -> None:
+    cases = [*CHOSEN, *(drawn(seed) for seed in range(SHORT))]
+    placed = [replace(case, model=f"{case.model}{place}") for case in cases]
+    late = sum(check(ranks, placed[third::3]) for third in range(3))  # a call has to end in two minutes
+    assert place or late > 60 * SHORT
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("begin", range(0, LONG, 50))
 def test_a_thousand_schedules(ranks: RankPool, begin: int) -> None:
-    for first in range(SHORT + begin, SHORT + begin + 50, 5):  # a call has to end in two minutes
+    for first in range(SHORT + begin, SHORT + begin + 50, 5):
         check(ranks, [drawn(seed) for seed in range(first, first + 5)])

@@ -20,12 +20,16 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from tests.engine.far_memory.copies import Copies, FarMemory
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.memory.kinds import DeviceMemory, Memories
 from zbench.engine.transport import buffers
+from zbench.spec.engine import EngineSpec
 
 FAULTS: list[str] = []
 """Rules that were broken in this process."""
@@ -318,3 +322,30 @@ def strict(group: dist.ProcessGroup) -> Iterator[dist.ProcessGroup]:
     assert isinstance(mine, StrictGroup)
     with mock.patch.object(buffers, "streams_of", return_value=DEVICE), Streams():
         yield mine
+
+
+@contextmanager
+def beside_a_host(seed: int) -> Iterator[tuple[Instruments, list[str]]]:
+    """Yield instruments of an engine whose host memory is reached by late copies, and their faults."""
+    copies = Copies(seed)
+    faults = list[str]()
+
+    def memories(device: torch.device) -> Memories:
+        return Memories(DeviceMemory(device), FarMemory(copies))
+
+    try:
+        yield Instruments(memories=memories), faults
+    finally:
+        faults += copies.close()
+
+
+def built(
+    model: nn.Module, spec: dict[str, Any], group: dist.ProcessGroup, instruments: Instruments
+) -> Engine:
+    """Return an engine; from now on no communicator may be made."""
+    StrictGroup.sealed = False
+    engine = build_engine(
+        model, EngineSpec.model_validate({"reduction": "rank_order"} | spec), group, instruments=instruments
+    )
+    StrictGroup.sealed = True
+    return engine

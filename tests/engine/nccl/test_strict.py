@@ -1,19 +1,91 @@
 """Training by NCCL's rules leaves the bits of plain PyTorch, and breaks none of them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-from tests.engine import lattice
-from tests.engine.far_memory.lattice import ROWS, drawn
-from tests.engine.nccl.cases import Case
-from zbench.testing.collectives import OPERATIONS
+from tests.engine import lattice, models
+from tests.engine.cases import train
+from tests.engine.far_memory.cases import ROWS, drawn
+from tests.engine.nccl.group import FAULTS, StrictGroup, beside_a_host, built, strict
+from tests.engine.plain import Trajectory
+from zbench.testing import collectives as suite
 from zbench.testing.ranks import RankError, RankPool
 
+
+@dataclass(frozen=True)
+class Case:
+    """A run of training; fields as of `far_memory.cases.Case`."""
+
+    spec: dict[str, Any]
+    seed: int = 0
+    model: str = "mlp"
+    steps: int = 3
+    backwards: int = 1
+    change: str = "nothing"
+    disturb: str = ""
+
+
+def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[tuple[Trajectory, list[str]]]:
+    """Return each case's trajectory, and the rules that it broke."""
+    results = []
+    with strict(group) as mine:
+        for case in cases:
+            with beside_a_host(case.seed * 2 + mine.rank()) as (instruments, faults):
+                engine = built(models.make(case.model), case.spec, mine, instruments)
+                how = {key: getattr(case, key) for key in ("steps", "backwards", "change", "disturb")}
+                trajectory = train(engine, case.model, mine.rank(), **how)
+            results.append((trajectory, [*faults, *FAULTS]))
+            FAULTS.clear()
+    return results
+
+
+def conforming(group: dist.ProcessGroup, kind: str, operation: str) -> list[Any]:
+    """Return where one operation of the conformance suite does not what the protocol says, and the rules that
+    it broke.
+    """
+    with strict(group) as mine:
+        wrong = suite.run(
+            mine, f"tests.engine.transport.cases:{kind}", operation, (torch.float32, torch.bfloat16)
+        )
+        return [*wrong, *FAULTS]
+
+
+def broken_rules(group: dist.ProcessGroup) -> list[str]:
+    """Break rules, and return what shows of each."""
+    with strict(group) as mine:
+        StrictGroup.sealed = True
+        part = torch.ones(4)
+        out = torch.zeros(4 * mine.size())
+        work: Any = dist.all_gather_into_tensor(out, part, group=mine, async_op=True)
+        work.done.wait()
+        shown = ["an unwaited result is NaN"] * bool(out.isnan().all())
+        work.wait()
+        assert bool((out == 1).all())
+        dist.all_reduce(torch.from_numpy(torch.ones(4).numpy()), group=mine)
+        try:
+            dist.all_gather_object([None] * mine.size(), 1, group=mine)
+        except TypeError as error:
+            shown.append(str(error))
+        return shown + FAULTS
+
+
+def other_sizes(group: dist.ProcessGroup) -> None:
+    """Reduce other sizes on rank 0, which hangs until the group is aborted."""
+    with strict(group) as mine:
+        work: Any = dist.all_reduce(torch.ones(4 + mine.rank()), group=mine, async_op=True)
+        assert not work.done.wait(0.5)
+        mine._get_backend(torch.device("cpu")).abort()  # type: ignore[attr-defined]
+        assert work.done.wait(5.0)
+        raise AssertionError(f"other sizes: {FAULTS}")
+
+
 EAGER = [row for row in ROWS if "compile" not in row]
-WORLDS = (2, 3, 4, pytest.param(8, marks=pytest.mark.soak))
-CASES = "tests.engine.nccl.cases:"
+WORLDS = (2, 3, pytest.param(4, marks=pytest.mark.check), pytest.param(8, marks=pytest.mark.soak))
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -26,7 +98,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 
 def check(ranks: RankPool, cases: Sequence[Case], most: float | None = None) -> None:
     """most: the mean distance that a parameter may have; None: all bits are those of plain PyTorch."""
-    for of_rank in ranks.run(ranks.size, CASES + "run", cases):
+    for of_rank in ranks.run(ranks.size, f"{__name__}:run", cases):
         for case, (trajectory, faults) in zip(cases, of_rank, strict=True):
             assert not faults, f"{faults[:3]} at {case}"
             options = repr(lattice.reference_options(case.spec))
@@ -38,12 +110,6 @@ def check(ranks: RankPool, cases: Sequence[Case], most: float | None = None) -> 
             for name, value in expected.parameters.items():
                 distance = float((trajectory.parameters[name] - value).abs().mean())
                 assert distance <= most, f"{name}: {distance} at {case}"
-
-
-def case_of(seed: int) -> Case:
-    """Return a drawn case of far memory; what resumes and how collectives go is its own."""
-    far = drawn(seed)
-    return Case(far.spec, seed, far.model, far.steps, far.backwards, far.change, far.disturb)
 
 
 def test_every_row_keeps_its_bits_and_the_rules(world: RankPool) -> None:
@@ -73,10 +139,10 @@ def test_the_backends_own_sums_break_no_rule_and_lose_nothing(world: RankPool) -
     check(world, cases, most=0.0 if world.size == 2 else A_ROUNDING)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", suite.OPERATIONS)
 def test_collectives_do_what_the_protocol_says_by_these_rules(world: RankPool, operation: str) -> None:
     for kind in ("process_group", *(["hybrid_process_group"] * (world.size % 2 == 0))):
-        assert world.run(world.size, CASES + "conforming", kind, operation) == [[]] * world.size
+        assert world.run(world.size, f"{__name__}:conforming", kind, operation) == [[]] * world.size
 
 
 DISTURBED = ("backward", "interrupt", "evaluate", "read", "write", "discard,backward")
@@ -93,15 +159,16 @@ def test_what_goes_wrong_beside_a_step_leaves_no_trace(world: RankPool) -> None:
 @pytest.mark.parametrize("begin", range(0, 200, 20))
 def test_drawn_cases(world: RankPool, begin: int) -> None:
     for seed in range(begin, begin + 20):
-        if "compile" not in (case := case_of(seed)).spec:
-            check(world, [case])
+        far = drawn(seed)  # what resumes and how collectives go is far memory's own
+        if "compile" not in far.spec:
+            check(world, [Case(far.spec, seed, far.model, far.steps, far.backwards, far.change, far.disturb)])
 
 
 def test_the_group_itself_shows_what_breaks_a_rule(world: RankPool) -> None:
-    for faults in world.run(world.size, CASES + "broken_rules"):
+    for faults in world.run(world.size, f"{__name__}:broken_rules"):
         assert any("connections are made after" in text for text in faults), faults
         assert any("a tensor in host memory" in text for text in faults), faults
         assert "an unwaited result is NaN" in faults
         assert "NCCL sends no objects" in faults
     with pytest.raises(RankError, match="other sizes"):
-        world.run(world.size, CASES + "other_sizes")
+        world.run(world.size, f"{__name__}:other_sizes")

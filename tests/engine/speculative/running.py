@@ -1,12 +1,14 @@
-"""Engines in this process for tests of the schedule itself."""
+"""Engines for tests of the schedule itself."""
 
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine import Engine, build_engine
@@ -92,3 +94,19 @@ def after_a_step(**changes: Any) -> Iterator[tuple[Layers, Engine, dict[str, Ten
         built.backward(loss(model))
         assert not built.step().skipped
         yield model, built, bits(built)
+
+
+def pinned_threads(group: dist.ProcessGroup) -> list[int]:
+    """Return how many threads an engine started that may not run on all processors of this process.
+
+    The process leaves all processors but one to the optimizer, as a test of placement needs.
+    """
+    assert torch.get_num_threads() == 1
+    before = threads()
+    spec = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
+    built = build_engine(layers(), EngineSpec.model_validate(spec | {"optimizer_threads": 1}), group)
+    started = [int(thread) for thread in threads() - before]
+    allowed = len(os.sched_getaffinity(0))
+    places = [len(os.sched_getaffinity(k)) for k in started if Path(f"/proc/self/task/{k}").exists()]
+    built.close()
+    return [count for count in places if count < allowed]

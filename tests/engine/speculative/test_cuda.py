@@ -40,10 +40,10 @@ def five_steps(**options: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
         return {k: v.cpu() for k, v in bits(e).items()}, e.memory_by_category()
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rollback", ["double_buffer", "journal"])
-@pytest.mark.parametrize("ratio", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("ratio", [0.4, 1.0])
 def test_bits_and_memory(stage: int, dtype: str, rollback: str, ratio: float) -> None:
     """No offload, after_backward and speculative agree; what the device holds follows from the ratio."""
     common: dict[str, Any] = {"zero_stage": stage, "dtype": dtype, "gradient_clipping": 0.1}

@@ -57,13 +57,3 @@ def test_failures_reach_the_waiter(executor: Executor, plan: Plan) -> None:
     executor.close()
     with pytest.raises(UpdateFailed, match="closed before it began"):
         executor.wait(pending, None)
-    with pytest.raises(UpdateFailed, match="closed"):
-        executor.submit(plan, 1.0, None)
-    executor.close()
-
-
-def test_a_bad_processor_is_refused() -> None:
-    with pytest.raises(ValueError, match="affinity"):
-        Executor(1, [100_000])
-    with pytest.raises(ValueError, match="threads"):
-        Executor(0, [])

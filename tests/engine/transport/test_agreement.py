@@ -28,6 +28,10 @@ class Ranks:
         self.all[rank].waits[0] = call, time.monotonic() - seconds
         return call
 
+    def looks(self, *ranks: int, patience: float = 5.0) -> list[bool]:
+        """Return which of these ranks, one after another, find a deadlock."""
+        return [self.all[rank].look(patience) for rank in ranks]
+
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
@@ -45,60 +49,36 @@ def test_a_call_that_differs_is_seen_behind_many_alike(ranks: Ranks, other: tupl
     assert (ranks.all[0].digest() == ranks.all[1].digest()) == (other == ("one", 4))
 
 
-def test_a_rank_that_does_not_wait_or_not_for_long_is_in_no_deadlock(ranks: Ranks) -> None:
-    assert not ranks.all[0].look(5.0)
+@pytest.mark.parametrize(("channel", "topic"), [(REDUCTIONS, "other"), (GATHERS, "one")])
+def test_ranks_that_wait_for_different_calls_are_disconnected_after_patience(
+    ranks: Ranks, channel: str, topic: str
+) -> None:
+    assert ranks.looks(0) == [False], "a rank that does not wait is in no deadlock"
     ranks.wait(0, REDUCTIONS, "one")
-    ranks.wait(1, REDUCTIONS, "other")
-    assert not ranks.all[0].look(20.0)
-    assert ranks.ended == []
-
-
-def test_ranks_that_wait_in_the_same_call_wait_for_its_bytes(ranks: Ranks) -> None:
-    for rank in (0, 1):
-        ranks.wait(rank, REDUCTIONS, "the same")
-    assert not any(rank.look(5.0) for rank in ranks.all)
-    assert not ranks.all[0].look(5.0)
-    assert ranks.ended == []
-
-
-def test_a_wait_that_ends_hides_no_other_threads(ranks: Ranks) -> None:
-    for rank, topic in enumerate(("one", "other")):
-        ranks.wait(rank, REDUCTIONS, topic)
+    ranks.wait(1, channel, topic)
+    assert ranks.looks(0, 1, 0, patience=20.0) == [False] * 3
     with ranks.all[0].waits_for(ranks.all[0].note(GATHERS, Tag("a gather"), 4)):
-        pass
-    ranks.all[0].look(5.0)
-    assert ranks.all[1].look(5.0)
-    assert ranks.all[0].look(5.0)
-
-
-def test_ranks_that_wait_in_different_calls_are_disconnected(ranks: Ranks) -> None:
-    for rank, topic in enumerate(("one", "other")):
-        ranks.wait(rank, REDUCTIONS, topic)
-    answers = [ranks.all[0].look(5.0), ranks.all[1].look(5.0), ranks.all[0].look(5.0)]
-    assert answers[1:] == [True, True]
+        pass  # a wait that ends hides no other thread's
+    assert ranks.looks(0, 1, 0)[1:] == [True, True]
     assert set(ranks.ended) == {0, 1}
 
 
-def test_ranks_that_wait_for_calls_of_one_another_are_disconnected(ranks: Ranks) -> None:
-    ranks.wait(0, REDUCTIONS, "one")
-    ranks.wait(1, GATHERS, "other")
-    assert [ranks.all[rank].look(5.0) for rank in (0, 1, 0)] == [False, True, True]
-
-
-def test_a_rank_that_waits_for_slow_bytes_will_make_the_call_that_another_waits_for(ranks: Ranks) -> None:
+def test_ranks_that_wait_for_bytes_of_calls_of_both_are_in_no_deadlock(ranks: Ranks) -> None:
     for rank in (0, 1):
         ranks.wait(rank, GATHERS, "of both")
+    assert not any(ranks.looks(0, 1, 0))
     ranks.wait(0, REDUCTIONS, "not yet made by rank 1")
-    assert not any(ranks.all[rank].look(5.0) for rank in (0, 1, 0))
+    assert not any(ranks.looks(0, 1, 0))
+    assert ranks.ended == []
 
 
 @pytest.mark.parametrize("by_another_communicator", [False, True])
 def test_a_rank_that_left_because_another_had_is_not_named(by_another_communicator: bool) -> None:
     """It has closed its engine, and so its connection to the rank before it."""
-    first, second, _ = Ranks(3).all
-    for rank in (first, second):
-        call = rank.note(GATHERS, Tag("of all"), 4)
-        rank.waits[0] = call, time.monotonic() - 10.0
+    ranks = Ranks(3)
+    first, second, _ = ranks.all
+    for rank in (0, 1):
+        ranks.wait(rank, GATHERS, "of all")
     if by_another_communicator:
         second.end_with(RanksDisagreeError("there"))
     second.tell_gone(2)

@@ -1,8 +1,10 @@
 """What every kind of collectives promises; those of NCCL by its rules in `tests/engine/nccl`."""
 
+import pytest
+
 from zbench.testing.collectives import DTYPES, CollectivesSuite
 
-KINDS = "tests.engine.transport.kinds:"
+KINDS = "tests.engine.transport.cases:"
 
 
 class TestSingle(CollectivesSuite):
@@ -29,27 +31,29 @@ class TestStaged(CollectivesSuite):
     dtypes = DTYPES[:2]
 
 
-class TestHybridGloo(CollectivesSuite):
+class TestHybridCrossMemory(CollectivesSuite):
     """Two shard groups, of one rank and of two."""
 
-    make = KINDS + "hybrid_gloo"
-    worlds = (2, 4)
-    dtypes = DTYPES[:1]
-
-
-class TestHybridCrossMemory(CollectivesSuite):
     make = KINDS + "hybrid_cross_memory"
     worlds = (2, 4)
     dtypes = DTYPES[:2]
 
 
-class TestHybridStaged(CollectivesSuite):
-    make = KINDS + "hybrid_staged"
-    worlds = (4,)
-    dtypes = DTYPES[:1]
-
-
 class TestHybridProcessGroup(CollectivesSuite):
     make = KINDS + "hybrid_process_group"
     worlds = (2, 4)
+    dtypes = DTYPES[:1]
+
+
+@pytest.mark.check
+class TestHybridGloo(CollectivesSuite):
+    make = KINDS + "hybrid_gloo"
+    worlds = (2, 4)
+    dtypes = DTYPES[:1]
+
+
+@pytest.mark.check
+class TestHybridStaged(CollectivesSuite):
+    make = KINDS + "hybrid_staged"
+    worlds = (4,)
     dtypes = DTYPES[:1]

@@ -1,75 +1,189 @@
 """Ranks that read one another's memory: same bits as sockets, and sane when something goes wrong."""
 
-from itertools import product
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from tests.engine.covering import by_default
+from tests.engine.cases import engine_trajectory
 from tests.engine.lattice import ROWS, check
+from tests.engine.plain import Trajectory
+from tests.engine.transport.cases import CPU, reading
 from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.transport.peers import publish_probe
+from zbench.engine.transport import choose, cross_memory, peers
+from zbench.engine.transport.choose import choose_collectives
+from zbench.measure.shim import SHIM, WHY_NOT
+from zbench.testing.collectives import TAG
 from zbench.testing.ranks import RankPool
 
-CASES = "tests.engine.transport.cases:"
-MODELS = ("mlp", "odd-together")
+
+def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
+    """Launch before waiting for anything, with ranks out of step, and overwrite after each wait."""
+    comm = reading(group)
+    rank = dist.get_rank(group)
+    world = dist.get_world_size(group)
+    right = True
+    for number in range(3):
+        time.sleep(0.01 * rank * number)
+        sends = [torch.full((length * world,), float(rank + k + number)) for k in range(count)]
+        outs = [torch.empty(length) for _ in sends]
+        flats = [torch.full((length * world,), -1.0) for _ in sends]
+        works = []
+        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+            flat.chunk(world)[rank].fill_(rank + 10 * k)
+            works += [comm.reduce_scatter(send, out, TAG), comm.all_gather(flat, TAG)]
+        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+            works[2 * k].wait()
+            works[2 * k + 1].wait()
+            send.fill_(-7.0)  # everyone has read it
+            right &= bool((out == sum(r + k + number for r in range(world))).all())
+            for r, part in enumerate(flat.chunk(world)):
+                right &= bool((part == r + 10 * k).all())
+            flat.fill_(-7.0)
+    comm.close()
+    return right
 
 
-def test_the_probe_lies_in_the_memory_that_will_be_read() -> None:
-    tensor = torch.zeros(16, dtype=torch.uint8)
-    memory = mock.Mock(spec=DeviceMemory, zeros=lambda numel, dtype: tensor[:numel])
-    probe, _ = publish_probe(memory)
-    assert probe.address == tensor.data_ptr()
-    assert probe.readable()
+def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPool) -> None:
+    assert all(ranks.run(3, f"{__name__}:many_in_flight", 50_000, 6))
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPool, world: int) -> None:
-    assert all(ranks.run(world, CASES + "many_in_flight", 50_000, 6))
+def trajectory_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
+    """Train where no rank may read another's memory."""
+    with mock.patch.object(choose, "probe_peers", return_value=None):
+        return engine_trajectory(group, *args, **kwargs)
 
 
-@pytest.mark.parametrize(
-    ("k", "model"),
-    by_default(lambda k, model: model == MODELS[k % 2], product(range(len(ROWS)), MODELS)),
-)
-def test_training_by_sockets_leaves_the_bits_of_plain_pytorch(ranks: RankPool, k: int, model: str) -> None:
+@pytest.mark.parametrize("k", range(len(ROWS)))
+def test_training_by_sockets_leaves_the_bits_of_plain_pytorch(ranks: RankPool, k: int) -> None:
     """And so those of training by reading, which the lattice holds to the same in every row."""
     spec = ROWS[k] | {"gradient_clipping": 0.1, "reduce_bucket_size": 1500, "gradient_accumulation_steps": 2}
-    spec |= {"dtype": {"mlp": "float32", "odd-together": "bfloat16"}[model]}
-    check(ranks, model, 3, spec, by=CASES + "trajectory_by_sockets")
+    model, dtype = [("mlp", "float32"), ("odd-together", "bfloat16")][k % 2]
+    check(ranks, model, 3, spec | {"dtype": dtype}, by=f"{__name__}:trajectory_by_sockets")
+
+
+def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
+    """Return the class that is chosen when reading is refused to one rank."""
+    refusing = mock.patch.object(peers, "read_memory", side_effect=PermissionError)
+    if dist.get_rank(group) == refused_by:
+        refusing.start()
+    comm = choose_collectives(group, DeviceMemory(CPU), DeviceMemory(CPU))
+    mock.patch.stopall()
+    comm.close()
+    return type(comm).__name__
 
 
 def test_reading_is_chosen_only_if_every_rank_can(ranks: RankPool) -> None:
-    assert ranks.run(3, CASES + "chosen", None) == ["CrossMemoryCollectives"] * 3
+    assert ranks.run(3, f"{__name__}:chosen", None) == ["CrossMemoryCollectives"] * 3
     for refused in range(3):
-        assert ranks.run(3, CASES + "chosen", refused) == ["GlooCollectives"] * 3
+        assert ranks.run(3, f"{__name__}:chosen", refused) == ["GlooCollectives"] * 3
+
+
+def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
+    """Return the names of threads that live on after collectives were used and let go."""
+    before = set(threading.enumerate())  # of engines that another test dropped
+    comm = reading(group)
+    comm.all_gather(torch.zeros(1 << 18), TAG).wait()
+    if closed:
+        comm.close()
+    del comm
+    deadline = time.monotonic() + 120
+    while (rest := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return [thread.name for thread in rest]
 
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_no_thread_outlives_its_collectives(ranks: RankPool, closed: bool) -> None:
-    assert ranks.run(2, CASES + "threads_left", closed=closed) == [[], []]
+    assert ranks.run(2, f"{__name__}:threads_left", closed=closed) == [[], []]
 
 
-@pytest.mark.parametrize("failing", [0, 2])
-def test_a_rank_that_fails_to_read_tells_the_others_and_the_next_call_works(
-    ranks: RankPool, failing: int
-) -> None:
-    heard = [text for text, _ in ranks.run(3, CASES + "one_fails_to_read", failing)]
-    assert heard.pop(failing) == "refused in the middle"
-    assert heard == [f"rank {failing} could not read the memory of another rank"] * 2
-    assert [value for _, value in ranks.run(3, CASES + "one_fails_to_read", failing)] == [3.0] * 3
+def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, float]:
+    """Return what the waiter of each rank gets when one rank cannot read, and what the next call gives."""
+    comm = reading(group)
+    rank = dist.get_rank(group)
+    send = torch.ones(3 << 15)
+
+    def refuse(*_: object) -> None:
+        raise OSError("refused in the middle")
+
+    out = torch.empty(send.numel() // dist.get_world_size(group))
+    read: Callable[..., None] = refuse if rank == failing else peers.read_memory
+    with mock.patch.object(cross_memory, "read_memory", read):
+        try:
+            comm.reduce_scatter(send, out, TAG).wait()
+            heard = "nothing"
+        except (OSError, RuntimeError) as error:
+            heard = str(error)
+    comm.reduce_scatter(send, out, TAG).wait()
+    comm.close()
+    return heard, float(out[0])
+
+
+def test_a_rank_that_fails_to_read_tells_the_others_and_the_next_call_works(ranks: RankPool) -> None:
+    heard, values = zip(*ranks.run(3, f"{__name__}:one_fails_to_read", 2), strict=True)
+    assert heard == (*["rank 2 could not read the memory of another rank"] * 2, "refused in the middle")
+    assert values == (3.0,) * 3
+
+
+def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
+    """Interrupt a wait; return what it raised, and whether the work was done by then."""
+    comm = reading(group)
+    rank = dist.get_rank(group)
+    send = torch.ones(3 << 15)
+    out = torch.zeros((3 << 15) // dist.get_world_size(group))
+    if rank:
+        dist.recv(torch.empty(1), group_src=0, group=group)  # rank 0 was interrupted while it waited
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), 2)
+        for peer in range(1, dist.get_world_size(group)):
+            dist.send(torch.empty(1), group_dst=peer, group=group)
+
+    work = comm.reduce_scatter(send, out, TAG)
+    try:
+        if rank == 0:
+            threading.Timer(0.1, interrupt).start()
+        work.wait()
+        heard = "nothing"
+    except KeyboardInterrupt:
+        heard = "interrupt"
+    done = bool((out == dist.get_world_size(group)).all())
+    comm.close()
+    return heard, done
 
 
 def test_an_interrupt_is_raised_when_the_memory_is_no_longer_used(ranks: RankPool) -> None:
-    assert ranks.run(2, CASES + "interrupted") == [("interrupt", True), ("nothing", True)]
+    assert ranks.run(2, f"{__name__}:interrupted") == [("interrupt", True), ("nothing", True)]
+
+
+def extra_bytes(group: dist.ProcessGroup, length: int, *, in_place: bool) -> tuple[int, int]:
+    """Return the most bytes held at once during a reduction beyond what it was given, and what it leaves."""
+    comm = reading(group)
+    send = torch.ones(length * comm.world_size)
+    out = send.chunk(comm.world_size)[comm.rank] if in_place else torch.empty(length)
+    assert SHIM is not None, WHY_NOT
+    gc.collect()  # what other cases left
+    before = SHIM.zbench_memory_live_bytes()
+    SHIM.zbench_memory_reset_peak()
+    comm.reduce_scatter(send, out, TAG).wait()
+    extra, rest = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
+    comm.close()
+    return extra, rest
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_reduction_needs_little_whatever_its_length_and_keeps_nothing(
     ranks: RankPool, in_place: bool
 ) -> None:
-    for extra, remaining_bytes in ranks.run(3, CASES + "extra_bytes", 3 << 20, in_place=in_place):
+    for extra, remaining_bytes in ranks.run(3, f"{__name__}:extra_bytes", 3 << 20, in_place=in_place):
         # of 12 MiB from each of two neighbours; one part lands in an `out` apart
         assert 0 < extra <= (1 + in_place) * (1 << 18) + 4096
         assert remaining_bytes == 0

@@ -15,7 +15,7 @@ from zbench.engine.transport.sums import (
 
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("numel", [0, 1, 255, 5000, 40_001])
+@pytest.mark.parametrize("numel", [0, 255, 40_001])
 def test_parts_are_added_in_rank_order(numel: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(numel)
     parts = [torch.randn(numel, generator=generator).to(dtype) for _ in range(4)]
@@ -49,8 +49,8 @@ def test_shifted_overlap_is_refused_and_exact_overlap_is_not() -> None:
 
 @pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("world", [1, 2, 3, 8, 33])
-@pytest.mark.parametrize("numel", [4, 1024, 5 * 1024 + 256])
+@pytest.mark.parametrize("world", [1, 3, 33])
+@pytest.mark.parametrize("numel", [4, 5 * 1024 + 256])
 def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(numel + world)
     parts = torch.randn(world, numel, generator=generator).to(dtype)
@@ -62,24 +62,22 @@ def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int,
     assert out[numel:].tolist() == [7.0] * 4, "nothing is written beyond the sums"
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     ("starts", "numel", "at", "reads"),
     [
-        ([0], 8, 0, True),
         ([64, 72, 80], 8, 16, True),
         ([64, 80], 8, 0, False),  # a gap
         ([72, 64], 8, 0, False),  # another order
-        ([64, 64], 8, 0, False),
         ([64, 70], 6, 0, False),  # no whole number of fours
         ([64, 72], 8, 2, False),  # the sums, and then the parts, begin within sixteen bytes
         ([65, 73], 8, 0, False),
     ],
 )
 def test_a_device_adds_in_one_pass_what_its_kernel_can_read(
-    dtype: torch.dtype, starts: list[int], numel: int, at: int, reads: bool
+    starts: list[int], numel: int, at: int, reads: bool
 ) -> None:
-    memory, sums = torch.zeros(128, dtype=dtype), torch.zeros(32)
-    assert memory.data_ptr() % 16 == sums.data_ptr() % 16 == 0
-    parts = [memory[start : start + numel] for start in starts]
-    assert follow_one_another(sums[at : at + numel], parts) is reads
+    for dtype in FLOATS:
+        memory, sums = torch.zeros(128, dtype=dtype), torch.zeros(32)
+        assert memory.data_ptr() % 16 == sums.data_ptr() % 16 == 0
+        parts = [memory[start : start + numel] for start in starts]
+        assert follow_one_another(sums[at : at + numel], parts) is reads
