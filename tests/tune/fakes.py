@@ -1,4 +1,4 @@
-"""Stand-ins: a machine that measures nothing, searches by them, a simulation, and trials that were seen."""
+"""Stand-ins for searches: a machine that measures nothing, a simulation, trials that were seen, studies."""
 
 import json
 import math
@@ -7,13 +7,16 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
-from optuna.trial import FrozenTrial
+import sqlalchemy
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tests.making import make_record
 from tests.world import World
@@ -28,10 +31,11 @@ from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune import session
 from zbench.tune.findings import SearchOutcome
-from zbench.tune.ledger import trial_at
+from zbench.tune.ledger import Ledger, open_study, trial_at
 from zbench.tune.objective import Score
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
+from zbench.tune.storage import Heartbeat, Outages, relational_storage
 
 USUAL = {"micro_batch_size": 2, "reduce_bucket_size": 5_000_000}
 PARAMETERS = 3_000_000
@@ -228,3 +232,72 @@ def seen(space: Space, point: Point, *values: float, failed: bool = False, **mar
     """Return a trial of a point as a search has seen it: with its values, failed, or running with neither."""
     score = Score(values or None, {"finished": float(failed), **margins}) if values or failed else None
     return trial_at(space, point, score, {})
+
+
+SWEEP = small_sweep()
+SPACE = Space(SWEEP)
+POINTS = SPACE.points() or []
+UNHURRIED = Heartbeat(1, 600)
+"""Nobody is given up because the machine is busy: `silence` makes a worker a lost one."""
+
+
+def storage_of(url: str) -> BaseStorage:
+    """Open a journal, or a database."""
+    kind, _, path = url.partition(":///")
+    return (
+        JournalStorage(JournalFileBackend(path)) if kind == "journal" else relational_storage(url, UNHURRIED)
+    )
+
+
+def ledger(
+    url: str,
+    *,
+    sweep: SweepSpec = SWEEP,
+    machine: str = "kind",
+    outages: Outages | None = None,
+    longest: float = 1000.0,
+) -> Ledger:
+    """Open the study `s` of this storage."""
+    pace = None if url.startswith("journal") else 0.1
+    study = open_study(storage_of(url), "s", sweep)
+    return Ledger(study, Space(sweep), machine, outages or Outages(print), pace=pace, longest=longest)
+
+
+def trial_of(index: int) -> TrialSpec:
+    """Return the trial at a point of the small sweep."""
+    trial = SPACE.trial(POINTS[index])
+    assert isinstance(trial, TrialSpec)
+    return trial
+
+
+def begin(book: Ledger, index: int) -> Trial | None:
+    """Take a point; None where it is taken."""
+    return book.begin(POINTS[index], trial_of(index).trial_id)
+
+
+def begun(book: Ledger, index: int) -> Trial:
+    """Take a point that is free."""
+    lease = begin(book, index)
+    assert lease is not None
+    return lease
+
+
+def result(index: int, **changes: Any) -> Record:
+    """Return what the trial at a point leaves, the same whenever it is asked for."""
+    return replace(FakeMachine().record(trial_of(index)), **{"elapsed_s": 0.25, **changes})
+
+
+def silence(url: str, pid: int | None = None) -> None:
+    """Make the last signs of life of what runs look years old: of one process, or of all."""
+    storage = relational_storage(url)
+    running = [
+        trial
+        for study in storage.get_all_studies()
+        for trial in storage.get_all_trials(study._study_id, deepcopy=False, states=(TrialState.RUNNING,))
+        if pid in (None, int(trial.user_attrs["worker"].split("/")[1]))
+    ]
+    with storage.engine.begin() as connection:
+        update = "UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00' WHERE trial_id = :id"
+        for trial in running:
+            connection.execute(sqlalchemy.text(update), {"id": trial._trial_id})
+    storage.engine.dispose()

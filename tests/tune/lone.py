@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .fakes import SMALL_AXES, FakeMachine, searched
-from .studies import UNHURRIED
+from .fakes import SMALL_AXES, UNHURRIED, FakeMachine, searched
 
 
 def main(

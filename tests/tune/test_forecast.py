@@ -9,7 +9,7 @@ from zbench.estimate.result import Estimate, NotSimulated, Reserved
 from zbench.job.progress import Watch
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
-from zbench.tune.forecast import MemoryLimits, pruner, too_large, work_per_step
+from zbench.tune.forecast import MemoryLimits, pruner, too_large
 from zbench.tune.space import Space
 
 from .fakes import estimated, small_sweep
@@ -100,22 +100,6 @@ def test_a_trial_goes_on_that_is_not_surely_slow(lines: list[dict[str, object]])
     watch = watch_of()
     assert [watch(one) for one in lines] == [None] * len(lines)
     assert watch_of()(line(2, 2.0)) is not None, "just so many times slower"
-
-
-@pytest.mark.parametrize(
-    ("metric", "work"),
-    [
-        ("samples_per_s", 24.0),
-        ("tokens_per_s", 384.0),
-        ("tflops", 384.0),
-        ("median_step_s", 1.0),
-        ("peak_device_bytes", None),
-    ],
-)
-def test_work_is_that_of_all_ranks_and_micro_batches(metric: str, work: float | None) -> None:
-    """Two ranks train 4 micro-batches of 3 samples of 16 tokens."""
-    spec = trial({"micro_batch_size": 3, "sequence_length": 16}, gradient_accumulation_steps=4)
-    assert work_per_step(spec, Goal(metric, "maximize")) == work
 
 
 @pytest.mark.parametrize(

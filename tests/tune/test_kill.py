@@ -72,7 +72,7 @@ def check(tmp_path: Path, kills: int, seed: int = 1) -> None:
 
 
 def test_a_search_that_is_killed_resumes_to_the_same_end(tmp_path: Path) -> None:
-    check(tmp_path, kills=4)
+    check(tmp_path, kills=2)
 
 
 @pytest.mark.soak

@@ -1,25 +1,20 @@
 """A search from start to finish, with a machine that measures nothing: what it runs, leaves out and tells."""
 
 import itertools
-import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.making import make_trial
 from tests.world import World, failed
 from zbench.analysis.ranking import by_figure, rank
 from zbench.errors import UsageError
 from zbench.estimate.result import NotSimulated, SimulationOutcome
 from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
-from zbench.launch.executor import Attempt, RepeatTask, Vacancy
+from zbench.launch.executor import Attempt, RepeatTask
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
-from zbench.tune import session
-from zbench.tune.ledger import Ledger
-from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
 
 from .fakes import (
@@ -49,7 +44,9 @@ def budget(trials: int, method: str = "tpe", **search: Any) -> dict[str, Any]:
     return {"method": method, "trials": trials, "patience": 99, **search}
 
 
-@pytest.mark.parametrize("method", ["grid", "random", "tpe", "nsga2"])
+@pytest.mark.parametrize(
+    "method", ["grid", "tpe", *(pytest.param(name, marks=pytest.mark.check) for name in ("random", "nsga2"))]
+)
 def test_every_point_runs_once_where_the_budget_allows(tmp_path: Path, method: str) -> None:
     search = searched(tmp_path, search=budget(40, method))
     assert search.outcome.stopped == "every point that can run was tried"
@@ -100,23 +97,6 @@ def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path
     assert {record.run_id for record in search.records} == {search.path.name}
 
 
-def test_finalists_that_take_no_turns_are_begun_together(tmp_path: Path) -> None:
-    world = World(FakeMachine(NEAR), at_once=3)
-    searched(tmp_path, world, axes=STAGES)
-    assert world.most_at_once == 3
-    repeats = [task.repeat for batch in world.batches for task in batch.tasks if isinstance(task, RepeatTask)]
-    assert repeats == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_one_trial_at_a_time_where_nobody_knows_how_many_run_at_once(tmp_path: Path) -> None:
-    world = World(FakeMachine(NEAR), at_once=9, vacancy=Vacancy(math.inf))
-    search = searched(
-        tmp_path, world, axes=STAGES, task={"storage": f"sqlite:///{tmp_path}/s.db", "is_worker": True}
-    )
-    assert len(search.records) == 3
-    assert world.most_at_once == 1
-
-
 def cut_after(trials: int) -> FakeMachine:
     """Return a machine where the next trial is interrupted."""
     countdown = itertools.count(trials, -1)
@@ -128,7 +108,14 @@ def cut_after(trials: int) -> FakeMachine:
     return FakeMachine(before_each=before_each)
 
 
-@pytest.mark.parametrize(("method", "trials", "cuts"), [("tpe", 6, range(1, 10)), ("nsga2", 14, (5, 10, 13))])
+@pytest.mark.parametrize(
+    ("method", "trials", "cuts"),
+    [
+        ("tpe", 6, (2, 7)),
+        pytest.param("tpe", 6, (1, 3, 4, 5, 6, 8, 9), marks=pytest.mark.check),
+        pytest.param("nsga2", 14, (5, 10, 13), marks=pytest.mark.check),
+    ],
+)
 def test_a_search_cut_off_anywhere_resumes_to_the_same_end(
     tmp_path: Path, method: str, trials: int, cuts: Collection[int]
 ) -> None:
@@ -145,7 +132,7 @@ def test_a_search_cut_off_anywhere_resumes_to_the_same_end(
         assert end_of(resumed) == end_of(undisturbed)
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"garbage\n", b'{"op_code": 4'])
+@pytest.mark.parametrize("damage", [None, b'{"op_code": 4'])
 def test_the_journal_is_made_from_the_records(tmp_path: Path, damage: bytes | None) -> None:
     search = searched(tmp_path, search=budget(6))
     before = search.records
@@ -162,13 +149,6 @@ def test_a_resumed_search_tells_what_is_done_and_what_is_left(tmp_path: Path, tr
     assert (started.finished, started.repeats) == (done, rest)
 
 
-def test_a_grid_without_a_budget_has_no_number_of_trials_left(tmp_path: Path) -> None:
-    search = searched(tmp_path, axes={"zero_stage": [1, 2]}, search={"method": "grid"})
-    (started,) = search.told(SweepStarted)
-    assert started.repeats == 0
-    assert {event.left for event in search.told(TrialFinished)} == {0}
-
-
 def simulated(trial: TrialSpec) -> SimulationOutcome:
     """Stage 0 cannot be simulated; the others need a MiB for each sample."""
     if trial.engine.zero_stage == 0:
@@ -176,14 +156,13 @@ def simulated(trial: TrialSpec) -> SimulationOutcome:
     return estimated(trial.workload.micro_batch_size << 20)
 
 
-@pytest.mark.parametrize("method", ["random", "grid"])
 def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulating(monkeypatch, simulated)
     axes = {"micro_batch_size": [1, 2, 4, 8, 16, 32, 64, 128], "zero_stage": [0, 1, 2]}
     limit = limited("<= 29Mi")
-    search = searched(tmp_path, axes=axes, objective=limit, search=budget(100, method))
+    search = searched(tmp_path, axes=axes, objective=limit, search=budget(100, "random"))
     assert search.outcome.stopped == "every point was tried but 6 that cannot fit by the simulation"
     reasons = search.outcome.predicted_oom.values()
     assert "needs 32 MiB by the simulation, the limit is 29 MiB" in reasons
@@ -201,20 +180,6 @@ def test_a_search_ends_where_two_hundred_points_in_a_row_cannot_fit(
     assert first_ids(search) == [], "nothing that is known to be too large is run"
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [{"maximize": "tokens_per_s"}, limited("<= 1000", "median_step_s"), limited(">= 1")],
-    ids=["none", "other", "least"],
-)
-def test_without_a_limit_of_memory_nothing_is_simulated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
-) -> None:
-    asked: list[TrialSpec] = []
-    simulating(monkeypatch, lambda trial: asked.append(trial) or NotSimulated("made not to be"))
-    searched(tmp_path, axes=STAGES, objective=objective, search=budget(40, "random"))
-    assert asked == []
-
-
 def test_clearly_slow_trials_are_pruned_and_teach(tmp_path: Path) -> None:
     axes = {"reduce_bucket_size": [1_000, 10_000, 100_000, 1_000_000], "zero_stage": [1, 2]}
     engine = {"reduce_bucket_size": 1_000_000}
@@ -228,7 +193,6 @@ def test_clearly_slow_trials_are_pruned_and_teach(tmp_path: Path) -> None:
     ("search", "outcome"),
     [
         ({"method": "random"}, "timeout"),
-        ({"method": "random", "prune_slower_than": 3.0}, "ok"),
         ({"method": "grid"}, "ok"),
         ({"method": "grid", "prune_slower_than": 1.5}, "timeout"),
     ],
@@ -244,26 +208,14 @@ def test_a_search_ends_what_is_twice_as_slow_but_a_grid_only_when_it_is_asked_to
     assert {r.axes["zero_stage"]: r.outcome for r in records} == {0: "ok", 1: outcome}
 
 
-@pytest.mark.parametrize(
-    ("objective", "peaks", "outcomes"),
-    [
-        ({"minimize": "peak_device_bytes"}, {}, ["ok", "ok", "ok"]),
-        (limited("<= 200"), {0: 300}, ["ok", "ok", "timeout"]),
-    ],
-    ids=["no goal of time", "the fastest breaks a bound"],
-)
-def test_only_a_best_trial_makes_others_slow(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    objective: dict[str, Any],
-    peaks: dict[int, int],
-    outcomes: list[str],
+def test_a_trial_that_breaks_a_bound_makes_no_other_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulating(monkeypatch, lambda _: NotSimulated("made not to be"))
-    machine = FakeMachine(paced({0: 1.0, 1: 2.5, 2: 6.0}, peaks))
+    machine = FakeMachine(paced({0: 1.0, 1: 2.5, 2: 6.0}, {0: 300}))
     search = {"method": "grid", "prune_slower_than": 2.0}
-    records = searched(tmp_path, machine, axes=STAGES, objective=objective, search=search).firsts
-    assert [record.outcome for record in records] == outcomes
+    records = searched(tmp_path, machine, axes=STAGES, objective=limited("<= 200"), search=search).firsts
+    assert [record.outcome for record in records] == ["ok", "ok", "timeout"]
 
 
 def test_a_flattened_search_ends_before_its_budget(tmp_path: Path) -> None:
@@ -302,25 +254,6 @@ def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) 
     assert [record.error and record.error.kind for record in search.firsts] == [None, "usage"]
 
 
-def test_a_trial_lasts_for_its_own_time_twice_and_for_its_reference() -> None:
-    run_of_three = make_trial(world_size=3, timeout=10).run
-    assert longest_trial(run_of_three) == 2 * 10 + 4 * 3 * 10
-
-
-def test_no_trial_is_given_up_for_lost_while_it_may_still_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patience = list[float]()
-
-    def opened(*parts: Any, longest: float, **more: Any) -> Ledger:
-        patience.append(longest)
-        return Ledger(*parts, longest=longest, **more)
-
-    monkeypatch.setattr(session, "Ledger", opened)
-    searched(tmp_path, search=budget(1))
-    assert patience[0] > longest_trial(small_sweep().run)
-
-
 def test_a_search_begins_where_earlier_runs_of_its_sweep_ended(tmp_path: Path) -> None:
     first = searched(tmp_path, search=budget(15))
     best = first.outcome.final.best
@@ -343,11 +276,3 @@ def test_runs_of_other_machines_and_methods_that_do_not_learn_are_taught_nothing
 ) -> None:
     searched(tmp_path, search=budget(5))
     assert not searched(tmp_path, kind=kind, is_new=True, search=budget(3, method)).told(Notice)
-
-
-@pytest.mark.parametrize("goal", [{"maximize": "tokens_per_s"}, {"minimize": "peak_device_bytes"}])
-def test_the_point_that_led_before_runs_first(tmp_path: Path, goal: dict[str, str]) -> None:
-    best = searched(tmp_path, search=budget(15), objective=goal).outcome.final.best
-    assert best is not None
-    again = searched(tmp_path, is_new=True, search=budget(1), objective=goal)
-    assert first_ids(again) == [best.trial_id]

@@ -1,18 +1,15 @@
 """The space holds each computation once, and never draws what cannot exist."""
 
 import optuna
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from optuna.distributions import CategoricalDistribution, IntDistribution
-from optuna.trial import Trial
 
 from zbench.spec.expand import expand
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
-from zbench.tune.space import Point, Space, point_key
+from zbench.tune.space import Space, point_key
 
-from .fakes import SMALL_AXES, small_sweep
+from .fakes import small_sweep
 
 CONDITIONAL = {
     "zero_stage": [0, 1, 2, 3],
@@ -66,6 +63,7 @@ def test_an_axis_without_effect_keeps_the_files_value_or_its_first() -> None:
     assert {p["prefetch_bucket_size"] for p in stage_one} == {7_000}, "5e6, the default, is not on the axis"
 
 
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_what_is_drawn_can_run_and_encodes_back(seed: int) -> None:
     space = _SPACES[seed % 2]
@@ -114,81 +112,6 @@ def test_included_points_need_not_lie_on_the_axes() -> None:
 RANGE = {"low": 1e4, "high": 1e8}
 
 
-@pytest.mark.parametrize(
-    ("axes", "engine", "base"),
-    [
-        (SMALL_AXES, {"zero_stage": 1, "reduce_bucket_size": 90_000},
-         {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 100_000}),
-        ({"dtype": ["bfloat16", "float16"]}, {}, {"dtype": "bfloat16"}),
-        ({"reduce_bucket_size": RANGE}, {}, {"reduce_bucket_size": 5_000_000}),
-        ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 1_000}, {"reduce_bucket_size": 10_000}),
-        ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 50_000}, {"reduce_bucket_size": 50_000}),
-        ({"reduce_bucket_size": RANGE}, {"reduce_bucket_size": 10**9}, {"reduce_bucket_size": 10**8}),
-    ],
-)  # fmt: skip
-def test_the_base_point_is_nearest_to_the_file(
-    axes: dict[str, object], engine: dict[str, object], base: Point
-) -> None:
-    assert Space(small_sweep(axes=axes, engine=engine)).base_point() == base
-
-
-@pytest.mark.parametrize(
-    ("key", "values", "last"),
-    [
-        ("reduce_bucket_size", [10, 100, 1000], 2),
-        ("reduce_bucket_size", [10, 100], 100),
-        ("dtype", ["float32", "bfloat16", "float16"], "float16"),
-        ("zero_stage", [0, 1, 2], 2),
-        ("overlap_comm", [True, False], False),
-        ("betas", [[0.9, 0.999], [0.9, 0.95]], "[0.9, 0.95]"),
-        ("options", [{"layers": 3}, {"layers": 2, "hidden": 8}], '{"hidden": 8, "layers": 2}'),
-    ],
-)
-def test_three_sizes_are_ranks_and_all_else_is_itself_for_those_who_read_the_study(
-    key: str, values: list[object], last: object
-) -> None:
-    space = of_axes(**{{"betas": "optimizer.betas", "options": "workload.options"}.get(key, key): values})
-    params, distributions = space.encode({key: values[-1]}) or ({}, {})
-    assert params == {key: last}
-    kind = IntDistribution if last == 2 and key != "zero_stage" else CategoricalDistribution
-    assert isinstance(distributions[key], kind)
-
-
-@pytest.mark.parametrize(
-    ("point", "is_in"),
-    [
-        ({"offload_optimizer": "none", "reduce_bucket_size": 10_000}, True),
-        ({"offload_optimizer": "none", "reduce_bucket_size": 100_000_000}, True),
-        ({"offload_optimizer": "none", "reduce_bucket_size": 9_999}, False),
-        ({"offload_optimizer": "none", "reduce_bucket_size": 100_000_001}, False),
-        ({"offload_optimizer": "gpu", "reduce_bucket_size": 10_000}, False),
-        ({"offload_optimizer": "none", "reduce_bucket_size": 10_000, "nonsense": 1}, False),
-        ({}, False),
-    ],
-)
-def test_only_what_is_in_the_space_is_encoded_the_ends_of_a_range_included(point: Point, is_in: bool) -> None:
-    assert (Space(ranged()).encode(point) is not None) == is_in
-
-
-def test_the_identity_of_a_point_does_not_depend_on_the_order_of_its_keys() -> None:
-    assert point_key({"b": 1, "a": 2}) == point_key({"a": 2, "b": 1}) != point_key({"a": 1, "b": 2})
-
-
-@pytest.mark.parametrize(
-    ("reduced", "gathered", "listed"),
-    [
-        (list(range(1, 201)), list(range(1, 101)), True),
-        (list(range(1, 178)), list(range(1, 114)), False),
-        (RANGE, [1, 2], False),
-    ],
-    ids=["20,000", "20,001", "a range"],
-)
-def test_up_to_twenty_thousand_points_are_listed(reduced: object, gathered: object, listed: bool) -> None:
-    space = of_axes(reduce_bucket_size=reduced, allgather_bucket_size=gathered)
-    assert space.is_listable == listed
-    assert listed or space.points() is None
-
-
 def test_an_axis_with_a_condition_is_varied_where_that_holds() -> None:
     ratio = {"values": [0.5, 1.0], "when": {"offload_optimizer": "cpu"}}
     axes = {"offload_optimizer": ["none", "cpu"], "offload_ratio": ratio, "overlap_comm": [True, False]}
@@ -203,40 +126,11 @@ def test_an_axis_with_a_condition_is_varied_where_that_holds() -> None:
     ]
 
 
-def test_axes_keep_the_files_order_but_come_after_those_they_depend_on() -> None:
-    def order(axes: dict[str, object]) -> list[str]:
-        return [axis.key for axis in Space(small_sweep(axes=axes, engine={"engine": "mine:build"})).axes]
-
-    assert order({"overlap_comm": [True, False], "zero_stage": [1, 2], "reduce_bucket_size": [10, 20]}) == [
-        "overlap_comm", "zero_stage", "reduce_bucket_size",
-    ]  # fmt: skip
-    offload = {"values": ["none", "cpu"], "when": {"zero_stage": 1}}
-    assert order({"offload_ratio": [0.5, 1.0], "zero_stage": [1, 2], "offload_optimizer": offload}) == [
-        "zero_stage", "offload_optimizer", "offload_ratio",
-    ]  # fmt: skip
-
-
 def test_a_taken_point_is_not_drawn_again() -> None:
     space = Space(small_sweep(axes={"zero_stage": [0, 1]}))
     taken = point_key({"zero_stage": 0})
     assert all(space.random_point(seed, {taken}) == {"zero_stage": 1} for seed in range(5))
     assert space.random_point(0, {taken, point_key({"zero_stage": 1})}) is None
-
-
-def test_a_point_is_looked_for_a_thousand_times() -> None:
-    class Barren(Space):
-        drawn = 0
-
-        def draw(self, study: optuna.Study) -> tuple[Trial, Point]:
-            self.drawn += 1
-            return study.ask(), {}
-
-        def can_run(self, point: Point) -> bool:
-            return False
-
-    space = Barren(ranged())
-    assert space.random_point(0, ()) is None
-    assert space.drawn == 1000
 
 
 _SPACES = (Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})), Space(ranged()))

@@ -27,23 +27,18 @@ def history(*values: float | tuple[float, ...] | None) -> list[FrozenTrial]:
 @pytest.mark.parametrize(
     ("text", "trials", "seconds"),
     [
-        ("40trials", 40, None),
-        ("1trial", 1, None),
         ("1_000 trials", 1000, None),
-        ("20min", None, 1200),
         ("90s", None, 90),
-        ("1s", None, 1),
         ("40trials,20min", 40, 1200),
         ("20min|40trials", 40, 1200),
-        ("20min, 40 trials", 40, 1200),
     ],
 )
 def test_a_budget_is_read(text: str, trials: int | None, seconds: float | None) -> None:
     assert parse_budget(text) == (trials, seconds)
 
 
-NOTHING = ("0trials", "0s", "0min", "40trials,0s", "0trials|20min")
-NO_BUDGET = ("", "40", "soon", "-3trials", "1s,2s", "3trials,4trials", "nan", "infs", "1e3", "40.", "40_")
+NOTHING = ("0trials", "40trials,0s")
+NO_BUDGET = ("", "40", "soon", "-3trials", "1s,2s", "infs")
 
 
 @pytest.mark.parametrize("text", [*NOTHING, *NO_BUDGET])
@@ -77,17 +72,12 @@ FRONT = ((1.0, 5.0), (2.0, 6.0))
     [
         (2, 0.5, (1.0, 1.5, 1.0), True),
         (2, 0.5, (1.0, 1.6, 1.0), False),
-        (3, 0.01, STEADY, False),
         (3, 0.01, (*STEADY, 2.1), False),
-        (3, 0.01, (1.0, 1.0, 1.0), False),
-        (3, 0.01, (1.0, 1.0, 1.0, 1.0), True),
-        (3, 0.01, (), False),
         (None, 0.01, (1.0,) * 100, False),
         (2, 0.01, (None, None, None, None), False),
         (2, 0.01, (1.0, None, None), True),
         (2, 0.01, (*FRONT, (1.5, 5.5)), False),
         (2, 0.01, (*FRONT, (0.5, 6.0), (1.0, 7.0)), True),
-        (2, 0.01, (*FRONT, *FRONT), True),
     ],
 )
 def test_a_search_has_flattened_when_its_patience_is_used_up_without_a_gain(
@@ -108,11 +98,7 @@ def test_a_flattened_search_says_for_how_long_it_gained_nothing() -> None:
 
 def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
     grid = stopper_of(SearchSpec(method="grid"), ONE, axes=3)
-    assert (grid.trials, grid.seconds) == (None, None)
-    assert grid.patience is None
+    assert (grid.trials, grid.seconds, grid.patience) == (None, None, None)
     assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).trials == 5
-    search = stopper_of(SearchSpec(method="tpe"), ONE, axes=6)
-    assert search.trials == 40
-    assert search.patience == 30, "five for each axis"
-    assert stopper_of(SearchSpec(method="tpe"), ONE, axes=2).patience == 12
+    assert stopper_of(SearchSpec(method="tpe"), ONE, axes=6).patience == 30, "five for each axis"
     assert stopper_of(SearchSpec(method="tpe", patience=4), ONE, axes=6).patience == 4
