@@ -90,7 +90,6 @@ PEAK = Fault("regression", frozenset({"peak_device_bytes"}))
 @pytest.mark.parametrize(
     ("head", "fault"),
     [
-        (GOOD, None),
         (NOISY, None),
         (SLOWER, TIME),
         (WRONG, Fault("incorrect")),

@@ -62,11 +62,6 @@ def test_where_an_effect_is_another_one_is_named() -> None:
     assert bucket.is_none_there == is_cpu
 
 
-def test_noise_alone_makes_no_exception_and_one_repeat_no_interval() -> None:
-    assert not any(one.exception for one in ranked(sweep({}, repeats=4)).effects)
-    assert {(one.low, one.high) for one in ranked(sweep({}, repeats=1)).effects} == {(None, None)}
-
-
 def test_effects_are_lines_of_csv_and_text() -> None:
     slow = dict.fromkeys(itertools.product(STAGES, ("none",), (100,)), 0.2)
     ranking = ranked(sweep(slow))

@@ -11,7 +11,7 @@ from zbench.analysis import ratios
 from zbench.analysis.bounds import bounds_of, dunnett, naming_value
 from zbench.analysis.cells import SUMMARIES, Cell, alone_row, cells_of
 from zbench.analysis.ratios import fitted
-from zbench.analysis.variances import Floats, shrunk
+from zbench.analysis.variances import Floats
 from zbench.record.record import Heat
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
@@ -77,16 +77,6 @@ def test_the_fit_is_that_of_the_dense_projection(
     assert fit.errors(np.array([0]), np.array([len(fit.rows) - 1])) == pytest.approx(math.sqrt(pair))
 
 
-def test_a_contrast_of_two_rows_without_turns_is_students() -> None:
-    base, head = np.random.default_rng(3).normal(0, 0.02, (2, 6))
-    contrast = fitted(one_value(np.array([base, head]))).contrast({"b": 1.0, "a": -1.0})
-    differences = head - base
-    error = differences.std(ddof=1) / math.sqrt(6)
-    assert (contrast.value, contrast.error) == pytest.approx((differences.mean(), error))
-    half = t.isf(0.025, 5) * error
-    assert contrast.interval() == pytest.approx((contrast.value - half, contrast.value + half))
-
-
 @pytest.mark.parametrize("turn", [0.01, pytest.param(0.06, marks=pytest.mark.check)])
 @pytest.mark.parametrize("process", [0.02, pytest.param(0.0, marks=pytest.mark.check)])
 @pytest.mark.parametrize("heats", [2, pytest.param(3, marks=pytest.mark.check)])
@@ -132,29 +122,6 @@ def test_stalls_of_the_machine_are_left_out_and_those_of_a_row_are_its_own() -> 
     fit = fitted(stalled(quiet, rng, "a", 0.4))
     assert fit.summary == "mean"
     assert fit.contrast({"a": 1.0, "b": -1.0}).value > 0.15
-
-
-def test_rows_that_no_heat_links_are_compared_by_rounds() -> None:
-    cells = [
-        replace(cell, block=f"{cell.block}{cell.row in 'abc'}")
-        for cell in in_turns(np.random.default_rng(1), np.zeros(6), 4)
-    ]
-    fit = fitted(cells)
-    assert fit.contrast({"a": 1.0, "f": -1.0}).degrees > 0
-    one = [replace(cell, round=cell.block) for cell in cells]
-    assert fitted(one).contrast({"a": 1.0, "f": -1.0}).degrees == 0
-    assert math.isinf(bounds_of(fitted(one), ROWS, 0.05).at_most["a"])
-
-
-def test_variances_are_shrunk_as_far_as_chance_explains_their_spread() -> None:
-    rng = np.random.default_rng(4)
-    alike, degrees = shrunk(rng.chisquare(8, 60) / 8, np.full(60, 8.0))
-    assert np.ptp(np.sort(alike)[:30]) < 0.01
-    assert degrees.min() > 20
-    prior = 4 / rng.chisquare(4, 2000)  # of 4 degrees: variances really differ
-    values, degrees = shrunk(prior * rng.chisquare(6, 2000) / 6, np.full(2000, 6.0))
-    assert degrees == pytest.approx(10, rel=0.1)
-    assert np.corrcoef(np.log(values), np.log(prior))[0, 1] > 0.7
 
 
 def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
