@@ -27,7 +27,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 check: $(VENV)/.installed-test
-	$(BIN)/pytest -m check -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "check and not soak" -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ build_native()
 
 import zbench.measure.shim  # noqa: E402, F401 - before torch, so that ranks can count allocated bytes
 from tests.shared_processes import SharedProcesses  # noqa: E402 - imports the native core
+from zbench.testing.ranks import ranks  # noqa: E402, F401 - a fixture: one pool for all packages
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")

@@ -7,3 +7,10 @@ from importlib.util import find_spec
 
 if find_spec("pytest") is None:
     raise ImportError("zbench.testing needs pytest; install it: pip install pytest")
+
+import pytest
+
+SUITES = ("adam", "collectives", "engine", "executor", "reporting", "rollback")
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{suite}" for suite in SUITES)
+)  # to show both sides of a failure

@@ -44,6 +44,10 @@ EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
+_NO_FLOAT64_RUN = (
+    "not the reference's bits, and no float64 run tells whether the difference matters:"
+    " take verify.mode full, and a model that float64 can run"
+)
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
 
 
@@ -148,11 +152,7 @@ def _weigh(
         if share > GROSS_SHARE_OF_TRAVEL:
             warning = f"it ended {share:.0%} of the way that the reference travelled away from it"
             return "drifted", None, difference.farthest, [warning]
-        warning = (
-            "not the reference's bits, and no float64 run tells whether the difference matters:"
-            " take verify.mode full, and a model that float64 can run"
-        )
-        return "unchecked", None, difference.farthest, [warning]
+        return "unchecked", None, difference.farthest, [_NO_FLOAT64_RUN]
     clipping = float(reference.clipping_error)
     exact = reference.true_moments
     steps = len(plain.digests)
