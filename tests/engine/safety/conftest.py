@@ -1,6 +1,6 @@
 """An engine of each row, on the usual `Net` or that of the test's module, and its twin in plain PyTorch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,20 @@ from zbench.engine import Engine
 def row(request: pytest.FixtureRequest) -> Any:
     """Return a specification."""
     return request.param
+
+
+@pytest.fixture
+def twins(row: dict[str, Any]) -> Iterator[Callable[..., tuple[Engine, Plain]]]:
+    """Return a function: makes a model -> an engine of the row, with more keys, and its twin."""
+    engines: list[Engine] = []
+
+    def make(net: Callable[[], nn.Module], **keys: Any) -> tuple[Engine, Plain]:
+        engines.append(build(net(), row, **keys))
+        return engines[-1], Plain(net())
+
+    yield make
+    for engine in engines:
+        engine.close()
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
 """What two ranks do, for `test_ranks`; runs inside the pool's ranks."""
 
 import gc
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
+from itertools import count, product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,15 +18,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.engine.holding import peak_of
-from tests.engine.safety.faults import Faults
-from tests.engine.safety.plainly import SMALL, build
+from tests.engine.safety.plainly import build
 from tests.engine.safety.sequence_pair import alone
 from tests.engine.steps.agreeing import heard
-from zbench.engine import Engine, build_engine, load, save, sharded_init
+from zbench.engine import Engine, load, save
 from zbench.engine.checkpoint import save_weights
+from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
 from zbench.engine.parameters.released import Released
 from zbench.errors import UsageError
-from zbench.spec.engine import EngineSpec
 
 WIDTH, LAYERS = 96, 8
 
@@ -160,23 +161,38 @@ def save_and_load(
     return streamed, weights, whole, size, same
 
 
+@contextmanager
+def refusing(at: int) -> Iterator[None]:
+    """Have the allocation number `at` of every kind of memory raise MemoryError."""
+    numbers = count()
+
+    def failing(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def call(*args: Any) -> torch.Tensor:
+            if next(numbers) == at:
+                raise MemoryError(f"allocation {at}")
+            return allocate(*args)
+
+        return call
+
+    with ExitStack() as patches:
+        for kind, name in product((DeviceMemory, PinnedHostMemory), ("zeros", "empty")):
+            patches.enter_context(mock.patch.object(kind, name, failing(getattr(kind, name))))
+        yield
+
+
 def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
     """Build an engine while rank 1 cannot allocate; return what is heard until it can, and train."""
-    faults = Faults()
     texts = list[str]()
     model = net()
-    spec = EngineSpec.model_validate({**SMALL, **row})
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     while True:
-        faults.calls = 0
-        faults.at = len(texts) if dist.get_rank(group) == 1 else None
         try:
-            engine = build_engine(model, spec, group, instruments=faults.instruments)
+            with refusing(len(texts)) if dist.get_rank(group) == 1 else nullcontext():
+                engine = build(model, row, group)
             break
         except (MemoryError, UsageError) as error:
             texts.append(f"{type(error).__name__}: {error}")
         assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
-    faults.at = None
     train(engine)
     engine.close()
     return texts
@@ -294,17 +310,14 @@ class Everything(nn.Module):
         self.layer = nn.Linear(WIDTH, 4)
         values = torch.randint(1, 9, (WIDTH,), generator=torch.Generator().manual_seed(seed))
         names = ["float8_e4m3fn", "float8_e5m2", "int8", "int16", "uint16", "uint32", "uint64"]
-        for dtype in (getattr(torch, name) for name in names):
-            self.register_parameter(
-                f"parameter_{dtype}".replace(".", "_"), nn.Parameter(values.to(dtype), requires_grad=False)
-            )
-        for dtype in (torch.float8_e4m3fn, torch.int16, torch.uint32, torch.complex64):
-            self.register_buffer(f"buffer_{dtype}".replace(".", "_"), values.to(dtype))
-        self.register_buffer("point", values[0].to(torch.float8_e5m2))
+        for name in names:
+            frozen = nn.Parameter(values.to(getattr(torch, name)), requires_grad=False)
+            self.register_parameter(f"parameter_{name}", frozen)
+        for name in ("float8_e4m3fn", "int16", "complex64"):
+            self.register_buffer(f"buffer_{name}", values.to(getattr(torch, name)))
         rows = torch.diag(values.float())
         self.register_buffer("coo", rows.to_sparse())
         self.register_buffer("csr", rows.to_sparse_csr())
-        self.register_buffer("csc", rows.to_sparse_csc())
         self.register_buffer("permuted", values.view(4, -1).t())
 
 
@@ -314,31 +327,12 @@ def share_every_dtype(group: dist.ProcessGroup, stage: int) -> dict[str, list[fl
     engine.backward(engine.model.layer(torch.ones(2, WIDTH)).square().mean())  # type: ignore[operator]
     engine.step()
     frozen = {name: p for name, p in engine.full_parameters().items() if name.startswith("parameter_")}
-    held = {**frozen, **dict(engine.model.named_buffers())}
-    values = {
-        name: value.to_dense().to(torch.complex64).real.flatten().tolist() for name, value in held.items()
-    }
-    expected = dict(Everything(0).named_buffers())
-    assert all(
-        values[name] == v.to_dense().to(torch.complex64).real.flatten().tolist()
-        for name, v in expected.items()
-    )
+    values = numbers_of({**frozen, **dict(engine.model.named_buffers())})
+    expected = numbers_of(dict(Everything(0).named_buffers()))
+    assert all(values[name] == numbers for name, numbers in expected.items())
     engine.close()
     return values
 
 
-def copied_in_parts(group: dist.ProcessGroup) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return the values of a model whose layers are copies of the first: built whole, and in parts."""
-
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        layer = nn.TransformerEncoderLayer(8, 2, 24, batch_first=True)  # as torch makes an encoder
-        return nn.Sequential(nn.TransformerEncoder(layer, 2), deepcopy(layer), nn.Linear(8, 3, bias=False))
-
-    whole = {name: p.detach() for name, p in make().named_parameters()}
-    with sharded_init(group):
-        model = make()
-    engine = build(model, {"zero_stage": 3}, group)
-    values = engine.full_parameters()
-    engine.close()
-    return whole, values
+def numbers_of(tensors: dict[str, torch.Tensor]) -> dict[str, list[float]]:
+    return {name: v.to_dense().to(torch.complex64).real.flatten().tolist() for name, v in tensors.items()}

@@ -16,16 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 from tests.engine.cases import AccidentError
 from tests.engine.plain import padded
-from tests.engine.safety.sequence_nets import LAYERS, LOSSES, Net, adapter, batch, usual
-from tests.engine.safety.sequence_pair import Pair, alone
-from zbench.engine import build_engine
+from tests.engine.safety.sequence_pair import LAYERS, LOSSES, Pair, adapter, alone, batch, usual
 from zbench.engine.parameters.released import memory_of
 from zbench.errors import UsageError
-from zbench.spec.engine import EngineSpec
 
 HELD: list[Callable[[nn.Parameter], Tensor]] = [
     lambda p: p.data,
@@ -149,24 +145,6 @@ class Both(Pair):
                 expected.view(-1)[-3:] = 0.125
         self.sync_plain()
 
-    def set_what_no_step_reads(self) -> None:
-        group = self.engine.optimizer.param_groups[0]
-        group["momentum"] = 0.5
-        if self.trains:
-            self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
-            with pytest.raises(UsageError, match=r"momentum=0\.5"):
-                self.engine.step()
-            self.engine.zero_grad()
-        del group["momentum"]
-        with pytest.raises(UsageError, match="group\\['lr'\\]"):
-            self.engine.optimizer.param_groups = []
-
-    def share_memory(self) -> None:
-        net = Net(self.dtype)
-        net.last.turned = net.second.weight.t()
-        with pytest.raises(UsageError, match=r"'last\.turned' shares this memory"):
-            build_engine(net, EngineSpec.model_validate(self.row), self.group)
-
     def load_into_the_model(self) -> None:
         for net in self.nets:
             net.load_state_dict({n: v * 0.9375 for n, v in net.state_dict().items()})
@@ -180,14 +158,6 @@ class Both(Pair):
             values = dict(self.engine.model.named_parameters())
             for name, p in self.plain.model.named_parameters():
                 assert torch.equal(values[name], p), name
-
-    def read_what_is_not_there(self) -> None:
-        for name, p in self.engine.model.named_parameters():
-            try:
-                total = p.detach().sum()
-            except UsageError:
-                continue
-            assert torch.equal(total, self.plain.model.get_parameter(name).sum()), name
 
     def copy(self) -> None:
         with self.engine.gathered(self.engine.model):
@@ -300,32 +270,6 @@ class Both(Pair):
         mine, expected = (torch.func.grad(partial(loss, net))(values) for net in self.nets)
         assert all(torch.equal(mine[name], value) for name, value in expected.items())
 
-    def compile(self) -> None:
-        """Evaluate the model as `torch.compile` breaks its graph; seldom, since that takes a second."""
-        if self.draw.random() < 0.2:
-            with torch.no_grad():
-                mine = torch.compile(self.engine.model, backend="eager")(batch(8, self.rank)[0])
-                assert torch.equal(mine, self.plain.model(batch(8, self.rank)[0]))
-            torch._dynamo.reset()
-
-    def distribute_or_swap(self) -> None:
-        """Both are refused by name."""
-        net = self.engine.model
-        with pytest.raises(UsageError, match="DistributedDataParallel"):
-            DistributedDataParallel(net, process_group=self.group)
-        with pytest.raises(UsageError, match="swap_tensors would replace"):
-            torch.utils.swap_tensors(net.get_parameter(min(self.trained())), nn.Parameter(torch.zeros(7)))
-
-    def keep_what_gathered_gave(self) -> None:
-        """At stage 3 it is of that time: what is written to it then reaches nothing."""
-        if self.row["zero_stage"] == 3 and self.row.get("param_persistence_threshold") == 0 and self.trains:
-            weight = dict(self.engine.model.named_parameters())["first.weight"]
-            with self.engine.gathered(weight):
-                held = self.draw.choice(HELD)(weight)
-            assert torch.equal(held, self.plain.model.first.weight)
-            self.step()
-            held.zero_()
-
     def change_the_learning_rate(self) -> None:
         lr = self.draw.choice((1e-3, 3e-3, 1e-4))
         for groups in (self.engine.param_groups, self.plain.optimizer.param_groups):
@@ -351,39 +295,9 @@ class Both(Pair):
         handle.remove()
 
 
-RULES: dict[str, int] = {
-    "step": 8,
-    "discard_a_step": 1,
-    "evaluate": 1,
-    "stop_an_evaluation_early": 1,
-    "generate": 1,
-    "freeze_or_thaw": 3,
-    "write": 1,
-    "edit": 1,
-    "edit_by_what_is_held": 2,
-    "edit_by_a_collective": 1,
-    "set_what_no_step_reads": 1,
-    "share_memory": 1,
-    "load_into_the_model": 1,
-    "read": 1,
-    "read_what_is_not_there": 1,
-    "copy": 1,
-    "save": 1,
-    "load": 2,
-    "resume_in_another_engine": 1,
-    "resume_at_another_world_size": 1,
-    "grow": 1,
-    "fail_in_forward": 1,
-    "fail_in_backward": 1,
-    "fail_within_a_step": 1,
-    "exchange_modules": 1,
-    "transform_by_torch_func": 1,
-    "compile": 1,
-    "distribute_or_swap": 1,
-    "keep_what_gathered_gave": 1,
-    "change_the_learning_rate": 1,
-    "differentiate_an_old_loss": 1,
-}
+RULES = {rule: 1 for rule in vars(Both) if not rule.startswith("_")}
+RULES |= {"step": 8, "freeze_or_thaw": 3, "edit_by_what_is_held": 2, "load": 2}
+"""The rules, and how often each is drawn for another."""
 
 
 def run(group: dist.ProcessGroup, row: dict[str, Any], seed: int, rules: Sequence[tuple[str, int]]) -> None:

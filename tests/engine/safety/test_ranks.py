@@ -89,9 +89,3 @@ def test_a_model_is_distributed_by_one_alone(ranks: RankPool, row: dict[str, Any
         assert "DistributedDataParallel" in nested or "engine.gathered" in nested
         assert built.startswith("UsageError: DistributedDataParallel: the engine itself"), built
         assert sharded.startswith("UsageError: FSDPModule: the engine itself"), sharded
-
-
-def test_a_module_that_is_built_in_parts_can_be_copied(ranks: RankPool) -> None:
-    for whole, built in ranks.run(2, MODULE + "copied_in_parts"):
-        assert built.keys() == whole.keys()
-        assert all(torch.equal(values, whole[name]) for name, values in built.items())

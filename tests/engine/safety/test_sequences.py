@@ -1,7 +1,6 @@
 """Whatever users do in whatever order: the bits of plain PyTorch after every rule, or a refusal."""
 
 import os
-import random
 from typing import Any
 
 import hypothesis
@@ -21,21 +20,13 @@ ROWS: list[dict[str, Any]] = [
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "param_persistence_threshold": 30},
     {"zero_stage": 3, **SPECULATIVE, "param_persistence_threshold": 0, "overlap_comm": False},
 ]
+ROWS += [{"zero_stage": 2, **SPECULATIVE, "dtype": "bfloat16"}, {"zero_stage": 3, "dtype": "bfloat16"}]
 MORE = [
-    {"zero_stage": 1},
-    {"zero_stage": 1, **SPECULATIVE},
     {"zero_stage": 1, **SPECULATIVE, "rollback": "journal", "gradient_clipping": 0.1},
     {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5},
-    {"zero_stage": 2},
     {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_clipping": 0.1},
-    {"zero_stage": 3, "gradient_clipping": 0.1},
     {"zero_stage": 3, "offload_param": "cpu", "prefetch_bucket_size": 1},
-]
-ROWS += [{"zero_stage": 2, **SPECULATIVE, "dtype": "bfloat16"}, {"zero_stage": 3, "dtype": "bfloat16"}]
-MORE += [
-    {"zero_stage": 0, "dtype": "bfloat16"},
     {"zero_stage": 1, "offload_optimizer": "cpu", "dtype": "bfloat16"},
-    {"zero_stage": 1, **SPECULATIVE, "dtype": "bfloat16", "gradient_clipping": 0.1},
     {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "dtype": "bfloat16"},
 ]
 pytestmark = pytest.mark.timeout(900)  # to shrink a sequence that fails takes up to five minutes
@@ -69,13 +60,3 @@ def test_a_few_sequences(ranks: RankPool, row: dict[str, Any], world_size: int) 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_many_sequences(ranks: RankPool, row: dict[str, Any], world_size: int) -> None:
     follow(ranks, world_size, row, ROUNDS, 60)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("row", [*ROWS, *MORE], ids=row_id)
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_every_rule_in_some_order(ranks: RankPool, row: dict[str, Any], world_size: int) -> None:
-    for seed in range(2):
-        order = random.Random(seed).sample([*RULES], len(RULES))
-        rules = [(rule, number) for number, rule in enumerate(order)]
-        ranks.run(world_size, "tests.engine.safety.sequences:run", row, seed, rules)

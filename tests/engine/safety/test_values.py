@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.safety.plainly import STAGES, Plain, batch, same_steps, step
+from tests.engine.safety.plainly import STAGES, Plain, batch, same_steps
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -46,7 +45,6 @@ def in_place(net: nn.Module) -> None:
 
 def by_data(net: nn.Module) -> None:
     net.first.weight.data.mul_(0.5)
-    net.norm.weight.data.clamp_(0.9, 1.0)
 
 
 def by_new_data(net: nn.Module) -> None:
@@ -57,15 +55,7 @@ def by_loading(net: nn.Module) -> None:
     net.load_state_dict({n: v * 0.75 for n, v in net.state_dict().items()})
 
 
-def by_loading_a_part(net: nn.Module) -> None:
-    net.first.load_state_dict({"weight": torch.full((24, 13), 0.125), "bias": torch.zeros(24)})
-
-
-def by_initializing(net: nn.Module) -> None:
-    nn.init.constant_(net.last.weight, 0.0625)
-
-
-EDITS = (in_place, by_data, by_new_data, by_loading, by_loading_a_part, by_initializing)
+EDITS = (in_place, by_data, by_new_data, by_loading)
 
 
 @both_sizes
@@ -78,12 +68,6 @@ def test_an_edit_between_steps_counts(
     assert_same(engine.full_parameters(), plain.values())
     for number in range(2):
         same_steps(engine, plain, number)
-
-
-def test_an_edit_before_the_forward_of_a_step_is_seen_by_it(engine: Engine, plain: Plain) -> None:
-    for net in (engine.model, plain.model):
-        in_place(net)
-    same_steps(engine, plain, 5)
 
 
 @pytest.mark.parametrize("engine", [{"dtype": "bfloat16"}], indirect=True)
@@ -122,23 +106,15 @@ READS: dict[str, Callable[[nn.Parameter], object]] = {
     "sum": lambda p: p.sum(),
     "linear": lambda p: torch.nn.functional.linear(torch.ones(1, 13), p),
     "data": lambda p: p.data,
-    "detach": lambda p: p.detach(),
     "numpy": lambda p: p.numpy(),
-    "tolist": lambda p: p.tolist(),
     "item": lambda p: p[0, 0].item(),
-    "clone": lambda p: p.clone(),
     "copied from": lambda p: torch.empty(24, 13).copy_(p),
-    "to": lambda p: p.to(torch.float64),
     "pointer": lambda p: p.data_ptr(),
-    "storage": lambda p: p.untyped_storage(),
     "pickle": lambda p: pickle.dumps(p),
-    "vector": lambda p: parameters_to_vector([p]),
     "foreach": lambda p: torch._foreach_norm([p]),
     "operator": lambda p: torch.ops.aten.mm(torch.ones(1, 24), p),
-    "comparison": lambda p: bool((p == p).all()),
     "in place": lambda p: p.add_(1),
     "new data": lambda p: setattr(p, "data", torch.zeros(24, 13)),
-    "initialization": lambda p: nn.init.normal_(p),
     "gradient": lambda p: torch.autograd.grad(torch.ones((), requires_grad=True).sum(), p),
 }
 
@@ -155,29 +131,15 @@ def test_a_released_weight_refuses(engine: Engine, read: Callable[[nn.Parameter]
 def test_a_released_weight_can_be_described(engine: Engine) -> None:
     p = next(iter(engine.model.parameters()))
     assert isinstance(p, nn.Parameter)
-    assert (p.shape, p.dtype, p.device.type, p.numel(), p.ndim) == ((24, 13), torch.float32, "cpu", 312, 2)
-    assert (p.stride(), p.is_contiguous(), p.element_size(), len(p)) == ((13, 1), True, 4, 24)
-    assert p.requires_grad
+    assert (p.shape, p.stride(), p.numel()) == ((24, 13), (13, 1), 312)
+    assert (p.dtype, p.device.type, p.requires_grad) == (torch.float32, "cpu", True)
     assert p.grad is None
     assert "not on this rank" in repr(p)
-    assert {p: 1}[p] == 1
     assert torch.zeros_like(p).shape == p.shape
-    p.requires_grad_(False)
-    p.requires_grad = True
-    p.grad = torch.zeros(24, 13)
-    engine.model.zero_grad()
-    assert p.grad is None
     assert sum(q.numel() for q in engine.model.parameters()) == 312 + 24 + 48 + 168 + 7
     engine.model.train().eval().requires_grad_(True)
     assert engine.model.to("cpu").to(torch.float32) is engine.model
     torch.optim.SGD(engine.model.parameters(), lr=1.0)
-
-
-def test_a_functional_call_uses_the_values_that_it_is_given(engine: Engine, plain: Plain) -> None:
-    parameters = {n: v * 2 for n, v in plain.values().items()}
-    expected = torch.func.functional_call(plain.model, parameters, (batch(1),))
-    assert torch.equal(torch.func.functional_call(engine.model, parameters, (batch(1),)), expected)
-    same_steps(engine, plain, 3)
 
 
 def test_gathered_reads_and_writes_and_can_be_nested(engine: Engine, plain: Plain) -> None:
@@ -195,16 +157,6 @@ def test_gathered_reads_and_writes_and_can_be_nested(engine: Engine, plain: Plai
     same_steps(engine, plain, 0, 1)
 
 
-@both_sizes
-def test_an_exception_inside_gathered_writes_nothing(engine: Engine, plain: Plain) -> None:
-    with pytest.raises(KeyError), engine.gathered(engine.model, write=True), torch.no_grad():  # noqa: PT012
-        engine.model.first.weight.zero_()
-        engine.model.last.bias.data.fill_(4.0)
-        raise KeyError
-    assert_same(engine.full_parameters(), plain.values())
-    same_steps(engine, plain, 3)
-
-
 def test_gathered_refuses_what_it_cannot_do(engine: Engine, plain: Plain) -> None:
     for foreign in (nn.Linear(2, 2), nn.Parameter(torch.ones(2)), [torch.ones(2)]):
         with pytest.raises(UsageError, match="expected a module of the engine's model"):
@@ -217,13 +169,6 @@ def test_gathered_refuses_what_it_cannot_do(engine: Engine, plain: Plain) -> Non
     engine.step()
     plain.model(batch(3)).square().mean().backward()
     plain.step()
-    assert_same(engine.full_parameters(), plain.values())
-
-
-def test_a_step_inside_gathered_shows_the_new_values(engine: Engine, plain: Plain) -> None:
-    with engine.gathered(engine.model):
-        step(engine, plain, 3)
-        assert_same({n: p.detach().clone() for n, p in engine.model.named_parameters()}, plain.values())
     assert_same(engine.full_parameters(), plain.values())
 
 
