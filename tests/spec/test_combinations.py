@@ -1,11 +1,10 @@
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine_keys import OTHER
-from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, advice, dependency_of, refusals
+from zbench.spec.combinations import DEPENDENCIES, Dependency, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict, expand
 from zbench.spec.load import load_sweep
@@ -23,42 +22,29 @@ def reason(
 
 
 CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
-    ({"rollback": "journal", "zero_stage": 1, "offload_optimizer": "cpu"}, "set offload_schedule: spec"),
-    ({"compile": "inductor", "zero_stage": 1, "reduce_at": "each_backward"}, "set reduce_at: auto"),
-    ({"compile": "aot_eager", "zero_stage": 1, "accumulation_mode": "unmanaged"}, "mode: micro_steps"),
-    ({"accumulation_mode": "multi_backward", "gradient_accumulation_steps": 2}, "backwards_per_step"),
-    ({"grad_accum_dtype": "float16"}, "set dtype: float16"),
-    ({"communication_dtype": "float16", "dtype": "bfloat16"}, "set dtype: float16"),
-    ({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
-    ({"engine": "dpp"}, "did you mean 'ddp'?"),
-    ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
-    ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
-    ({"run": {"world_size": 4, "nodes": 3}}, "cannot be shared out evenly among 3 nodes"),
-    ({"run": {"world_size": 4, "nodes": 2}, "workload": {"command": "x"}}, "on one node; leave run.nodes"),
-    ({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
-    ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
-    ({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),
-    ({"ds_config": {}, "zero_stage": 1}, "set engine: deepspeed, or leave it out"),
-    ({"compile": "inductor", "zero_stage": 1, "reduction": "rank_order"}, "or compile: off"),
+({"rollback": "journal", "zero_stage": 1, "offload_optimizer": "cpu"}, "set offload_schedule: spec"),
+({"compile": "inductor", "zero_stage": 1, "reduce_at": "each_backward"}, "set reduce_at: auto"),
+({"accumulation_mode": "multi_backward", "gradient_accumulation_steps": 2}, "backwards_per_step"),
+({"grad_accum_dtype": "float16"}, "set dtype: float16"),
+({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
+({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
+({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
+({"run": {"world_size": 4, "nodes": 3}}, "cannot be shared out evenly among 3 nodes"),
+({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
+({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
+({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),
+({"ds_config": {}, "zero_stage": 1}, "set engine: deepspeed, or leave it out"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
     {},
     {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
-    {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
     {"engine": "mine:build", "zero_stage": 2, "offload_optimizer": "cpu", "offload_ratio": 0.0},
-    {"zero_stage": 2, "offload_optimizer": "cpu", "offload_ratio": 0.5},
     {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative", "rollback": "journal"},
     {"zero_stage": 1, "compile": "inductor", "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
-    {"zero_stage": 3, "reduce_at": "boundary", "gradient_accumulation_steps": 4},
     {"zero_stage": 3, "reduce_at": "each_backward", "build": "sharded"},
     {"accumulation_mode": "unmanaged", "workload": {"backwards_per_step": 4}},
     {"dtype": "float16", "communication_dtype": "float16"},
-    {"workload": {"model": "hf:absent.json"}},  # looked for beside a sweep file only
-    {"run": {"world_size": 4096}},
-    {"run": {"world_size": 4}, "shard_group_size": 2, "zero_stage": 3},
     {"run": {"world_size": 2, "device": "cuda"}, "reduction": "backend"},
-    {"run": {"world_size": 2, "device": "cpu"}, "reduction": "rank_order"},
-    {"run": {"device": "cpu"}, "reduction": "backend"},  # one rank reduces nothing
 ]
 
 
@@ -85,18 +71,6 @@ def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(
     assert "nothing is downloaded: fetch the model's config.json" in reasons[3]
 
 
-COMMAND = WorkloadSpec(command="train")
-
-
-def test_the_interpreter_of_a_command_must_be_there(tmp_path: Path) -> None:
-    asked = (None, tmp_path), (sys.executable, tmp_path), ("gone", tmp_path), ("gone", None)
-    conflicts = [
-        conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place) for python, place in asked
-    ]
-    missing = ("engine.engine_python", "gone: no such interpreter; name an environment")
-    assert conflicts == [None, None, missing, None], "nothing is looked at without a place"
-
-
 @pytest.mark.parametrize("parts", CAN_EXIST)
 def test_a_combination_that_can_exist_has_none(parts: dict[str, Any]) -> None:
     assert reason(**parts) is None
@@ -106,10 +80,8 @@ def test_a_combination_that_can_exist_has_none(parts: dict[str, Any]) -> None:
     ("engine", "remedy"),
     [
         ({"zero_stage": 2, "dtype": "float16"}, "set dtype: bfloat16 or float32"),
-        ({"zero_stage": 0, "dtype": "bfloat16"}, "set zero_stage: 1, or dtype: float32"),
         ({"zero_stage": 2, "grad_accum_dtype": "bfloat16"}, "leave grad_accum_dtype out"),
         ({"zero_stage": 2, "dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}, None),
-        ({"zero_stage": 0}, None),
     ],
 )
 def test_what_deepspeed_trains_without_a_verdict_is_refused(
@@ -122,25 +94,6 @@ def test_what_deepspeed_trains_without_a_verdict_is_refused(
 
 
 REFUSED = [one for one in DEPENDENCIES if one.refusal is not None]
-
-
-@pytest.mark.parametrize(
-    ("key", "stages"),
-    [
-        ("offload_optimizer", {1, 2, 3}),
-        ("shard_group_size", {1, 2, 3}),
-        ("allgather_bucket_size", {1, 2, 3}),
-        ("compile", {1}),
-        ("offload_param", {3}),
-        ("leaf_modules", {3}),
-        ("prefetch_bucket_size", {3}),
-        ("param_persistence_threshold", {3}),
-        ("reduce_bucket_size", {0, 1, 2, 3}),
-    ],
-)
-def test_a_key_acts_at_the_stages_that_shard_what_it_is_about(key: str, stages: set[int]) -> None:
-    engines = [EngineSpec.model_validate({"zero_stage": stage}) for stage in range(4)]
-    assert {engine.zero_stage for engine in engines if acts(engine, ("engine", key))} == stages
 
 
 def test_defaults_are_never_refused_and_several_keys_without_effect_are_all_found() -> None:
@@ -160,19 +113,3 @@ def test_a_key_that_does_not_act_is_refused_with_both_ways_out(dependency: Depen
     assert list(refusals(spec)) == [(".".join(dependency.key), dependency.refusal)]
     assert f"{dependency.on[-1]}:" in dependency.refusal
     assert f"{dependency.key[-1]}:" in dependency.refusal
-
-
-@pytest.mark.parametrize(
-    ("engine", "gains_nothing"),
-    [
-        ({"offload_param": "cpu"}, True),
-        ({"offload_param": "cpu", "offload_optimizer": "cpu"}, False),
-        ({"offload_optimizer": "cpu"}, False),
-        ({"offload_param": "cpu", "engine": "deepspeed"}, False),
-        ({}, False),
-    ],
-)
-def test_parameters_offloaded_alone_free_no_memory(engine: dict[str, Any], gains_nothing: bool) -> None:
-    text = advice(EngineSpec.model_validate({"zero_stage": 3} | engine)) or ""
-    assert ("saves no memory without offload_optimizer: cpu" in text) is gains_nothing
-    assert bool(text) is gains_nothing

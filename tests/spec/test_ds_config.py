@@ -84,28 +84,6 @@ def test_keys_of_the_sweep_fill_in_what_the_file_leaves_out_and_may_not_disagree
     assert the_trial(without).engine.gradient_accumulation_steps == 1, "DeepSpeed's default"
 
 
-def test_a_size_that_is_auto_is_the_sweeps_and_not_deepspeeds_default() -> None:
-    zero = {"stage": 2, "reduce_bucket_size": "auto"}
-    engine: Any = the_trial(THEIRS | {"zero_optimization": zero, "train_batch_size": "auto"}).engine
-    assert (engine.reduce_bucket_size, engine.allgather_bucket_size) == (None, 500_000_000)
-    assert engine.ds_config["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 5_000_000}
-    assert "train_batch_size" not in engine.ds_config, "DeepSpeed derives it"
-
-
-def test_the_optimizer_is_filled_in_where_the_file_has_one() -> None:
-    adam = {"type": "AdamW", "params": {"lr": "auto", "eps": 1e-6}}
-    filled = handed(THEIRS | {"optimizer": adam}, optimizer={"lr": 0.5})["optimizer"]
-    assert filled == {"type": "AdamW", "params": {"lr": 0.5, "eps": 1e-6}}
-    without = {key: value for key, value in THEIRS.items() if key != "optimizer"}
-    assert "optimizer" not in handed(without, optimizer={"lr": 0.5}), "the script makes its own"
-
-
-def test_bfloat16_is_read_from_the_file() -> None:
-    plain = THEIRS | {"zero_optimization": {"stage": 2}}
-    assert the_trial(plain | {"bf16": {"enabled": True}}).engine.dtype == "bfloat16"
-    assert handed(plain | {"bf16": {"enabled": "auto"}}, dtype="bfloat16")["bf16"] == {"enabled": True}
-
-
 def test_two_values_for_one_key_are_no_override() -> None:
     expansion = expanded(THEIRS, {"zero_stage": [0, 2]})
     assert [trial.engine.zero_stage for trial in expansion.trials] == [2]
@@ -121,10 +99,8 @@ def test_two_values_for_one_key_are_no_override() -> None:
         ({"scheduler": {"type": "WarmupLR"}}, "scheduler.type"),
         ({"optimizer": {"type": "Lion"}}, "computes Adam and AdamW only"),
         ({"fp16": {"enabled": True}}, "loss scale"),
-        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "NVMe"),
         ({"train_batch_size": 17}, "which is 16"),
         ({"bf16": {"enabled": True}}, "no access to its float32 master weights"),
-        ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}, "at stage 0 DeepSpeed gives no"),
     ],
 )
 def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any], reason: str) -> None:
@@ -136,8 +112,6 @@ def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any]
     ("text", "message"),
     [
         ('{"gradient_clipping": 1.0, // off\n "train_batch_size": ]}', ":2: neither JSON nor Hjson"),
-        ('{"a": 1.0,\n "a": 2.0}', ": a: this key is given twice"),
-        ("[1]", "expected a mapping of DeepSpeed's keys"),
         ('{"x": {"y": [0, Infinity]}}', "ds_config: x.y[1]: expected a finite number, got inf; correct it"),
     ],
 )
@@ -148,14 +122,3 @@ def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp
     assert message in str(error.value)
     if "Hjson" in message:
         assert (error.value.file, error.value.line) == (str(tmp_path / "ds.json"), 2)
-
-
-def test_a_broken_file_among_others_is_an_invalid_trial(tmp_path: Path) -> None:
-    (tmp_path / "good.json").write_text(json.dumps(THEIRS))
-    (tmp_path / "broken.json").write_text("{,}")
-    files = [str(tmp_path / name) for name in ("good.json", "broken.json", "missing.json")]
-    expansion = expanded(files[0], {"ds_config": files})
-    assert len(expansion.trials) == 1
-    assert [files.index(point.axes["ds_config"]) for point in expansion.invalid] == [1, 2]
-    assert "broken.json:1" in expansion.invalid[0].reason
-    assert "no such file; the path is relative to the sweep file" in expansion.invalid[1].reason

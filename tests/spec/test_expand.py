@@ -4,17 +4,14 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, Gpu
-from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import Points, conflict, covering, expand, without_nulls
+from zbench.spec.expand import Points, covering, expand
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.problems import ProblemsError
-from zbench.spec.run import RunSpec, VerifySpec
-from zbench.spec.sweep import AxisSpec, SweepSpec
+from zbench.spec.run import VerifySpec
+from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
@@ -36,7 +33,7 @@ def axes(draw: st.DrawFn) -> dict[str, list[Any]]:
     return {key: draw(st.lists(VALUES[key], min_size=1, max_size=3, unique=True)) for key in keys}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50)
 @given(axes())
 def test_every_point_of_the_product_appears_once_in_order(axes: dict[str, list[Any]]) -> None:
     sweep = SweepSpec(axes=axes)
@@ -48,7 +45,7 @@ def test_every_point_of_the_product_appears_once_in_order(axes: dict[str, list[A
     assert expand(sweep) == expansion
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(axes(), st.data())
 def test_excluding_removes_what_matches_and_nothing_else(
     axes: dict[str, list[Any]], data: st.DataObject
@@ -63,16 +60,7 @@ def test_excluding_removes_what_matches_and_nothing_else(
     assert some.excluded == len(every) - len(some.trials)
 
 
-@settings(max_examples=40, deadline=None)
-@given(axes(), st.data())
-def test_one_point_alone_is_the_same_trial_as_in_the_product(
-    axes: dict[str, list[Any]], data: st.DataObject
-) -> None:
-    sweep = SweepSpec(axes=axes)
-    trial = data.draw(st.sampled_from(expand(sweep).trials))
-    assert Points(sweep).trial(trial.axes) == trial
-
-
+@settings(max_examples=20)
 @given(st.integers(1, 10**6))
 def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
     size = millions * 10**6
@@ -86,15 +74,9 @@ def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
     ("key", "value", "read"),
     [
         ("zero_stage", 2, lambda trial: trial.engine.zero_stage),
-        ("engine", "mine:build", lambda trial: trial.engine.engine),
-        ("engine.zero_stage", 2, lambda trial: trial.engine.zero_stage),
         ("optimizer.lr", 0.5, lambda trial: trial.engine.optimizer.lr),
-        ("betas", [0.5, 0.75], lambda trial: list(trial.engine.optimizer.betas)),
-        ("run.world_size", 3, lambda trial: trial.run.world_size),
         ("data.text", "a.txt", lambda trial: trial.workload.data.text),
-        ("options.width", 8, lambda trial: trial.workload.options["width"]),
         ("param_groups.layers.0.*.lr", 0.1, lambda trial: trial.engine.param_groups["layers.0.*"].lr),
-        ("optimizer", {"name": "adam"}, lambda trial: {"name": trial.engine.optimizer.name}),
     ],
 )
 def test_an_axis_may_name_any_key(key: str, value: Any, read: Any) -> None:
@@ -111,25 +93,6 @@ def test_combinations_that_cannot_exist_are_listed_with_the_reason() -> None:
     assert "set zero_stage: 3" in invalid.reason
     assert invalid.key == "engine.offload_param"
     assert invalid.config["engine"]["offload_param"] == "cpu"
-
-
-@pytest.mark.parametrize("gpus", [0, 2])
-@pytest.mark.parametrize("machine", [None, "H100"])
-def test_nccl_adds_where_ranks_have_gpus(
-    gpus: int, machine: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep that names a machine is not about the GPUs of this one."""
-    monkeypatch.setattr("zbench.spec.run.visible_gpus", lambda: [Gpu("a GPU")] * gpus)
-    alone = conflict(EngineSpec(reduction="backend"), RunSpec(world_size=2), WorkloadSpec())
-    assert (alone is None) is (gpus > 0)
-    document = {"run": {"world_size": 2}, "machine": machine, "axes": {"reduction": ["auto", "backend"]}}
-    expansion = expand(sweep_from_mapping(document))
-    reductions = ["auto", "backend"] if gpus or machine else ["auto"]
-    assert [trial.engine.reduction for trial in expansion.trials] == reductions
-    for point in expansion.invalid:
-        assert (point.axes, point.key) == ({"reduction": "backend"}, "engine.reduction")
-        assert "found ranks on CPUs (gloo)" in point.reason
-        assert "set reduction: auto or rank_order, or run.device: cuda" in point.reason
 
 
 def test_nccl_adds_only_where_each_rank_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,22 +146,6 @@ def test_a_range_has_no_product_and_any_point_of_it_is_a_trial() -> None:
     assert trial.engine.reduce_bucket_size == 12345
 
 
-def test_a_product_of_just_the_limit_is_allowed() -> None:
-    eps = [i / 1e6 for i in range(1, 101)]
-    rates = [i / 1e6 for i in range(1, MAX_POINTS // 100 + 2)]
-    assert len(resolve_axes(SweepSpec(axes={"lr": rates[:-1], "eps": eps}))) == 2
-    with pytest.raises(ProblemsError, match="points, more than"):
-        resolve_axes(SweepSpec(axes={"lr": rates, "eps": eps}))
-
-
-@pytest.mark.parametrize("axis", [{}, {"low": 1}, {"high": 2, "values": [1]}, {"low": 1, "values": [1]}])
-def test_an_axis_is_a_list_or_a_whole_range(axis: dict[str, object]) -> None:
-    assert AxisSpec.model_validate({"values": [1]}).values == [1]
-    assert AxisSpec.model_validate({"low": 1, "high": 2}).low == 1
-    with pytest.raises(ValidationError, match="expected either `values"):
-        AxisSpec.model_validate(axis)
-
-
 def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
     values = [1, True, 1.0, "1", [1], {"a": 1}, {"a": True}, None]
     expansion = expand(SweepSpec(workload=WorkloadSpec(model="mine:build"), axes={"options.x": values}))
@@ -206,24 +153,6 @@ def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
         repr(value) for value in values
     ]
     assert expansion.duplicates == 0
-
-
-def test_a_block_that_is_invalid_is_a_point_with_the_first_reason() -> None:
-    expansion = expand(SweepSpec(axes={"data.dataset": [None, "mine:data"], "zero_stage": [0, 1]}))
-    assert len(expansion.trials) == 2
-    assert [point.axes["zero_stage"] for point in expansion.invalid] == [0, 1]
-    assert expansion.invalid[0].reason.startswith("workload.data: expected either `text: PATH`")
-    assert expansion.invalid[0].trial_id != expansion.invalid[1].trial_id
-
-
-def test_a_block_and_a_key_in_it_may_both_vary_and_the_later_axis_is_set_last() -> None:
-    axes = {"engine.optimizer": [{"name": "adam"}, {"lr": 0.5}], "lr": [0.1]}
-    trials = expand(SweepSpec(axes=axes)).trials
-    optimizers = [trial.engine.optimizer for trial in trials]
-    assert [(one.name, one.lr) for one in optimizers] == [("adam", 0.1), ("adamw", 0.1)]
-    (group,) = expand(SweepSpec(axes={"param_groups.bias": [{"lr": 0.1}]})).trials
-    assert group.axes == {"param_groups.bias": {"lr": 0.1, "frozen": False}}
-    assert without_nulls({"a": {"b": None, "c": 1}, "d": None}) == {"a": {"c": 1}}
 
 
 COMMAND: dict[str, Any] = {
@@ -259,16 +188,10 @@ def combinations(points: list[dict[str, Any]], strength: int) -> set[tuple[tuple
     }
 
 
-@pytest.mark.parametrize("strength", [1, 2, 3])
+@pytest.mark.parametrize("strength", [2, 3])
 def test_every_combination_that_can_occur_occurs(strength: int) -> None:
     chosen = [POINTS[index] for index in covering(POINTS, strength)]
     assert combinations(chosen, strength) == combinations(POINTS, strength)
-
-
-def test_blocks_are_values_in_whatever_order_they_are_written_and_so_is_an_axis_that_does_not_apply() -> None:
-    blocks = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
-    assert len(covering(blocks, 1)) == 2
-    assert covering([{"a": 0}, {"a": 1, "b": "x"}, {"a": 1, "b": "y"}], 2) == [0, 1, 2]
 
 
 def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:
@@ -285,9 +208,7 @@ def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> Non
 ENGINES = ["builtin", "ddp", "zero_redundancy", "fsdp2"]
 
 
-@pytest.mark.parametrize(
-    "sweep", [{"axes": {"engine": ENGINES}}, {"include": [{"engine": name} for name in ENGINES]}]
-)
+@pytest.mark.parametrize("sweep", [{"axes": {"engine": ENGINES}}])
 def test_an_engine_without_a_stage_takes_its_own(sweep: dict[str, Any]) -> None:
     trials = expand(sweep_from_mapping(sweep)).trials
     stages = {trial.engine.engine: trial.engine.zero_stage for trial in trials}

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.errors import SpecError
-from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
 
 Refusal = Callable[..., str]
@@ -49,21 +47,13 @@ def test_every_text_of_an_axis_is_looked_at_with_every_length(refusal: Refusal, 
         ("workload: {options: {widht: 3}}", "options: widht: unknown key (did you mean 'width'?)"),
         ("workload: {options: {width: 65, heads: 2}}", "options: gpt: width must be a multiple of heads"),
         ("workload: {model: 'a b:c'}", "model: expected module:callable, such as models:build, got 'a b:c'"),
-        ("workload: {model: 'm:build', loss: 'no form'}", "loss: expected module:callable, such as training"),
         ("workload: {loss: 'models:loss'}", "loss: loss is for a model of your own"),
         ("workload: {data: {text: no.txt}}", "data.text: no such file: no.txt; the path is relative to the"),
-        ("workload: {step_times: {console: deepspeed}}", "step_times: step_times needs workload."),
-        ("verify: {against: {lr: 0}}", "against: against needs workload.command; leave it out"),
     ],
 )
 def test_inputs_are_checked_without_torch(text: str, message: str, refusal: Refusal) -> None:
     section = text.partition(":")[0]
     assert refusal(text).startswith(f"sweep.yaml:1: {section}.{message}")
-
-
-def test_a_model_of_ones_own_may_have_a_loss_and_data_of_its_own(loaded: Callable[..., SweepSpec]) -> None:
-    text = "{model: 'models:build', loss: 'models:loss', data: {dataset: 'models:data'}}"
-    assert loaded(f"workload: {text}\n").workload.loss == "models:loss"
 
 
 COMMAND = """
@@ -95,28 +85,3 @@ def test_what_a_command_does_not_read_is_refused(refusal: Refusal) -> None:
     assert message == (
         "sweep.yaml:5: workload.model: a command brings its own model and data; leave model out"
     )
-
-
-def test_a_text_must_be_long_enough_for_the_upper_end_of_a_range(refusal: Refusal, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"x" * 10)
-    text = "workload: {data: {text: a.txt}}\nsearch: {method: tpe}\naxes:\n"
-    message = refusal(text + "  sequence_length: {low: 4, high: 32}\n")
-    assert "a.txt holds 10 bytes, but one sequence needs 33" in message
-
-
-def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("workload: {data: {text: none.txt}}\n")
-    sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)
-    assert sweep.workload.data.text == "none.txt"
-    data = {"workload": {"data": {"text": "none.txt"}}}
-    assert sweep_from_mapping(data, environ={}).workload == sweep.workload
-    with pytest.raises(SpecError, match=r"workload\.data\.text: no such file"):
-        sweep_from_mapping(data, environ={}, inputs=True)
-
-
-def test_a_block_that_cannot_be_is_a_point_that_cannot_exist(loaded: Callable[..., SweepSpec]) -> None:
-    """Each point is checked in the whole sweep, and none may end in another error."""
-    (invalid,) = expand(loaded("axes: {data.dataset: [null, 'mine:data']}\n")).invalid
-    assert (invalid.key, invalid.axes) == ("workload.data", {"dataset": "mine:data"})
-    text = "workload: {command: train}\naxes: {step_times.jsonl: [a, b]}\n"
-    assert len(expand(loaded(text)).trials) == 2, "the block that the axis is in need not be written"

@@ -1,21 +1,17 @@
 import json
 import os
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.record.store import SPEC
-from zbench.spec import load
 from zbench.spec.document import parse_scalar
-from zbench.spec.engine import EngineSpec
 from zbench.spec.load import load_sweep, sweep_from_mapping
-from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
+from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import config_id
 
 Loaded = Callable[..., SweepSpec]
@@ -49,7 +45,7 @@ zero_stage = [0, 1]
     assert sweeps[0].name == "sweep"
 
 
-@pytest.mark.parametrize(("stem", "name"), [("my run (2)", "my-run-2"), ("a.b_c", "a.b_c"), ("---", "sweep")])
+@pytest.mark.parametrize(("stem", "name"), [("my run (2)", "my-run-2"), ("---", "sweep")])
 def test_a_sweep_is_named_after_its_file(stem: str, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{stem}.yaml").write_text("{}")
     assert load_sweep(tmp_path / f"{stem}.yaml", (), {}).name == name
@@ -61,9 +57,7 @@ def test_command_line_beats_environment_beats_file_beats_defaults(loaded: Loaded
     assert (sweep.run.steps, sweep.run.seed, sweep.run.world_size, sweep.run.warmup_steps) == (3, 2, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "setting", ["zero_stage=1", "engine.zero_stage=1", "axes.zero_stage=[1]", "axes.engine.zero_stage=[1]"]
-)
+@pytest.mark.parametrize("setting", ["zero_stage=1", "axes.engine.zero_stage=[1]"])
 def test_setting_a_key_that_is_an_axis_pins_the_axis(setting: str, loaded: Loaded) -> None:
     assert loaded(TEXT, setting).axes["zero_stage"] == [1]
 
@@ -78,17 +72,6 @@ def test_settings_reach_every_section(loaded: Loaded) -> None:
     assert sweep.objective.minimize == ["median_step_s"]
     assert sweep.axes["reduce_bucket_size"] == [10**6, 5 * 10**6]
     assert sweep.exclude == [{"zero_stage": 1}]
-
-
-def test_anchors_may_be_shared_and_set_again(loaded: Loaded, recwarn: pytest.WarningsRecorder) -> None:
-    sweep = loaded("axes: {zero_stage: &a [0], seed: *a}\nrun: {steps: &a 3, world_size: *a}")
-    assert (sweep.axes["seed"], sweep.run.world_size) == ([0], 3)
-    assert not recwarn.list
-
-
-def test_ranges_come_back_canonical(loaded: Loaded) -> None:
-    sweep = loaded("search: {method: tpe}\naxes: {engine.reduce_bucket_size: {low: 1e4, high: 1M}}\n")
-    assert sweep.axes["reduce_bucket_size"] == AxisSpec(low=10**4, high=10**6)
 
 
 def test_yaml_is_version_1_2(loaded: Loaded) -> None:
@@ -109,7 +92,7 @@ values = st.recursive(
 SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective", "optimizer.betas"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(SET_KEYS), values)
 def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
     with suppress(SpecError):
@@ -117,40 +100,10 @@ def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value:
         assert isinstance(sweep, SweepSpec)
 
 
-OBJECTIVE = ObjectiveSpec(minimize=["median_step_s"])
-
-
-@pytest.mark.parametrize(
-    ("text", "objective"),
-    [
-        ("{axes: {zero_stage: [0]}, objective: {minimize: median_step_s}}", OBJECTIVE),
-        ("name: &goal median_step_s\nobjective:\n  minimize: *goal\n", OBJECTIVE),
-        ("{workload: {data: {text: gone.txt}}, objective: {minimize: median_step_s}}", OBJECTIVE),
-        ("objective:\n  maximise: tokens_per_s\n", None),
-        ("objective:\n  - 3\n", None),
-        ("", None),
-        ("\xff: [", None),
-    ],
-)
-def test_an_objective_is_read_however_it_was_written_or_says_why_not(
-    tmp_path: Path, text: str, objective: ObjectiveSpec | None
-) -> None:
-    (tmp_path / SPEC).write_bytes(text.encode("latin-1"))
-    with nullcontext() if objective else pytest.raises(SpecError, match=SPEC):
-        assert load.recorded_objective(tmp_path / SPEC) == objective
-
-
-@pytest.mark.parametrize("half", ["\\ud800", "\\udbff", "\\udfff"], ids=["first", "middle", "last"])
-def test_half_a_character_is_no_text(refusal: Callable[..., str], half: str) -> None:
+def test_half_a_character_is_no_text(refusal: Callable[..., str]) -> None:
     """No file can be written with it, so neither a value nor a key of a user's own may hold it."""
-    for text in (f'{{"name": "a{half}"}}', f'{{"workload": {{"options": {{"a{half}": 1}}}}}}'):
+    for text in ('{"name": "a\\ud800"}', '{"workload": {"options": {"a\\ud800": 1}}}'):
         assert "is not valid text; correct it" in refusal(text, ending="json")
-
-
-@pytest.mark.parametrize("valid", ["\\ud7ff", "\\ue000", "\\ud83d\\ude00"])
-def test_whole_characters_are_text_whether_printable_or_not(loaded: Loaded, valid: str) -> None:
-    sweep = loaded(f'{{"workload": {{"options": {{"a": "{valid}"}}, "model": "mine:make"}}}}', ending="json")
-    assert sweep.workload.options["a"] == json.loads(f'"{valid}"')
 
 
 @pytest.mark.parametrize(
@@ -158,13 +111,8 @@ def test_whole_characters_are_text_whether_printable_or_not(loaded: Loaded, vali
     [
         ("sequence_length", "1", "0", " of at least 1"),
         ("param_persistence_threshold", "0", "-1", " of at least 0"),
-        ("memory_limit", "1", "0", " of at least 1"),
-        ("timeout", "500ms", "0", " of more than 0"),
-        ("separate", "1%", "0%", " of more than 0"),
         ("separate", "99%", "100%", " of less than 1"),
-        ("machine.memory_bandwidth", "0.5", "0", " of more than 0"),
         ("machine.attained", "1", "1.5", " of at most 1"),
-        ("offload_ratio", "1", "2", " of at most 1"),
         ("offload_ratio", "1", "auto", ""),
     ],
 )
@@ -178,9 +126,7 @@ def test_a_value_at_the_limit_is_taken_and_one_beyond_is_refused_with_it(
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
-@pytest.mark.parametrize(
-    "key", ["lr", "options.x", "axes.options.x", "ds_config", "exclude", "machine", "options.y.z"]
-)
+@pytest.mark.parametrize("key", ["lr", "axes.options.x", "ds_config", "exclude"])
 def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> None:
     """A record is JSON: there an infinite option would become null, and be another trial."""
     text = {"axes.options.x": f"[1, {value}]", "exclude": f"[{{lr: {value}}}]"}.get(key, value)
@@ -188,12 +134,6 @@ def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> 
         sweep_from_mapping({"workload": {"model": "mine:build"}}, [f"{key}={text}"], {})
     with pytest.raises(ValueError, match="not JSON compliant"):
         config_id({"workload": {"options": {"x": float("nan")}}})
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_specification_made_in_python_takes_finite_numbers_only(value: float) -> None:
-    with pytest.raises(ValidationError, match="finite number"):
-        EngineSpec(gradient_clipping=value)
 
 
 BASE = """\
@@ -226,18 +166,13 @@ def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "base", "place", "says"),
     [
-        ("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
-        ("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
-        ("engine: {lr: 1}\n", BASE.replace("name: adamw", "nme: adamw"),
-         "shared/base.yaml:5: engine.optimizer.nme",
-         "own.yaml:2: engine.lr"),
-        ("", "[1]", "shared/base.yaml", "expected a mapping"),
-        ("", "a: [", "shared/base.yaml:1", "not YAML"),
-        ("", "extends: ../own.yaml\n", "shared/base.yaml:1: extends",
+("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
+("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
+("", "a: [", "shared/base.yaml:1", "not YAML"),
+("", "extends: ../own.yaml\n", "shared/base.yaml:1: extends",
          "expected the path of a sweep file that does not extend this one, got '../own.yaml'"),
-        ("", "extends: gone.yaml\n", "shared/base.yaml:1: extends", "got 'gone.yaml'"),
-        ("", "extends: [base.yaml]\n", "shared/base.yaml:1: extends", "got ['base.yaml']"),
-    ],
+("", "extends: gone.yaml\n", "shared/base.yaml:1: extends", "got 'gone.yaml'"),
+],
 )  # fmt: skip
 def test_a_mistake_is_told_of_the_file_that_has_it(
     tmp_path: Path, text: str, base: str, place: str, says: str
@@ -251,7 +186,7 @@ def test_a_mistake_is_told_of_the_file_that_has_it(
 SECRET = "machine example.org login x password SECRETPASS"
 
 
-@pytest.mark.parametrize("text", ["extends: theirs\n", "machine: theirs\n", "workload: {model: theirs}\n"])
+@pytest.mark.parametrize("text", ["extends: theirs\n", "machine: theirs\n"])
 def test_a_sweep_file_shows_nothing_of_a_file_that_it_names(tmp_path: Path, text: str) -> None:
     (tmp_path / "theirs").write_text(SECRET)
     (tmp_path / "own.yaml").write_text(text)
@@ -273,11 +208,7 @@ def test_a_pipe_that_a_sweep_file_names_is_not_waited_for(tmp_path: Path, key: s
     ("name", "text"),
     [
         ("a.yaml", "name: 0x{}"),
-        ("a.yaml", "extends: 0x{}"),
-        ("a.yaml", "axes: {{zero_stage: [0x{}]}}"),
-        ("a.toml", "name = 0x{}"),
         ("a.json", '{{"name": {}}}'),
-        ("a.toml", "name = {}"),
     ],
 )
 def test_a_number_of_too_many_digits_is_refused_in_words(tmp_path: Path, name: str, text: str) -> None:

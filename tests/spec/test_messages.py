@@ -5,155 +5,74 @@ from collections.abc import Callable
 
 import pytest
 
-from zbench.spec.problems import shown
-
 Refusal = Callable[..., str]
 YAML = {
-    "mistyped extends": (
-        "extnds: base.yaml\n",
-        "sweep.yaml:1: extnds: unknown key (did you mean 'extends'?); rename or remove it",
-    ),
-    "unknown key": (
+"unknown key": (
         "run:\n  world_siz: 2\n",
         "sweep.yaml:2: run.world_siz: unknown key (did you mean 'world_size'?); rename or remove it",
     ),
-    "key of another section": (
+"key of another section": (
         "run: {steps: 2}\nzero_stage: 1\n",
         "sweep.yaml:2: zero_stage: unknown key here; move it to `engine.zero_stage`",
     ),
-    "wrong type": (
+"wrong type": (
         "run:\n  steps: many\n",
         "sweep.yaml:2: run.steps: expected a whole number, got 'many'; for example `steps: 8`",
     ),
-    "true for a number": (
-        "engine: {zero_stage: true}\n",
-        "sweep.yaml:1: engine.zero_stage: expected a number, got true; for example `zero_stage: 0`",
-    ),
-    "misspelt choice": (
+"misspelt choice": (
         "engine:\n  dtype: bfloat\n",
         "sweep.yaml:2: engine.dtype: expected float32, bfloat16 or float16, got 'bfloat'; did you mean bfloat16?",
     ),
-    "size in no unit": (
-        "run: {memory_limit: 5Xi}\n",
-        "sweep.yaml:1: run.memory_limit: expected a size such as 2Gi or 512Mi, got '5Xi';"
-        " correct it or leave it out",
-    ),
-    "empty axis": (
-        "axes:\n  zero_stage: []\n",
-        "sweep.yaml:2: axes.zero_stage: this axis is empty; give it a value or remove it",
-    ),
-    "axis without a list": (
-        "axes:\n  zero_stage: 1\n",
-        "sweep.yaml:2: axes.zero_stage: expected a list of values, or a mapping with `low` and `high`, got 1;"
-        " correct it",
-    ),
-    "duplicate axis values": (
+"duplicate axis values": (
         "axes:\n  reduce_bucket_size: [5e6,\n    2M,\n    5_000_000]\n",
         "sweep.yaml:4: axes.reduce_bucket_size[2]: 5000000 is on this axis twice; remove one",
     ),
-    "two names of one axis": (
-        "axes:\n  lr: [1e-3]\n  optimizer.lr: [1e-4]\n",
-        "sweep.yaml:3: axes.optimizer.lr: this axis is given twice (engine.optimizer.lr); keep one of them",
-    ),
-    "unknown axis": (
+"unknown axis": (
         "axes:\n  zero_stag: [1]\n",
         "sweep.yaml:2: axes.zero_stag: unknown key 'zero_stag' (did you mean 'zero_stage'?);"
         " axes name keys of workload, run or engine",
     ),
-    "axis that shapes no result": (
+"axis that shapes no result": (
         "axes: {repeats: [1, 2]}\n",
         "sweep.yaml:1: axes.repeats: repeats affects no result and cannot be an axis; set it under `run:`",
     ),
-    "range in a grid": (
-        "axes:\n  lr: {low: 1e-5, high: 1e-2, log: true}\n",
-        "sweep.yaml:2: axes.lr: a range has no grid; list the values, or set search.method to random, tpe or nsga2",
-    ),
-    "condition on a later axis": (
-        "axes:\n  offload_optimizer: {values: [none, cpu], when: {zero_stage: 1}}\n  zero_stage: [0, 1]\n",
-        "sweep.yaml:2: axes.offload_optimizer.when.zero_stage: not an earlier axis; move that axis above this one",
-    ),
-    "combination that cannot exist": (
+"combination that cannot exist": (
         "engine:\n  zero_stage: 1\n  offload_param: cpu\n",
         "sweep.yaml:3: engine.offload_param: offload_param needs sharded parameters;"
         " set zero_stage: 3 or offload_param: none",
     ),
-    "no point can exist": (
+"no point can exist": (
         "engine: {offload_optimizer: cpu}\naxes:\n  lr: [1, 2]\n",
         "sweep.yaml:1: engine.offload_optimizer: none of the 2 points can exist; the first: offload_optimizer"
         " needs a sharded optimizer state; set zero_stage: 1, 2 or 3, or offload_optimizer: none",
     ),
-    "every point excluded": (
-        "axes: {zero_stage: [0]}\nexclude:\n  - {zero_stage: 0}\n",
-        "sweep.yaml:2: exclude: every point is excluded; remove an entry",
-    ),
-    "billion points": (
+"billion points": (
         "axes:\n" + "".join(f"  {key}: [{', '.join(f'0.{i:04}' for i in range(1, 1001))}]\n" for key in
                             ("lr", "eps", "weight_decay")),
         "sweep.yaml:1: axes: the product has 1,000,000,000 points, more than 100,000;"
         " shorten an axis or set search.method",
     ),
-    "not a mapping": (
-        "- zero_stage\n",
-        "sweep.yaml:1: expected a mapping of keys such as `workload:` and `axes:`, got ['zero_stage'];"
-        " `zbench init` writes one",
-    ),
-    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; write `axes:` first, or use `zbench init`"),
-    "merged by a key": (
-        "run: &shared\n  steps: 2\nworkload:\n  <<: *shared\n",
-        "sweep.yaml:4: workload: nothing is merged by `<<`; write the keys out, or use `extends`",
-    ),
-    "a second document": (
-        "run: {steps: 2}\n---\nrun: {steps: 3}\n",
-        "sweep.yaml:2: not YAML: a second document begins; correct the syntax",
-    ),
-    "repeated key": (
+"empty file": ("# nothing\n", "sweep.yaml: this file is empty; write `axes:` first, or use `zbench init`"),
+"repeated key": (
         "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
         "sweep.yaml:4: run.steps: this key is given twice (first on line 2); remove one of them",
     ),
-    "broken syntax": ("run: [1\n", "sweep.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax"),
-    "tag that would run code": (
+"broken syntax": ("run: [1\n", "sweep.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax"),
+"tag that would run code": (
         "name: !!python/object/apply:os.system [ls]\n",
         "sweep.yaml:1: name: the tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; write a plain value",
     ),
-    "anchor within itself": (
-        "axes: &a {b: *a}\n",
-        "sweep.yaml:1: axes.b: too large after its anchors are expanded; write a smaller file",
-    ),
-    "name that leaves the directory": (
+"name that leaves the directory": (
         "name: ../../etc\n",
         "sweep.yaml:1: name: expected letters, digits, '.', '_' and '-' (at most 100, not beginning with '.' or"
         " '-'), got '../../etc'; for example `name: sweep`",
     ),
-    "unknown metric": (
+"unknown metric": (
         "objective:\n  maximize: tokens\n",
         "sweep.yaml:2: objective.maximize: unknown metric 'tokens' (did you mean 'tokens_per_s'?); metrics are"
         " tokens_per_s, samples_per_s, steps_per_s, tflops, mean_step_s, median_step_s,"
         " p95_step_s, worst_step_s, of_compute, peak_device_bytes,"
         " peak_host_bytes, peak_rss_bytes, error_ratio, max_abs_diff, verdict",
-    ),
-    "objective without direction": (
-        "objective: tokens_per_s\n",
-        "sweep.yaml:1: objective: no direction: expected `maximize: tokens_per_s` or `minimize: tokens_per_s`,"
-        " got 'tokens_per_s'; add it",
-    ),
-    "constraint without operator": (
-        "objective:\n  maximize: tokens_per_s\n  subject_to:\n    peak_device_bytes: 2Gi\n",
-        "sweep.yaml:3: objective.subject_to: peak_device_bytes: expected an operator and a bound such as"
-        ' "<= 2Gi", got \'2Gi\'; correct this bound',
-    ),
-    "unknown key of a parameter group": (
-        "engine:\n  param_groups:\n    '*.bias': {lrr: 1}\n",
-        "sweep.yaml:3: engine.param_groups.*.bias.lrr: unknown key (did you mean 'lr'?); rename or remove it",
-    ),
-    "list that is too short": (
-        "engine:\n  optimizer: {betas: [0.5]}\n",
-        "sweep.yaml:2: engine.optimizer.betas[1]: this key is missing; add it",
-    ),
-    "unknown key of the run that a command is held against": (
-        "workload: {command: train, step_times: {console: deepspeed}, checkpoint: x}\n"
-        "verify: {against: {zero_stag: 0}}\n",
-        "sweep.yaml:2: verify.against: verify.against: zero_stag: Extra inputs are not permitted;"
-        " name keys of engine",
     ),
 }  # fmt: skip
 
@@ -175,14 +94,12 @@ def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
 
 
 OTHER_FORMATS = [
-    ("json", '{"run":\n\t{"steps": "x"}}', " run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
-    ("json", '{"run": {},\n "run": {}}', " run: this key is given twice; remove one of them"),
-    ("json", '{"name": "x",\n run: {}}', "2: not JSON, which has no comments and no trailing commas: Expecting property name enclosed in double quotes; correct the syntax"),
-    ("json", "", " this file is empty; write `axes:` first, or use `zbench init`"),
-    ("toml", "[engine.optimizer]\n\nlrr = 1\n", " engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it"),
-    ("toml", "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
+("json", '{"run":\n\t{"steps": "x"}}', " run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
+("json", '{"name": "x",\n run: {}}', "2: not JSON, which has no comments and no trailing commas: Expecting property name enclosed in double quotes; correct the syntax"),
+("toml", "[engine.optimizer]\n\nlrr = 1\n", " engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it"),
+("toml", "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
      " exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine"),
-    ("toml", "[run]\nsteps = \n", " not TOML: Invalid value (at line 2, column 9); correct the syntax"),
+("toml", "[run]\nsteps = \n", " not TOML: Invalid value (at line 2, column 9); correct the syntax"),
 ]  # fmt: skip
 
 
@@ -202,22 +119,8 @@ def test_json_and_toml(ending: str, text: str, message: str, refusal: Refusal) -
             "--set steps=[1: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax",
         ),
         (
-            "name=a/b",
-            "--set name=a/b: name: expected letters, digits, '.', '_' and '-' (at most 100, not beginning with"
-            " '.' or '-'), got 'a/b'; for example `name: sweep`",
-        ),
-        (
             "search.trial=3",
             "--set search.trial=3: search.trial: unknown key 'trial' (did you mean 'trials'?) in search",
-        ),
-        (
-            "engine.zero_stag=1",
-            "--set engine.zero_stag=1: engine.zero_stag: unknown key 'engine.zero_stag'"
-            " (did you mean 'zero_stage'?); axes name keys of workload, run or engine",
-        ),
-        (
-            "objektive=verdict",
-            "--set objektive=verdict: objektive: unknown key 'objektive' (did you mean 'objective'?)",
         ),
         (
             "exclude.zero_stage=1",
@@ -245,10 +148,3 @@ def test_environment_variables_name_themselves(refusal: Refusal) -> None:
     assert refusal(text, ZBENCH_STEPZ="1") == (
         "ZBENCH_STEPZ: unknown key 'stepz' (did you mean 'steps'?); rename or unset this variable"
     )
-
-
-def test_a_value_is_shown_by_its_first_60_characters() -> None:
-    assert shown("x" * 58) == f"'{'x' * 58}'"
-    assert shown("x" * 59) == f"'{'x' * 56}..."
-    assert shown(2**4096) == "a number of too many digits"
-    assert shown(2**4096 - 1) == f"{str(2**4096)[:57]}..."

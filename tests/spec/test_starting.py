@@ -10,8 +10,6 @@ import pytest
 from zbench.errors import UsageError
 from zbench.spec import shapes
 from zbench.spec.expand import expand
-from zbench.spec.foreign.accelerate import from_accelerate
-from zbench.spec.foreign.trainer import from_training_args
 from zbench.spec.load import sweep_file, sweep_from_mapping
 from zbench.spec.starting import commented, starting_sweep
 
@@ -26,10 +24,8 @@ def around(tmp_path: Path, data: Any) -> dict[str, Any]:
     ("data", "name"),
     [
         ({"distributed_type": "NO"}, "accelerate"),
-        ({"compute_environment": "LOCAL_MACHINE"}, "accelerate"),
         ({"per_device_train_batch_size": 4}, "trainer"),
         ({"output_dir": "out"}, "trainer"),
-        ({"learning_rate": 1e-4}, "trainer"),
     ],
 )
 def test_a_file_is_known_by_its_keys_and_becomes_a_sweep(
@@ -38,24 +34,6 @@ def test_a_file_is_known_by_its_keys_and_becomes_a_sweep(
     sweep = sweep_from_mapping(around(tmp_path, data), environ={})
     assert sweep.name == name
     assert {trial.engine.zero_stage for trial in expand(sweep).trials} >= {2, 3}
-
-
-def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) -> None:
-    without = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
-    assert without["name"] == "deepspeed-around-stage-0"
-    document = around(tmp_path, {"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5})
-    assert document["name"].endswith("-around-stage-2")
-    assert "zero_stage" not in document["engine"]
-    assert document["engine"]["gradient_clipping"] == 0.5
-
-
-def test_offloaded_parameters_leave_stage_3_alone(tmp_path: Path) -> None:
-    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-    fsdp = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
-    for given in ({"zero_optimization": zero}, fsdp):
-        document = around(tmp_path, given)
-        assert document["axes"]["zero_stage"] == [3]
-        assert "exclude" not in document
 
 
 @pytest.mark.parametrize(
@@ -110,108 +88,7 @@ def test_a_bare_name_is_a_shipped_sweep_unless_such_a_file_is_there(
     assert sweep_file(Path("quickstart")) == Path("quickstart")
 
 
-def engine_of_accelerate(config: dict[str, Any], base_dir: Path = Path()) -> dict[str, Any]:
-    engine: dict[str, Any] = from_accelerate(config, base_dir).document["engine"]
-    return engine
-
-
-def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() -> None:
-    theirs = {
-        "zero_stage": 2, "offload_optimizer_device": "cpu", "offload_param_device": "auto",
-        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5, "zero3_init_flag": True, "hpz": 8,
-    }  # fmt: skip
-    translated = from_accelerate({"deepspeed_config": theirs, "distributed_type": "DEEPSPEED"}, Path())
-    assert translated.document["engine"] == {
-        "zero_stage": 2, "offload_optimizer": "cpu",
-        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
-    }  # fmt: skip
-    assert [str(note) for note in translated.notes] == [
-        "deepspeed_config.offload_param_device: auto; zbench's default is kept",
-        "deepspeed_config.zero3_init_flag",
-        "deepspeed_config.hpz: no key of accelerate, which refuses it",
-    ]
-
-
-def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(
-        json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}})
-    )
-    config = {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "mixed_precision": "fp16"}
-    engine = engine_of_accelerate(config, tmp_path)
-    assert (engine["zero_stage"], engine["dtype"]) == (1, "bfloat16")
-
-
-def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
-    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "fsdp_config": {"qqq": 1}, "fp8": None}
-    translated = from_accelerate(config, Path())
-    assert translated.document["run"] == {"device": "cpu", "world_size": 4}
-    assert [str(note) for note in translated.notes if note.effect == "training"] == [
-        "fsdp_config.fsdp_qqq: no key of accelerate, which refuses it"
-    ]
-    assert from_accelerate({"num_processes": 1}, Path()).document["run"] == {"world_size": 1}
-    assert from_accelerate({"num_processes": 0}, Path()).document["run"] == {}
-
-
-def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
-    rest = {"eps": 1e-8, "betas": [0.9, 0.999]}
-    assert from_training_args({}, Path()).document == {
-        "name": "trainer",
-        "workload": {"micro_batch_size": 8},
-        "run": {"seed": 42},
-        "engine": {
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": 1.0,
-            "optimizer": {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0} | rest,
-        },
-    }
-
-
-def test_arguments_that_are_given_are_taken_over() -> None:
-    arguments = {
-        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_grad_norm": 0.25, "seed": 7,
-        "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "learning_rate": 1e-3, "use_cpu": True,
-        "weight_decay": 0.1, "gradient_checkpointing": True, "bf16": True, "optim": "adamw_torch",
-    }  # fmt: skip
-    translated = from_training_args(arguments, Path())
-    assert translated.notes == []
-    assert translated.document["run"] == {"device": "cpu", "seed": 7}
-    assert translated.document["workload"] == {"micro_batch_size": 2, "activation_checkpointing": True}
-    assert translated.document["engine"] == {
-        "gradient_accumulation_steps": 3, "gradient_clipping": 0.25, "dtype": "bfloat16",
-        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "eps": 1e-6, "betas": [0.8, 0.95]},
-    }  # fmt: skip
-    assert from_training_args({"fp16": True}, Path()).document["engine"]["dtype"] == "float16"
-
-
-def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_path: Path) -> None:
-    config = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto", "bf16": {"enabled": True}}
-    (tmp_path / "ds.json").write_text(json.dumps(config))
-    for deepspeed in (config, "ds.json"):
-        arguments = {"deepspeed": deepspeed, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
-        engine = from_training_args(arguments, tmp_path).document["engine"]
-        assert (engine["zero_stage"], engine["dtype"]) == (2, "bfloat16")
-        assert (engine["gradient_clipping"], engine["gradient_accumulation_steps"]) == (0.5, 2)
-
-
-def test_of_deepspeeds_optimizer_what_is_written_counts_and_auto_is_the_trainers() -> None:
-    params = {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9], "amsgrad": True}
-    config = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam", "params": params}}
-    arguments = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
-    adam = from_training_args(arguments, Path()).document["engine"]["optimizer"]
-    expected = {"lr": 0.5, "weight_decay": 0.25, "eps": 1e-8, "betas": [0.8, 0.9], "amsgrad": True}
-    assert adam == {"name": "adamw"} | expected
-
-
-def test_what_does_not_map_is_told() -> None:
-    translated = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
-    assert [(note.effect, note.text) for note in translated.notes] == [
-        ("training", "optim: sgd: zbench has Adam and AdamW; AdamW stands in for it"),
-        ("rest", "report_to"),
-        ("rest", "num_train_epochs"),
-    ]
-
-
-@pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "bart", "is_encoder_decoder": True}])
+@pytest.mark.parametrize("config", [{"model_type": "t5"}])
 def test_an_encoder_decoder_model_is_refused_with_the_way(
     config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

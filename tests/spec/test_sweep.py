@@ -9,7 +9,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from zbench.spec.expand import expand
-from zbench.spec.keys import known_paths, short_name
 from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec, dump_sweep, sweep_document, sweep_schema
 
@@ -48,28 +47,17 @@ def test_a_shipped_sweep_names_the_schema_and_fits_it(path: Path) -> None:
     [
         ({"runs": {}}, False),
         ({"run": {"steps": 0}}, False),
-        ({"run": {"steps": "two"}}, False),
         ({"engine": {"zero_stage": 4}}, False),
-        ({"engine": {"reduce_bucket_size": -1}}, False),
         ({"axes": {"zero_stage": 1}}, False),
-        ({"axes": {"lr": {"low": 1, "high": 2, "logarithmic": True}}}, False),
         ({"objective": {"maximize": "verdict"}}, False),
-        ({"objective": {"subject_to": {"peak_memory": "<= 1"}}}, False),
         ({}, True),
         ({"run": {"timeout": "2min", "memory_limit": "2Gi"}}, True),
         ({"engine": {"reduce_bucket_size": "5e8", "param_groups": {"*.bias": {"lr": 0.1}}}}, True),
-        ({"axes": {"zero_stage": [0], "options.width": [1]}}, True),
         ({"axes": {"lr": {"low": 1e-5, "high": 1, "log": True}}}, True),
-        ({"objective": {"maximize": ["tokens_per_s"], "minimize": "peak_device_bytes"}}, True),
     ],
 )
 def test_the_schema_admits_what_loading_admits(document: Any, admitted: bool) -> None:
     assert valid(document) is admitted
-
-
-def test_every_key_has_a_short_name_of_its_own() -> None:
-    names = [short_name(path) for path in known_paths()]
-    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("defaults", [True, False])
@@ -85,12 +73,6 @@ def test_every_key_is_written_unless_the_defaults_are_left_out() -> None:
     assert sweep_document(sweep)["run"].items() >= {"steps": 3, "warmup_steps": 2, "repeats": 5}.items()
     assert "repeats: 5" in dump_sweep(sweep)
     assert sweep_document(sweep, defaults=False) == {"name": "one", "run": {"steps": 3}}
-
-
-def test_a_range_is_written_with_its_own_keys_only() -> None:
-    axis = {"low": 1e-5, "high": 1e-2, "log": True}
-    sweep = SweepSpec.model_validate({"search": {"method": "tpe"}, "axes": {"lr": axis}})
-    assert sweep_document(sweep)["axes"] == {"lr": axis}
 
 
 @pytest.mark.parametrize("stage", [{}, {"zero_stage": 0}])

@@ -21,12 +21,8 @@ ENGINES: list[dict[str, Any]] = [
     {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "dtype": "float16"},
     {"engine": "fsdp2", "zero_stage": 3, "gradient_clipping": 0.5},
-    {"zero_stage": 3, "shard_group_size": 1},
-    {"zero_stage": 3, "reduce_at": "boundary", "param_groups": {"*.bias": {"weight_decay": 0.0}}},
 ]
-each_engine = pytest.mark.parametrize(
-    "engine", ENGINES, ids=lambda e: "-".join(map(str, e.values())) or "default"
-)
+each_engine = pytest.mark.parametrize("engine", ENGINES, ids=str)
 
 
 def trial(engine: dict[str, Any], **workload: Any) -> TrialSpec:

@@ -13,8 +13,6 @@ from zbench.spec.run import VerifySpec
 from zbench.spec.trial import (
     Accumulation,
     accumulation,
-    builds_sharded,
-    has_tokens,
     ranks_of_a_node,
     samples_per_step,
 )
@@ -37,23 +35,13 @@ def test_trial_ids_are_what_they_were() -> None:
     assert [trial.trial_id for trial in expand(sweep).trials] == GOLDEN
 
 
-def test_a_copy_with_other_keys_has_its_own_identity() -> None:
-    (trial,) = expand(sweep_from_mapping({"name": "one"}, environ={})).trials
-    engine = trial.engine.model_copy(update={"zero_stage": 3})
-    assert trial.trial_id != trial.model_copy(update={"engine": engine}).trial_id
-    assert trial.trial_id == trial.model_copy().trial_id
-
-
 @pytest.mark.parametrize(
     ("engine", "others", "is_other"),
     [
         ({"leaf_modules": (), "buffer_dtype": None, "optimizer": {"lr": 1e-3}}, {}, False),
-        ({"param_groups": {}}, {}, False),
         ({}, {"timeout": 3600.0, "repeats": 9}, False),
         ({"leaf_modules": ("Experts",)}, {}, True),
-        ({"buffer_dtype": "float32"}, {}, True),
         ({"optimizer": {"lr": 1e-4}}, {}, True),
-        ({"param_groups": {"*.bias": {"lr": 1.0}}}, {}, True),
         ({}, {"workload": {"sequence_length": 64}}, True),
     ],
 )
@@ -62,11 +50,6 @@ def test_a_key_at_its_default_or_that_shapes_no_result_counts_for_no_identity(
 ) -> None:
     plain = make_trial({"zero_stage": 3})
     assert (make_trial({"zero_stage": 3, **engine}, **others).trial_id != plain.trial_id) is is_other
-
-
-def test_a_key_of_a_parameter_group_that_is_inherited_counts_for_none() -> None:
-    short, long = ({"param_groups": {"bias": group}} for group in ({"lr": 0.1}, {"lr": 0.1, "eps": None}))
-    assert make_trial(short).trial_id == make_trial(long).trial_id
 
 
 def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:
@@ -84,21 +67,6 @@ def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> No
 def accumulated(*, backwards_per_step: int = 1, **engine: object) -> Accumulation:
     workload = WorkloadSpec(backwards_per_step=backwards_per_step)
     return accumulation(EngineSpec.model_validate(engine), workload)
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_sharded_gradients_are_reduced_at_each_backward_unless_told_otherwise(stage: int) -> None:
-    assert accumulated(zero_stage=stage, gradient_accumulation_steps=2).each_backward is (stage >= 2)
-    offloaded = accumulated(zero_stage=max(stage, 1), gradient_accumulation_steps=2, offload_optimizer="cpu")
-    assert offloaded.each_backward is (stage >= 2), "offload changes no bit"
-    for reduce_at in ("boundary", "each_backward"):
-        counted = accumulated(zero_stage=stage, gradient_accumulation_steps=2, reduce_at=reduce_at)
-        assert counted.each_backward is (reduce_at == "each_backward")
-
-
-@pytest.mark.parametrize("reduce_at", ["auto", "boundary", "each_backward"])
-def test_one_backward_has_one_order(reduce_at: str) -> None:
-    assert accumulated(zero_stage=3, reduce_at=reduce_at) == Accumulation(1, 1, each_backward=False)
 
 
 @pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
@@ -135,48 +103,12 @@ def test_another_number_of_steps_is_refused() -> None:
     [
         ({}, "neither"),
         ({"text": "a", "synthetic": True}, "both"),
-        ({"dataset": "m:f", "synthetic": True}, "both"),
-        ({"dataset": "m:f", "synthetic": True, "text": "a"}, "all"),
     ],
 )
 def test_data_has_one_source(data: dict[str, Any], sources: str) -> None:
     ways = "`synthetic: true`, `dataset: MODULE:CALLABLE`" if "dataset" in data else "`synthetic: true`"
     with pytest.raises(SpecError, match=f"or {ways}, got {sources}; keep one"):
         expanded({"data": data})
-
-
-@pytest.mark.parametrize(
-    ("engine", "model", "expected"),
-    [
-        ({"zero_stage": 3}, "gpt", True),
-        ({"zero_stage": 3}, "hf:gpt2", True),
-        ({"zero_stage": 2}, "gpt", False),
-        ({"zero_stage": 2, "offload_optimizer": "cpu"}, "gpt", True),
-        ({"zero_stage": 3}, "my_model:Net", False),
-        ({"zero_stage": 3, "build": "sharded"}, "my_model:Net", True),
-        ({"zero_stage": 3, "build": "whole"}, "gpt", False),
-        ({"engine": "fsdp2", "zero_stage": 2}, "gpt", True),
-        ({"engine": "ddp"}, "gpt", False),
-        ({"engine": "deepspeed", "zero_stage": 3}, "gpt", False),
-    ],
-)
-def test_auto_shards_known_models_whose_state_is_sharded(
-    engine: dict[str, Any], model: str, expected: bool
-) -> None:
-    assert builds_sharded(make_trial(engine, workload={"model": model})) is expected
-
-
-@pytest.mark.parametrize(
-    ("workload", "expected"),
-    [
-        ({}, True),
-        ({"model": "hf:gpt2"}, True),
-        ({"model": "my_model:Net"}, False),
-        ({"model": "hf:gpt2", "data": {"dataset": "mine:data"}}, False),
-    ],
-)
-def test_a_model_or_data_of_ones_own_may_have_no_tokens(workload: dict[str, Any], expected: bool) -> None:
-    assert has_tokens(make_trial(workload=workload)) is expected
 
 
 def test_a_step_and_the_fullest_node_are_counted_over_all_ranks() -> None:

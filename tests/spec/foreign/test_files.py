@@ -20,10 +20,6 @@ KEPT = Path(__file__).parents[1] / "kept"
 CHOICES: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).with_name("choices.yaml"))
 
 
-def test_there_are_sixty_files() -> None:
-    assert len(FILES) >= 60
-
-
 @pytest.mark.parametrize("case", FILES, ids=lambda case: "-".join(list(case["file"])[:3]))
 def test_a_public_file_is_read_right_or_refused_with_its_reason(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
