@@ -13,9 +13,11 @@ from tools.benchmarks.gpu import __main__ as program
 from tools.benchmarks.gpu.outcome import PartOutcome, Place, page
 from tools.benchmarks.gpu.parts import PARTS
 
-QUICK = ("superoffload",)
 SMALLEST = [
-    pytest.param(part, id=part.name, marks=[] if part.name in QUICK else [pytest.mark.soak]) for part in PARTS
+    pytest.param(
+        part, id=part.name, marks=pytest.mark.check if part.name == "superoffload" else pytest.mark.soak
+    )
+    for part in PARTS
 ]
 
 

@@ -17,8 +17,6 @@ from tests.analysis.synthetic import BASE_ID, HEAD_ID, results, trial, write_run
 from zbench.analysis.compare import compare_runs
 from zbench.analysis.settings import Settings
 from zbench.report.exports import document
-from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "action.yml", *sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
@@ -187,13 +185,6 @@ def test_runs_are_added_to_the_site_on_a_branch(job: Job) -> None:
     assert {f"runs/example/{run_id}.html" for run_id in (BASE_ID, HEAD_ID)} | {"index.html"} <= {*files}
     assert ".lock" not in files
     assert BASE_ID in job.git("show", "FETCH_HEAD:index.html")
-
-
-def test_the_sweep_of_the_workflow_can_run() -> None:
-    sweep = load_sweep(ROOT / ".github" / "performance-sweep.yaml", [])
-    expansion = expand(sweep)
-    assert len(expansion.trials) == 7
-    assert not expansion.invalid
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -20,9 +20,9 @@ MEMORY = {"peak_device_bytes": 1000, "peak_host_bytes": 0, "peak_rss_bytes": 500
 RESULT: dict[str, Any] = {"outcome": "ok", "error": None, "memory": MEMORY, "traffic": {}, "warnings": []}
 
 if (_fault := os.environ.get("ZBENCH_TEST_FAULT", "")).startswith("clock:"):
-    import injected  # beside this file, which the driver puts on the path
+    import driver  # beside this file, which the driver puts on the path
 
-    injected.install(_fault)
+    driver.install(_fault)
 
 
 def run_rank(job: RankJob) -> None:

@@ -18,7 +18,7 @@ import psutil
 
 from zbench.record.store import find_runs
 
-from .injected import STRUCK
+from .driver import STRUCK
 from .processes import MARK, marked, until
 
 SHARED_MEMORY = Path("/dev/shm")

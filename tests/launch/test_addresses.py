@@ -59,12 +59,6 @@ def test_a_node_has_an_address_that_others_can_connect_to(
     assert address_of_node("one", ["two"]) == expected
 
 
-@pytest.mark.usefixtures("names")
-def test_nodes_that_are_one_machine_meet_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    interfaces(monkeypatch, lo="127.0.0.1")
-    assert address_of_node("zba", ["zbb"]) == "127.0.0.1"
-
-
 def test_a_node_of_a_slurm_job_asks_for_the_way_to_the_others(
     names: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -81,14 +75,3 @@ def test_a_node_of_a_slurm_job_asks_for_the_way_to_the_others(
     assert [os.environ[name] for name in variables] == ["ib0", "ib0"]
     worker = NodeWorker(str(tmp_path), DEFAULT_TARGETS, "127.0.0.1")
     assert worker.meeting_point().startswith("tcp://127.0.0.1:")
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
-def test_a_meeting_point_of_version_6_is_a_url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(node, "LocalExecutor", lambda *_, **__: None)
-    worker = NodeWorker(str(tmp_path), DEFAULT_TARGETS, "::1")
-    try:
-        point = worker.meeting_point()
-    except OSError:
-        pytest.skip("this machine has no address of version 6")
-    assert point.startswith("tcp://[::1]:")

@@ -20,9 +20,9 @@ from .conftest import make_trial
 TRIALS = [make_trial(stage=stage) for stage in range(4)]
 
 
-def a_queue(seed: int = 0, at_once: int = 100) -> World:
+def a_queue(at_once: int = 100) -> World:
     """Return a world with a queue of its own, such as SLURM's, that runs so many at once."""
-    return World(at_once=at_once, vacancy=Vacancy(math.inf), seed=seed)
+    return World(at_once=at_once, vacancy=Vacancy(math.inf))
 
 
 @pytest.fixture
@@ -36,11 +36,8 @@ def run(directory: RunDirectory, world: World, **plan: object) -> list[Record]:
     return directory.records()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(
-    directory: RunDirectory, seed: int
-) -> None:
-    world = a_queue(seed)
+def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(directory: RunDirectory) -> None:
+    world = a_queue()
     records = run(directory, world, trace=True)
     (first, *rest) = [batch.tasks[0] for batch in world.batches]
     assert isinstance(first, ReferenceTask), "the trials have one reference"
@@ -52,13 +49,6 @@ def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(
     assert load_records(directory.path) == records
     assert {record.correctness.verdict for record in records} == {"identical"}
     assert world.is_closed
-
-
-def test_references_that_differ_are_computed_at_once(directory: RunDirectory) -> None:
-    trials = [make_trial(sample=number) for number in range(3)]
-    world = a_queue()
-    run(directory, world, trials=trials)
-    assert [isinstance(batch.tasks[0], ReferenceTask) for batch in world.batches[:4]] == [True] * 3 + [False]
 
 
 def clocked(monkeypatch: pytest.MonkeyPatch, world: World) -> World:
@@ -77,11 +67,3 @@ def test_what_has_begun_is_finished_when_time_is_up_and_the_rest_waits(
     records = run(directory, clocked(monkeypatch, a_queue()))
     assert records[:3] == first_records
     assert len({(record.trial_id, record.repeat) for record in records}) == len(records) == 8
-
-
-def test_time_that_is_up_while_the_last_repeats_are_under_way_is_no_failure(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = [trial.model_copy(update={"run": trial.run.model_copy(update={"repeats": 1})}) for trial in TRIALS]
-    world = clocked(monkeypatch, a_queue())
-    assert len(run(directory, world, trials=once, max_seconds=3.1)) == len(TRIALS)

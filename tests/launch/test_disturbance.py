@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.launch.conftest import make_trial
-from zbench.launch.disturbance import DisturbanceMeter, MachineSnapshot, between, parse_stat, snapshot
+from zbench.launch.disturbance import DisturbanceMeter, MachineSnapshot, between, parse_stat
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import OTHER_LOAD, STOLEN, Disturbance
 
@@ -24,12 +24,6 @@ def test_only_usable_cpus_are_counted():
     tick = os.sysconf("SC_CLK_TCK")
     assert parse_stat(STAT.splitlines(), {0}) == pytest.approx((353 / tick, 20 / tick))
     assert parse_stat(STAT.splitlines(), {0, 1}) == pytest.approx(((353 + 660) / tick, 50 / tick))
-
-
-def test_own_work_is_no_disturbance():
-    quiet = between([(shot(0, 0), shot(10, 19.5))], own_cpu_seconds=19.5)
-    assert quiet.effects() == {}
-    assert quiet.severity == 0
 
 
 def test_load_steal_and_heat_are_named():
@@ -52,20 +46,8 @@ def test_severity_above_one_means_a_warning():
     assert Disturbance(0.0, 0.0, 1).severity > 1
 
 
-def test_spans_too_short_for_the_kernels_clock_say_nothing():
-    assert between([(shot(0, 0), shot(0.1, 0.2))], own_cpu_seconds=0.0).severity == 0
-
-
-def test_snapshot_reads_this_machine():
-    before, after = snapshot(), snapshot()
-    assert after.at >= before.at
-    assert after.busy >= before.busy > 0
-    assert before.cpus == len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(("options", "least"), [({}, 0.0), ({"do": "compute", "rank": "all"}, 1.0)])
 def test_what_all_ranks_and_their_launcher_use_is_own_work(
-    runner: TrialRunner, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], least: float
+    runner: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own: list[float] = []
 
@@ -74,7 +56,5 @@ def test_what_all_ranks_and_their_launcher_use_is_own_work(
         return Disturbance(0.0)
 
     monkeypatch.setattr(DisturbanceMeter, "disturbance", note)
-    for _ in range(2):
-        runner.run(make_trial(**options))
-    repeats = own[-2:]  # the reference was the first
-    assert all(least < seconds < least + 0.9 for seconds in repeats), own
+    runner.run(make_trial(do="compute", rank="all"))
+    assert 1.0 < own[-1] < 1.9, "of the repeat; the reference was the first"

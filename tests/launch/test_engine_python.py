@@ -11,7 +11,6 @@ import pytest
 from tests.launch.conftest import FAKES
 from tests.running import run
 from zbench.launch.executor import RepeatTask
-from zbench.launch.process.client import server_environment
 from zbench.launch.process.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.store import RunDirectory
@@ -130,16 +129,3 @@ def test_a_server_that_cannot_start_fails_its_trial_only(environments: Path, tmp
             assert attempt.error.message == "the trial server did not start: no such core"
     finally:
         executor.close()
-
-
-def test_environments_compile_their_extensions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    inherited = {"PATH": "/bin"}
-    places = {
-        server_environment(Path(name, "bin", "python"), inherited)["TORCH_EXTENSIONS_DIR"]
-        for name in ("/old", "/new")
-    }
-    assert len(places) == 2
-    assert all(Path(place).is_relative_to(tmp_path) for place in places)
-    chosen = {**inherited, "TORCH_EXTENSIONS_DIR": "/mine"}
-    assert server_environment(Path("/old/bin/python"), chosen)["TORCH_EXTENSIONS_DIR"] == "/mine"

@@ -45,8 +45,9 @@ class TestLocal(ProcessSuite):
         made.close()
 
 
+@pytest.mark.check
 class TestSlurm(ProcessSuite):
-    """Jobs, by submitit's executor for one machine."""
+    """Jobs, by submitit's executor for one machine; `test_slurm` runs some in each suite."""
 
     @pytest.fixture
     def executor(self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
@@ -71,8 +72,3 @@ def test_one_host_starts_64_ranks_at_most():
     assert executors.max_ranks()[0] <= 64
     with pytest.raises(UsageError, match=r"--slurm, or use `zbench estimate`"):
         executors.check_world_size(4096)
-
-
-def test_process_limit_counts(monkeypatch):
-    monkeypatch.setattr(executors.resource, "getrlimit", lambda _: (67, 67))
-    assert executors.max_ranks() == (3, "67 processes (ulimit -u)")

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,12 +12,11 @@ from tests.running import local_runner, told_by
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
 from tests.world import OptionsScript, World, failed
-from zbench.launch.events import StepDone
-from zbench.launch.executor import Attempt, MachineTask, OnLine, RepeatTask, Task, Vacancy
+from zbench.launch.executor import Attempt, OnLine, RepeatTask, Task, Vacancy
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.launch.trial import TrialRunner
-from zbench.launch.yardsticks import Yardsticks, alone_trial
-from zbench.record.record import Disturbance, Record
+from zbench.launch.yardsticks import Yardsticks
+from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
@@ -47,7 +45,7 @@ def trials(count: int, **run: object) -> list[TrialSpec]:
     return [in_turns(make_trial(sample=number), **run) for number in range(count)]
 
 
-@pytest.mark.parametrize(("count", "most", "sizes"), [(11, 8, [6, 5]), (8, 8, [8]), (7, 3, [3, 2, 2])])
+@pytest.mark.parametrize(("count", "most", "sizes"), [(11, 8, [6, 5]), (7, 3, [3, 2, 2])])
 def test_heats_of_a_round_are_as_large_as_one_another(
     tmp_path: Path, count: int, most: int, sizes: list[int]
 ) -> None:
@@ -126,18 +124,7 @@ def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
     )
 
 
-def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
-    three = [mlp({"zero_stage": stage}, run={"steps": 8}) for stage in (0, 1, 2)]
-    other = [mlp({"dtype": "bfloat16", "zero_stage": stage}, run={"steps": 8}) for stage in (1, 2)]
-    tasks = Yardsticks([*three, *other], 0, Counter()).tasks
-    assert [task.trial.trial_id for task in tasks if isinstance(task, RepeatTask)] == [
-        alone_trial(three[0]).trial_id
-    ]
-    assert sum(isinstance(task, MachineTask) for task in tasks) == 1
-    assert Yardsticks([mlp(run={"steps": 8, "yardstick": "none"})] * 3, 0, Counter()).tasks == []
-
-
-@pytest.mark.parametrize(("count", "joins"), [(1, [2, 5]), (2, [1, 2, 4, 5]), (3, [0, 1, 2, 3, 4, 5])])
+@pytest.mark.parametrize(("count", "joins"), [(1, [2, 5]), (3, [0, 1, 2, 3, 4, 5])])
 def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int, joins: list[int]) -> None:
     """As often as it takes a quarter of all repeats at most."""
     sharing = [mlp({"zero_stage": stage}) for stage in range(count)]
@@ -147,7 +134,7 @@ def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int
     assert having == [n for n, heat in enumerate(heats) if not heat.leaves_out_alone] == joins
 
 
-@pytest.mark.parametrize(("yardstick", "sizes"), [(["machine"], [1, 1]), (["alone"], []), ("none", [])])
+@pytest.mark.parametrize(("yardstick", "sizes"), [(["machine"], [1, 1]), (["alone"], [])])
 def test_one_configuration_takes_turns_with_the_machines_yardstick(
     tmp_path: Path, yardstick: object, sizes: list[int]
 ) -> None:
@@ -168,22 +155,6 @@ def test_that_a_yardstick_fails_is_told_once_and_fails_nobody(tmp_path: Path) ->
     assert told == ["a yardstick could not run: the CUDA kernels were not built"]
 
 
-def test_steps_of_configurations_are_told_and_those_of_yardsticks_are_not(tmp_path: Path) -> None:
-    options = OptionsScript()
-    told = list[object]()
-
-    def script(task: Task, on_line: OnLine) -> Attempt:
-        on_line(task, {"phase": "timed", "step": 1, "steps": 1, "seconds": 0.1})
-        return options(task, on_line)
-
-    participants = [in_turns(make_trial(stage=stage), yardstick=["machine", "alone"]) for stage in range(3)]
-    with TrialRunner(World(script, takes_turns=True), tmp_path, on_event=told.append) as runner:
-        runner.run_heat(participants)
-    assert len(options.tasks) == 1 + 5, "the reference, and a heat of three with both yardsticks"
-    steps = {event.trial.trial_id for event in told if isinstance(event, StepDone)}
-    assert steps == {trial.trial_id for trial in participants}
-
-
 def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Path) -> None:
     options = OptionsScript()
     told = list[str]()
@@ -202,53 +173,6 @@ def test_a_repeat_that_was_killed_in_its_heat_runs_once_more_alone(tmp_path: Pat
         "three references, the heat, and one again"
     )
     assert told == ["rank 0 was killed from outside by SIGKILL; running it again"]
-
-
-def test_all_that_found_their_reference_damaged_run_once_more(tmp_path: Path) -> None:
-    options = OptionsScript()
-    told = list[str]()
-    tries = Counter[str]()
-
-    def script(task: Task, on_line: OnLine) -> Attempt:
-        if isinstance(task, RepeatTask):
-            tries[task.trial.trial_id] += 1
-            if tries[task.trial.trial_id] == 1:
-                return failed("reference", "the reference is damaged")
-        return options(task, on_line)
-
-    participants = [in_turns(make_trial(stage=stage)) for stage in range(3)]
-    world = World(script, takes_turns=True)
-    with TrialRunner(world, tmp_path, on_event=told_by(told.append)) as runner:
-        heat = runner.run_heat(participants)
-    assert [record.outcome for record in heat] == ["ok"] * 3
-    assert len(options.references) == 2
-    assert set(tries.values()) == {2}
-    assert told == ["the reference is damaged; computing it again"]
-
-
-@pytest.mark.parametrize(("rerun_disturbed", "runs"), [(True, 3), (False, 2)])
-def test_a_repeat_that_ran_alone_after_a_kill_is_measured_again_if_disturbed(
-    tmp_path: Path, rerun_disturbed: bool, runs: int
-) -> None:
-    options = OptionsScript()
-    tries = Counter[str]()
-
-    def script(task: Task, on_line: OnLine) -> Attempt:
-        attempt = options(task, on_line)
-        if not isinstance(task, RepeatTask) or task.trial != participants[0]:
-            return attempt
-        tries[task.name] += 1
-        if tries[task.name] == 1:
-            return failed("killed", "rank 0 was killed from outside by SIGKILL")
-        return (
-            replace(attempt, disturbance=Disturbance(0.0, stolen=0.9)) if tries[task.name] == 2 else attempt
-        )
-
-    participants = trials(3)
-    world = World(script, takes_turns=True)
-    with TrialRunner(world, tmp_path, rerun_disturbed=rerun_disturbed) as runner:
-        runner.run_heat(participants)
-    assert list(tries.values()) == [runs]
 
 
 def heat_of(runner: TrialRunner, participants: list[TrialSpec]) -> dict[str, Record]:
@@ -278,41 +202,6 @@ def test_peaks_traffic_and_verdicts_are_those_of_a_trial_alone(tmp_path: Path) -
         assert set(record.heat.machine) == {"compute", "memory", "meeting"}
         quotients = [a / b for a, b in zip(record.heat.alone, record.heat.turn_seconds, strict=True)]
         assert record.timing.of_compute == pytest.approx((quotients[0] * quotients[1]) ** 0.5)
-
-
-OWN = """
-import time
-from zbench.engine import build_engine as built
-
-def build_engine(model, spec, process_group=None, *, instruments=None):
-    engine, step, steps = built(model, spec, process_group), None, []
-    step = engine.step
-
-    def stepping():
-        steps.append(0)
-        if len(steps) == 7:
-            if spec.reduce_bucket_size == 1000:
-                raise RuntimeError("fell over in its second turn")
-            time.sleep(600)
-        return step()
-
-    engine.step = stepping
-    return engine
-"""
-
-
-@pytest.mark.timeout(300)
-def test_who_dies_or_hangs_in_its_turn_ends_alone_and_the_rest_go_on(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN)
-    crashes = mlp({"engine": "own:build_engine", "reduce_bucket_size": 1000}, run={"steps": 8})
-    hangs = mlp({"engine": "own:build_engine"}, run={"steps": 8, "timeout": 8.0})
-    well = mlp(run={"steps": 8})
-    with local_runner(tmp_path / "run", tmp_path, rerun_disturbed=False) as runner:
-        records = heat_of(runner, [crashes, hangs, well])
-    assert records[crashes.trial_id].outcome == "crashed"
-    assert "fell over in its second turn" in records[crashes.trial_id].error.message
-    assert records[hangs.trial_id].outcome == "timeout"
-    assert records[well.trial_id].correctness.verdict == "identical"
 
 
 WATCHING = """
@@ -349,6 +238,7 @@ def build_engine(model, spec, process_group=None, *, instruments=None):
 """
 
 
+@pytest.mark.check
 @pytest.mark.timeout(300)
 def test_while_one_works_the_processes_of_the_others_are_stopped(tmp_path: Path) -> None:
     """Else gloo's threads wake up a hundred times a second on the cores of the one that is timed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.revisions.repositories import BACKEND, PROJECT, git
+from tests.launch.revisions.conftest import git, make_their_project
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """
@@ -66,10 +66,7 @@ def repository(tmp_path: Path) -> Path:
     """A user's repository with a project, whose second commit doubles the model's width."""
     path = tmp_path / "theirs"
     path.mkdir()
-    backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("their_model.py")')
-    backend = backend.replace("zbench-", "theirs-").replace("Name: zbench", "Name: theirs")
-    (path / "backend.py").write_text(backend)
-    (path / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"theirs"'))
+    make_their_project(path)
     (path / "sweep.yaml").write_text(SWEEP)
     git(path, "init", "-q", "-b", "main")
     for width in ("16", "32"):

@@ -28,7 +28,7 @@ class KillableSweep(Round):
         return self.start("sweep", self.file, *again, "-o", self.results)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.check)])
 def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
     sweep = KillableSweep(tmp_path)
     launcher = sweep.begin()

@@ -1,6 +1,5 @@
 """The code that runs on the nodes of a cluster, here in the test's own process, with fake workers."""
 
-import json
 import os
 import pickle
 import threading
@@ -14,7 +13,7 @@ import pytest
 from tests.shared_processes import SharedProcesses
 from zbench.errors import ZbenchError
 from zbench.launch.cluster import node, ray_cluster, slurm_node
-from zbench.launch.cluster.node import NodeWorker, look, references_of, route_to, unpack, versions
+from zbench.launch.cluster.node import NodeWorker, look, references_of, unpack, versions
 from zbench.launch.cluster.ray_cluster import RayCluster
 from zbench.launch.cluster.slurm_jobs import SlurmOptions
 from zbench.launch.executor import Attempt, Batch, ReferenceTask, RepeatTask
@@ -117,12 +116,6 @@ def test_a_node_is_described_and_says_what_it_lacks(tmp_path: Path) -> None:
     assert "install the same" in look(str(tmp_path), [], versions() | {"torch": "0.1"})[2]
 
 
-def test_the_way_to_an_address_is_an_own_address_or_none() -> None:
-    assert route_to("127.0.0.1") == "127.0.0.1"
-    assert route_to("::1") in ("::1", None), "not every machine has version 6"
-    assert route_to("no such place") is None
-
-
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Attempt, dict[str, bytes]]]:
     """Return what runs a job's process for one of its nodes, and returns what it leaves for the command."""
@@ -144,25 +137,6 @@ def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
         return ended
 
     return run
-
-
-def test_a_restarted_job_leaves_its_end_in_a_folder_of_its_own(serve, tmp_path: Path) -> None:
-    attempt, files = serve(RepeatTask(make_trial(do="describe", rank="all")), start="2")
-    assert attempt.outcome == "ok"
-    assert 0 < attempt.seconds < 600
-    assert len(files) == 2
-    assert [path.name for path in (tmp_path / "inbox" / "7-2").iterdir()] == ["end-0"]
-
-
-def test_a_job_shows_its_progress_and_ends_when_it_is_told_to(serve, tmp_path: Path) -> None:
-    home = tmp_path / "inbox" / "7-0"
-    home.mkdir()
-    (home / "stop").write_text("too slow")
-    attempt, _ = serve(RepeatTask(make_trial(do="step_on", world_size=1)))
-    assert attempt.error is not None
-    assert (attempt.error.kind, attempt.error.message) == ("pruned", "too slow")
-    shown = [json.loads(line) for line in (home / "progress").read_text().splitlines()]
-    assert shown[0]["step"] == 1
 
 
 def test_a_jobs_first_node_says_where_its_nodes_meet(
@@ -188,7 +162,6 @@ def test_a_jobs_first_node_says_where_its_nodes_meet(
         ((4, 4, 8), "auto", 2, 8),  # as most nodes have; what is away or has no CPU does not count
         ((4, 4, 8), "cpu", 2, 4),
         ((0, 0, 8), "cuda", 1, 2),
-        ((), "auto", 3, 6),
     ],
 )
 def test_automatic_ranks_on_ray_are_those_of_most_nodes(
@@ -208,13 +181,10 @@ def test_automatic_ranks_on_ray_are_those_of_most_nodes(
     ("options", "variables", "nodes", "device", "expected"),
     [
         (["nodes=3", "gpus_per_node=4"], {}, 1, "auto", 12),
-        (["nodes=3", "gpus_per_node=4"], {}, 2, "auto", 8),
         (["gres=gpu:a100:4"], {}, 1, "cuda", 4),
         (["gpus_per_node=4"], {}, 1, "cpu", 2),
         ([], {"SLURM_GPUS_ON_NODE": "8"}, 1, "auto", 2),  # of the command's own job, and not of the trials'
-        (["gres=gpu"], {}, 2, "auto", 4),
         (["gpus_per_node=4"], {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}, 2, "auto", 16),
-        ([], {"SLURM_JOB_ID": "7"}, 1, "auto", 2),
     ],
 )
 def test_automatic_ranks_in_slurm_are_the_gpus_of_a_job(

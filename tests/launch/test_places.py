@@ -16,7 +16,7 @@ from tests.world import OptionsScript, failed
 from zbench.errors import TrialsFailedError
 from zbench.launch.cluster import places
 from zbench.launch.cluster.places import Node, Place, PlacesExecutor
-from zbench.launch.executor import DEFAULT_TARGETS, Attempt, Batch, OnLine, ReferenceTask, RepeatTask, Vacancy
+from zbench.launch.executor import DEFAULT_TARGETS, Attempt, Batch, OnLine, ReferenceTask, RepeatTask
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.record import Placement
 from zbench.record.store import RunDirectory
@@ -173,17 +173,6 @@ def test_a_command_whose_nodes_stay_away_for_five_minutes_ends(world: Cluster, t
     assert 300 <= world.now < 301
 
 
-def test_a_task_waits_for_a_busy_node_as_long_as_that_takes(world: Cluster, tmp_path: Path) -> None:
-    cluster: Any = world
-    world.there, world.seconds = world.there[:1], (400.0, 400.0)
-    executor = PlacesExecutor(tmp_path, tmp_path, cluster)
-    for number in range(2):
-        executor.submit(Batch((RepeatTask(make_trial(), number),)), lambda *_: None)
-    assert [executor.next_ended()[2].outcome for _ in range(2)] == ["ok", "ok"]
-    assert world.now >= 800
-    assert len(world.workers) == 1
-
-
 def test_trials_of_two_nodes_have_two_and_references_one(world: Cluster, tmp_path: Path) -> None:
     cluster: Any = world
     world.there = world.there[:3]
@@ -239,15 +228,3 @@ def test_whose_nodes_are_waited_for_is_told_once(world: Cluster, tmp_path: Path)
     executor.next_ended()
     assert world.told == world.there[:1]
     assert 20 <= world.looks <= 22, "the cluster is asked once a second"
-
-
-def test_a_cluster_without_nodes_has_room_for_nothing_but_takes_a_batch(
-    world: Cluster, tmp_path: Path
-) -> None:
-    cluster: Any = world
-    world.there.clear()
-    assert PlacesExecutor(tmp_path, tmp_path, cluster).vacancy(1) == Vacancy(1, 0.0)
-
-
-def test_a_node_is_called_by_its_address_and_the_start_of_its_identity() -> None:
-    assert Node("0123456789", "10.0.0.1", 1, 0).name == "10.0.0.1 (01234567)"

@@ -9,10 +9,13 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,14 +29,63 @@ from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion
 
-from . import ray_nodes
 from .conftest import FAKES, changed, make_trial
 from .executor_suite import ProcessSuite
-from .ray_nodes import RayNodes
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the nodes' address is this machine's loopback
+}
+os.environ.update(ENVIRONMENT)  # Ray reads it when it is imported
+_NODE = {"object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1", "include_dashboard": False}
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
+
+
+class RayNodes:
+    """The nodes; `address` is what `--ray` takes."""
+
+    def __init__(self, count: int) -> None:
+        from ray._private import node
+        from ray.cluster_utils import Cluster
+
+        # Ray gives a node 30 s to start, which a busy machine does not always do
+        vars(node)["time"] = SimpleNamespace(**vars(time) | {"monotonic": lambda: 0.0})
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **_NODE})
+        self.address: str = self._cluster.address
+        for _ in range(count):
+            self.add()
+        self._cluster.wait_for_nodes()
+
+    def add(self) -> None:
+        """Start another node."""
+        self._cluster.add_node(wait=False, num_cpus=1, **_NODE)
+
+    def names(self) -> list[str]:
+        """Return the identities of all nodes but the head, the oldest first."""
+        return [node.node_id for node in self._cluster.worker_nodes]
+
+    def kill(self, name: str) -> None:
+        """Kill a node and all that runs there, as a power cut does."""
+        (node,) = [node for node in self._cluster.worker_nodes if node.node_id == name]
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """End the cluster."""
+        ray.shutdown()
+        self._cluster.shutdown()
+
+
+@contextmanager
+def running_nodes(count: int) -> Iterator[RayNodes]:
+    """Run a cluster of so many nodes."""
+    nodes = RayNodes(count)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +93,7 @@ def nodes() -> Iterator[RayNodes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]), prepend=os.pathsep)
         patch.setattr(ray_cluster, "_LOOK_SECONDS", 600.0)  # other tests may keep this machine busy
-        with ray_nodes.running(2) as running:
+        with running_nodes(2) as running:
             yield running
 
 
@@ -62,6 +114,7 @@ def shared(nodes: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     executor.close()
 
 
+@pytest.mark.check
 class TestRay(ProcessSuite):
     """Nodes of a Ray cluster: one executor for all, for each worker starts a server."""
 
@@ -163,6 +216,7 @@ def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert refused.value.exit_code == 2
 
 
+@pytest.mark.check
 def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
     nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +266,7 @@ def test_a_heat_takes_its_turns_on_one_node_while_the_other_node_has_its_own(
     assert len({node for node, _ in shared}) == 2
 
 
+@pytest.mark.check
 def test_two_trials_at_once_never_share_a_node_and_a_node_that_dies_costs_no_record(
     nodes: RayNodes, cluster: RayCluster, tmp_path: Path
 ) -> None:

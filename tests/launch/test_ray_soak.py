@@ -17,9 +17,8 @@ import pytest
 
 from zbench.record.store import find_runs, load_records
 
-from . import ray_nodes
 from .processes import MARK, marked, until
-from .ray_nodes import RayNodes
+from .test_ray import RayNodes, running_nodes
 
 pytest.importorskip("ray", reason='needs Ray: pip install -e ".[test]"')
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
@@ -38,7 +37,7 @@ verify: {{mode: reference}}
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
     monkeypatch.setenv(MARK, f"ray-{os.getpid()}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(ROOT)]))
-    with ray_nodes.running(3) as running:
+    with running_nodes(3) as running:
         yield running
 
 

@@ -3,14 +3,12 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.making import make_record
 from tests.nvml import Device, install
 from tests.worker.conftest import trial as mlp
-from zbench.launch import room
 from zbench.launch.executor import MachineTask, RepeatTask
 from zbench.launch.room import Room
 from zbench.launch.yardsticks import Yardsticks
@@ -49,41 +47,6 @@ def test_trials_share_a_gpu_if_what_their_ranks_reserved_fits(monkeypatch: pytes
         memory = replace(record.memory, peak_reserved_bytes=reserved << 20)
         rooms.observe(replace(record, memory=memory))
     assert rooms.share(on_gpus, lambda _: math.inf, free) == [on_gpus[0], on_gpus[2]], "of 24,000 MiB"
-
-
-@pytest.mark.parametrize(
-    ("driver", "hidden", "device", "is_cpu"),
-    [
-        (True, False, "auto", False),
-        (True, True, "auto", True),
-        (False, False, "auto", True),
-        (True, True, "cuda", False),
-        (True, False, "cpu", True),
-    ],
-)
-def test_a_trial_is_on_the_cpu_where_no_gpu_is_to_be_seen(
-    driver: bool, hidden: bool, device: str, is_cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, *[Device("GPU-0", 1 << 30)] * driver)
-    monkeypatch.setattr(room, "_GPU_DRIVERS", (tmp_path if driver else tmp_path / "none",))
-    if hidden:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert room.uses_cpu(device) is is_cpu
-
-
-@pytest.mark.parametrize(("context", "fits"), [(None, False), (500 << 20, True), (2000 << 20, False)])
-def test_a_context_takes_what_was_measured_of_it(
-    context: int | None, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """80 % of the GPU are 8,000 MiB, for two of 3,400 and their contexts: 1 GiB each where none is known."""
-    install(monkeypatch, Device("GPU-a", free=10_000 << 20))
-    pair = trials(2, device="cuda", world_size=1)
-    room = Room()
-    for trial in pair:
-        record = make_record(trial_id=trial.trial_id, config=trial.config())
-        memory = replace(record.memory, peak_reserved_bytes=3400 << 20, context_bytes=context)
-        room.observe(replace(record, memory=memory))
-    assert (room.share(pair, lambda _: math.inf, 1e12) == pair) == fits
 
 
 def test_compute_alone_joins_on_a_gpu_where_a_trial_shows_what_it_needs(

@@ -110,25 +110,3 @@ def test_squeue_is_asked_every_two_seconds_and_after_a_cancel(commands: Commands
     commands.states = None
     assert cluster.state(one) == "RUNNING", "SLURM does not answer"
     assert len(commands.called) == 5
-
-
-def test_processes_of_this_machine_end_when_they_are_cancelled(commands: Commands) -> None:
-    cluster = commands.cluster(kind="local")
-    cancelled: list[bool] = []
-    job: Any = SimpleNamespace(state="FAILED", done=lambda: bool(cancelled))
-    job.cancel = lambda *, check: cancelled.append(check)
-    assert cluster.state(job) == "RUNNING"
-    cluster.cancel([job], only_waiting=True)
-    assert cancelled == []
-    cluster.cancel([job])
-    assert (cancelled, cluster.state(job)) == ([False], "FAILED")
-    assert commands.called == []
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("yes", True), ("TRUE", True), ("no", False), ("false", False), ("7", 7), ("07a", "07a")],
-)
-def test_an_options_value_is_a_number_a_truth_or_a_text(text: str, value: object) -> None:
-    parsed = SlurmOptions.parse([f"requeue={text}"]).parameters["slurm_requeue"]
-    assert (type(parsed), parsed) == (type(value), value)

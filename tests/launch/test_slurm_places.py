@@ -1,133 +1,26 @@
 """What a command asks of SLURM and of the workers of job steps, and what it makes of their answers."""
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from zbench.errors import UsageError
-from zbench.launch.cluster import slurm, slurm_node, slurm_steps
-from zbench.launch.cluster.places import Node
+from zbench.launch.cluster import slurm, slurm_steps
 from zbench.launch.cluster.slurm import SlurmExecutor
 from zbench.launch.cluster.slurm_jobs import SlurmOptions
 from zbench.launch.cluster.slurm_node import write
-from zbench.launch.cluster.slurm_steps import SlurmAllocation, StepPlace
+from zbench.launch.cluster.slurm_steps import SlurmAllocation
 from zbench.launch.executor import Attempt, Batch, ReferenceTask, RepeatTask
 from zbench.record.record import Disturbance, Failure
 
 from .conftest import FAKES, changed, make_trial
 
-NO_WORKER: Any = None
-NODES = (Node("one", "one", 2, 0), Node("two", "two", 2, 0))
-
-
-class FakeStep:
-    """A worker step that answers what the test says; None at its end. sent: requests to it."""
-
-    made: list["FakeStep"]
-
-    def __init__(self, node: Node, others: Sequence[Node], worker: object) -> None:
-        self.of = node, list(others), worker
-        self.sent: list[tuple[object, ...]] = []
-        self.answers: list[tuple[Any, ...] | None] = []
-        self.made.append(self)
-
-    def send(self, *request: object) -> None:
-        self.sent.append(request)
-
-    def receive(self) -> Iterator[tuple[Any, ...]]:
-        while self.answers:
-            answer = self.answers.pop(0)
-            if answer is None:
-                raise EOFError
-            yield answer
-
-    def close(self) -> None:
-        self.made.remove(self)
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[FakeStep]:
-    FakeStep.made = []
-    monkeypatch.setattr(slurm_steps, "_Step", FakeStep)
-    clock = SimpleNamespace(time=iter((100.0, 105.0)).__next__)
-    monkeypatch.setattr(slurm_steps, "time", clock)
-    return FakeStep.made
-
 
 def repeat(**run: Any) -> RepeatTask:
     return RepeatTask(changed(make_trial(), **run))
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_trial_on_two_nodes_has_the_result_of_the_first(
-    steps: list[FakeStep], tmp_path: Path, order: tuple[int, int]
-) -> None:
-    place = StepPlace(NODES, ("base", FAKES), tmp_path)
-    assert [step.of for step in steps] == [
-        (NODES[0], [NODES[1]], ("base", FAKES)),
-        (NODES[1], [NODES[0]], ("base", FAKES)),
-    ]
-    batch = Batch((repeat(nodes=2),))
-    place.begin(batch, lambda *_: None)
-    assert [step.sent for step in steps] == [[("meeting",)], []]
-    steps[0].answers = [("meeting", "tcp://one:1")]
-    assert place.ended() is None
-    for number, step in enumerate(steps):
-        assert step.sent[-1] == ("run", batch, number, 2, "tcp://one:1", {})
-    ends = [Attempt("ok", result={"of": 1}), Attempt("ok", disturbance=Disturbance(0.5))]
-    for number in order:
-        steps[number].answers = [("ended", [ends[number]], {f"logs/{number}": b"log"})]
-        attempts = place.ended()
-        assert (attempts is None) == (number == order[0])
-        assert (tmp_path / f"logs/{number}").exists()
-    (attempt,) = attempts or [Attempt("crashed")]
-    assert (attempt.result, attempt.disturbance) == ({"of": 1}, Disturbance(0.5))
-    assert attempt.placement is not None
-    assert attempt.placement.nodes == ["one (one)", "two (two)"]
-    assert (attempt.placement.began, attempt.placement.ended) == (100.0, 105.0)
-    place.close()
-    assert steps == []
-
-
-def test_only_the_first_nodes_progress_is_shown_and_all_are_stopped(
-    steps: list[FakeStep], tmp_path: Path
-) -> None:
-    shown: list[int] = []
-
-    def on_line(_: object, line: int) -> str | None:
-        shown.append(line)
-        return "too slow" if line == 2 else None
-
-    place = StepPlace(NODES, ("base", FAKES), tmp_path)
-    place.begin(Batch((repeat(nodes=2),)), on_line)
-    steps[1].answers = [("line", "task", 9)]
-    steps[0].answers = [("line", "task", 1), ("line", "task", 2)]
-    assert place.ended() is None
-    assert shown == [1, 2]
-    assert [step.sent[-1] for step in steps] == [("stop", "too slow")] * 2
-
-
-def test_a_heats_attempts_are_in_the_order_of_its_tasks(steps: list[FakeStep], tmp_path: Path) -> None:
-    place = StepPlace(NODES[:1], ("base", FAKES), tmp_path)
-    batch = Batch((repeat(), repeat()))
-    place.begin(batch, lambda *_: None)
-    assert steps[0].sent == [("run", batch, 0, 1, None, {})]
-    steps[0].answers = [("ended", [Attempt("ok"), Attempt("timeout")], {})]
-    assert [attempt.outcome for attempt in place.ended() or ()] == ["ok", "timeout"]
-    assert not place.is_lost
-
-
-def test_a_node_whose_step_ends_is_lost_by_its_name(steps: list[FakeStep], tmp_path: Path) -> None:
-    place = StepPlace(NODES, ("base", FAKES), tmp_path)
-    place.begin(Batch((repeat(nodes=2),)), lambda *_: None)
-    steps[1].answers = [None]
-    (attempt,) = place.ended() or [Attempt("ok")]
-    assert attempt.error == Failure("killed", "node two (two) was lost: its job step ended")
-    assert place.is_lost
 
 
 @pytest.mark.parametrize(
@@ -152,34 +45,6 @@ def test_an_allocations_nodes_are_as_slurm_says(
     nodes = SlurmAllocation().nodes()
     assert asked == [["scontrol", "show", "hostnames", "a[1-2]"]]
     assert [(node.id, node.cpus, node.gpus) for node in nodes] == [("a1", cpus, gpus), ("a2", cpus, gpus)]
-
-
-@pytest.mark.parametrize("scontrol", [None, "/bin/false"])
-def test_an_allocation_whose_nodes_are_not_known_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scontrol: str | None
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if scontrol is not None:
-        (tmp_path / "scontrol").symlink_to(scontrol)
-    with pytest.raises(UsageError, match=r"not known .*; run this where `scontrol show hostnames` works"):
-        SlurmAllocation()
-
-
-def test_a_later_node_waits_for_the_first_ones_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    naps: list[float] = []
-    file = tmp_path / "meeting"
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 3:
-            write(file, b"tcp://one:1")
-
-    clock = SimpleNamespace(monotonic=lambda: 100.0 * len(naps), sleep=sleep)
-    monkeypatch.setattr(slurm_node, "time", clock)
-    second: Any = SimpleNamespace(global_rank=1)
-    assert slurm_node._meeting_point(file, second, 2, NO_WORKER) == "tcp://one:1"
 
 
 # --- jobs
@@ -334,26 +199,3 @@ def test_only_a_job_that_waits_can_be_withdrawn(
     assert executor.withdraw(handle) is goes
     assert FakeCluster.made.cancelled == [(["7_0"], True)]
     assert (handle in executor._jobs) is not goes
-
-
-def test_progress_is_shown_until_a_task_is_to_end_and_anew_after_a_requeue(
-    jobs: Callable[..., SlurmExecutor],
-) -> None:
-    shown: list[int] = []
-
-    def on_line(_: object, line: dict[str, int]) -> str | None:
-        shown.append(line["step"])
-        return "too slow" if line["step"] == 3 else None
-
-    executor = jobs()
-    executor.submit(Batch((repeat(),)), on_line)
-    executor._send()
-    (job,) = executor._jobs.values()
-    for start, steps in (("0", (1, 2)), ("1", (1, 3)), ("1", (4,))):
-        home = job.inbox / f"7_0-{start}"
-        home.mkdir(exist_ok=True)
-        with (home / "progress").open("a") as file:
-            file.writelines(f'{{"step": {step}}}\n' for step in steps)
-        job.show_progress()
-    assert shown == [1, 2, 1, 3], "a task that is to end shows no more"
-    assert (home / "stop").read_text() == "too slow"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.world import World
 from zbench.errors import OutOfTimeError, UsageError
-from zbench.launch.events import Notice, SweepStarted, TrialFinished, TrialStarted
+from zbench.launch.events import Notice, TrialFinished, TrialStarted
 from zbench.launch.sweep import (
     SweepPlan,
     run_sweep,
@@ -97,13 +97,6 @@ def test_interrupted_sweep_continues_with_what_is_missing(sweep):
     assert len(set(keys(records))) == len(records) == 8
 
 
-def test_finished_sweep_starts_nothing(sweep):
-    sweep.run(*STAGES)
-    sweep.run(*STAGES)
-    assert sweep.started() == []
-    assert sweep.told(SweepStarted)[0].repeats == 0
-
-
 def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(sweep):
     trials = [
         make_trial(do="allocate"),
@@ -136,24 +129,11 @@ def test_bad_input_of_every_point_is_a_usage_error(sweep):
     assert sweep.directory.discard_if_empty()
 
 
-def test_bad_input_of_one_point_leaves_the_rest_unaffected(sweep):
-    bad, good = make_trial(reference="bad_input"), make_trial(stage=1)
-    outcomes = {record.trial_id: record.outcome for record in sweep.run(bad, good)}
-    assert outcomes == {bad.trial_id: "crashed", good.trial_id: "ok"}
-
-
 def test_invalid_points_are_recorded_once(sweep):
     invalid = InvalidTrial({}, {"run": {}}, "why", "invalid-id", "key")
     for _ in range(2):
         sweep.run(expansion=Expansion([make_trial()], [invalid]))
     assert [record.trial_id for record in sweep.directory.records()].count("invalid-id") == 1
-
-
-def test_a_point_that_is_larger_than_one_out_of_memory_runs_all_the_same(sweep):
-    small = make_trial(do="allocate")
-    large = small.model_copy(update={"workload": small.workload.model_copy(update={"micro_batch_size": 4})})
-    assert [record.error.kind for record in sweep.run(small, large)] == ["oom", "oom"]
-    assert len(sweep.told(TrialStarted)) == 2
 
 
 def test_references_are_cleared_away_when_all_is_done(sweep):

@@ -12,10 +12,8 @@ import psutil
 import pytest
 
 from zbench.launch.process import client
-from zbench.launch.trial import TrialRunner, run_trial
-from zbench.record.store import RunDirectory
+from zbench.launch.trial import TrialRunner
 
-from .conftest import FAKES
 from .fake_worker import TIMING
 from .processes import gone, text_of, until
 
@@ -43,17 +41,6 @@ def once_rank_1_waits(runner: TrialRunner, act: Callable[[int], object]) -> Iter
     thread.join()
 
 
-def test_trial_that_ends_well_is_recorded_with_its_figures(runner, trial):
-    record = runner.run(trial(), repeat=3)
-    assert (record.run_id, record.trial_id, record.repeat) == ("run-1", trial().trial_id, 3)
-    assert record.outcome == "ok"
-    assert record.error is None
-    assert record.timing.median_step_s == 0.01
-    assert record.correctness.verdict == "identical"
-    assert record.config == trial().config()
-    assert record.axes == {"zero_stage": 0}
-
-
 def test_steps_that_stall_are_named_in_a_warning(runner, trial):
     steps = [0.01, 0.01, 0.01, 0.3] * 2
     timing = TIMING | {"step_seconds": steps}
@@ -66,7 +53,6 @@ def test_steps_that_stall_are_named_in_a_warning(runner, trial):
     [
         ({"do": "crash", "rank": 1}, "crashed", "crashed", "rank 1: RuntimeError: the model fell over"),
         ({"do": "exit", "rank": 1}, "crashed", "crashed", "rank 1 exited with status 3 and no message"),
-        ({"do": "allocate", "rank": 1}, "oom", "oom", "rank 1: MemoryError: cannot allocate 7 GiB"),
         ({"do": "die", "rank": 1}, "crashed", "killed", "rank 1 was killed from outside by SIGKILL"),
         ({"do": "segfault", "rank": 1}, "crashed", "crashed", "rank 1 was killed by SIGSEGV"),
     ],
@@ -103,17 +89,13 @@ def test_process_that_a_rank_leaves_behind_is_ended(runner, trial):
 
 
 def test_ranks_run_in_a_group_and_session_of_their_own_on_cores_of_their_own(runner, trial):
-    ranks = [dict(pair.split("=") for pair in line.split()) for line in _described(runner, trial)]
+    runner.run(trial(do="describe", rank="all"))
+    logs = sorted((runner.run_dir / "logs").glob("*-r0/rank*.log"))
+    ranks = [dict(pair.split("=") for pair in log.read_text().split()) for log in logs]
     assert len({rank["group"] for rank in ranks}) == 1
     assert all(int(rank["session"]) != os.getsid(0) for rank in ranks)
     if len(os.sched_getaffinity(0)) >= 2:
         assert not set(ranks[0]["cpus"].split(",")) & set(ranks[1]["cpus"].split(","))
-
-
-def _described(runner: TrialRunner, trial) -> list[str]:
-    runner.run(trial(do="describe", rank="all"))
-    logs = sorted((runner.run_dir / "logs").glob("*-r0/rank*.log"))
-    return [log.read_text() for log in logs]
 
 
 def test_killed_rank_is_run_again_once(runner, trial, notices):
@@ -154,7 +136,7 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     assert notices == ["the trial server was killed from outside; running it again"]
 
 
-@pytest.mark.parametrize("victim", ["server", "reaper"])
+@pytest.mark.parametrize("victim", ["server", pytest.param("reaper", marks=pytest.mark.check)])
 def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner, trial, victim):
     server = psutil.Process(server_pid(runner))
     target = server.pid if victim == "server" else server.ppid()
@@ -165,24 +147,8 @@ def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner
     until(lambda: gone(orphan), "the process that a rank started in its own session ends")
 
 
-def test_stopped_keeper_ends_its_server_and_the_repeat_is_watched_anew(runner, trial, notices, deadline):
-    server = server_pid(runner)
-    stopped = []
-
-    def watch(line):
-        if not stopped:
-            stopped.extend(child.pid for child in psutil.Process(server).children())
-            os.kill(stopped[0], signal.SIGSTOP)
-            deadline.set()
-        return "seen again" if server_pid(runner) != server else None
-
-    record = runner.run(trial(do="step_on", world_size=1, timeout=120), watch=watch)
-    assert record.error.message == "seen again"
-    assert notices == ["the trial server was killed from outside; running it again"]
-    until(lambda: gone(stopped[0]), "the stopped keeper ends")
-
-
-def test_stopped_server_is_replaced_when_the_next_repeat_starts(runner, trial, notices):
+def test_stopped_server_is_replaced_when_the_next_repeat_starts(runner, trial, notices, monkeypatch):
+    monkeypatch.setattr(client, "_END_SECONDS", 4.0)
     stopped = server_pid(runner)
     os.kill(stopped, signal.SIGSTOP)
     assert runner.run(trial(world_size=1)).outcome == "ok"
@@ -217,27 +183,6 @@ def test_failed_reference_leaves_the_trial_unchecked_and_says_why(runner, trial)
     assert record.correctness.verdict == "unchecked"
     why = "not verified: the reference could not be computed: RuntimeError: no reference today"
     assert record.warnings == [why]
-
-
-def test_bad_input_found_by_the_reference_is_recorded_and_nothing_runs(runner, trial):
-    record = runner.run(trial(reference="bad_input", do="hang"))
-    assert record.outcome == "crashed"
-    assert (record.error.kind, record.error.message) == ("usage", "no such module")
-
-
-def test_thread_count_is_resolved_before_ranks_are_pinned(runner, trial):
-    cores = len(os.sched_getaffinity(0))
-    (text, *_) = _described(runner, trial)
-    assert f"threads={max(1, cores // 2)}" in text.split()
-
-
-def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypatch):
-    monkeypatch.setattr("zbench.launch.executor.DEFAULT_TARGETS", FAKES)
-    before = psutil.Process().children()
-    with RunDirectory.create(tmp_path, "s", spec={}, environment={}) as run:
-        record = run_trial(trial(), run_dir=run.path, base_dir=tmp_path)
-    assert record.outcome == "ok"
-    until(lambda: set(psutil.Process().children()) <= set(before), "its server ends")
 
 
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):

@@ -1,5 +1,10 @@
-"""Revisions to install, a cache of their own, and the directory that tests run in."""
+"""A small git repository whose every revision is a package named zbench that prints a document.
 
+The revisions have a cache of their own, and tests run in the repository.
+"""
+
+import json
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,7 +13,67 @@ import pytest
 with suppress(ImportError):  # once a process has looked for pip, setuptools can no longer be imported there
     import setuptools  # noqa: F401
 
-from .repositories import BACKEND, PROJECT, commit, git, sweep_document
+from tests.analysis.synthetic import saved, trial
+from zbench.record import lines
+
+BACKEND = '''
+"""A build backend without requirements: zips the package, so that no test needs a network."""
+import pathlib, zipfile
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name = "zbench-0.0.0-py3-none-any.whl"
+    info = "zbench-0.0.0.dist-info/"
+    with zipfile.ZipFile(pathlib.Path(directory) / name, "w") as wheel:
+        for file in pathlib.Path("zbench").rglob("*.py"):
+            wheel.write(file)
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: zbench\\nVersion: 0.0.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+'''
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "zbench"
+version = "0.0.0"
+"""
+COMMAND = """
+import sys
+
+if __name__ == "__main__":
+    print({document!r})
+    sys.exit({code})
+"""
+
+
+def make_their_project(path: Path) -> None:
+    """Make `path` a project whose package is the module `their_model`."""
+    backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("their_model.py")')
+    backend = backend.replace("zbench-", "theirs-").replace("Name: zbench", "Name: theirs")
+    (path / "backend.py").write_text(backend)
+    (path / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"theirs"'))
+
+
+def git(repository: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit(repository: Path, tag: str, document: object, code: int = 0) -> None:
+    """Commit a zbench whose every command prints `document`."""
+    text = document if isinstance(document, str) else json.dumps(document)
+    (repository / "zbench" / "cli" / "main.py").write_text(COMMAND.format(document=text, code=code))
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", tag)
+    git(repository, "tag", tag)
+
+
+def sweep_document(step_s: float) -> dict[str, object]:
+    return {"schema_version": 1, "trials": [lines.jsonable(saved(item)) for item in trial([step_s])]}
 
 
 @pytest.fixture(scope="module")

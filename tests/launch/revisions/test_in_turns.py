@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +14,9 @@ from tests.engine.lattice import NO_CARD
 from tests.nvml import Device, install
 from zbench.launch import pair
 from zbench.launch.pair import Sampler
-from zbench.launch.process import heats, sweeps
 from zbench.launch.revisions import Version, version_of
-from zbench.launch.turns import Participant
 
-from .repositories import sweep_document
+from .conftest import sweep_document
 
 SWEEP = """
 name: turns
@@ -55,7 +51,7 @@ class Net(nn.Module):
     ("ranks", "device"),
     [
         (1, "cpu"),
-        pytest.param(2, "cpu", marks=pytest.mark.soak),
+        pytest.param(2, "cpu", marks=pytest.mark.check),
         pytest.param(1, "cuda", marks=[pytest.mark.cuda, NO_CARD]),
     ],
 )
@@ -123,21 +119,6 @@ def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_
     assert messages[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
 
 
-def test_a_sample_that_is_killed_in_a_pair_is_no_pair(tmp_path: Path, program: Program) -> None:
-    """It runs again alone, so the two have not taken turns; the next pair may."""
-    messages: list[str] = []
-    base, head = program("base"), program("head")
-    sampler = Sampler({"base": base, "head": head}, tmp_path / "sweep.yaml", [], messages.append)
-    sampler.take("base")
-    sampler.take("head")
-    script = head.python.read_text()
-    head.python.write_text(
-        script.replace("cat", f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -9 $$; }}; cat")
-    )
-    assert sampler.take_in_turns("base", "head") is None
-    assert messages == [f"{head.name} cannot run the sweep (exit -9): it said nothing; running it again"]
-
-
 @pytest.mark.parametrize(
     ("available", "reserved", "says"),
     [
@@ -163,31 +144,3 @@ def test_without_room_for_both_nothing_runs_at_once(
     monkeypatch.setattr(pair.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
     assert sampler.take_in_turns("base", "head") is None
     assert messages[-1].endswith(says)
-
-
-def test_an_interruption_leaves_no_sweep(
-    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-    popen = subprocess.Popen
-
-    def interrupted(participants: Sequence[Participant], lot: random.Random) -> None:
-        for sweep in participants:
-            assert isinstance(sweep, sweeps.Sweep)
-            sweep._process = sweep.started()
-        raise KeyboardInterrupt
-
-    def noted(*arguments: object, **keys: object) -> object:
-        started.append(popen(*arguments, **keys))
-        return started[-1]
-
-    version = program("python")
-    sampler = Sampler({"base": version, "head": version}, tmp_path / "sweep.yaml", [])
-    sampler.take("base")
-    sampler.take("head")
-    version.python.write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(heats, "run_heat", interrupted)
-    monkeypatch.setattr(subprocess, "Popen", noted)
-    with pytest.raises(KeyboardInterrupt):
-        sampler.take_in_turns("base", "head")
-    assert [process.returncode for process in started] == [-9, -9]

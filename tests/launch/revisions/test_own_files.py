@@ -9,7 +9,7 @@ import pytest
 from zbench.launch import revisions
 from zbench.launch.revisions import Checkouts, Version, version_of
 
-from .repositories import git
+from .conftest import git
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """A version is sampled by its public command line, once more where a sample was killed."""
 
 import json
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from zbench.errors import TrialsFailedError, UsageError
 from zbench.launch.pair import Sampler
 from zbench.launch.revisions import version_of
 
-from .repositories import sweep_document
+from .conftest import sweep_document
 
 
 def sampler(place: Path, version: str, *settings: str) -> Sampler:
@@ -31,30 +29,6 @@ def test_a_version_that_cannot_run_it(tag: str, kind: type[Exception], says: str
         sampler(tmp_path, tag).take("base")
 
 
-def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> None:
-    stand_in = tmp_path / "python"
-    stand_in.write_text(
-        textwrap.dedent(f"""\
-        #!{sys.executable}
-        import json, os, sys
-        open({str(tmp_path / "runs")!r}, "a").write("run ")
-        message = json.dumps([sys.argv[1:], os.environ.get("PYTHONPATH"), os.getcwd()])
-        print(json.dumps({{"trials": [], "error": {{"message": message}}}}))
-        """)
-    )
-    stand_in.chmod(0o755)
-    with pytest.raises(TrialsFailedError) as error:
-        sampler(tmp_path, str(stand_in), "run.steps=4").take("base")
-    arguments, python_path, cwd = json.loads(str(error.value).split(": ", 1)[1])
-    assert arguments[:4] == ["-P", "-m", "zbench.cli.main", "sweep"]
-    assert arguments[4] == str(tmp_path / "sweep.yaml")
-    assert "run.steps=4" in arguments
-    assert "run.repeats=1" in arguments
-    assert python_path is None
-    assert not Path(cwd).exists(), "the scratch directory is gone"
-    assert (tmp_path / "runs").read_text() == "run ", "it was not killed"
-
-
 def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
     stand_in, once = tmp_path / "python", tmp_path / "once"
     document = json.dumps(sweep_document(0.1))
@@ -66,13 +40,3 @@ def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
     stand_in.write_text("#!/bin/sh\nkill -9 $$\n")
     with pytest.raises(TrialsFailedError, match=r"exit -9"):
         sampler(tmp_path, str(stand_in)).take("base")
-
-
-def test_an_interpreter_that_goes_away_is_named(tmp_path: Path) -> None:
-    stand_in = tmp_path / "python"
-    stand_in.write_text("#!/bin/sh\n")
-    stand_in.chmod(0o755)
-    gone = sampler(tmp_path, str(stand_in))
-    stand_in.unlink()
-    with pytest.raises(TrialsFailedError, match=r"cannot be run any more: .*python: No such file"):
-        gone.take("base")

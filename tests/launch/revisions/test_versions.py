@@ -1,7 +1,6 @@
 """A revision, an interpreter or an environment becomes a version that can be measured, or says why not."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,10 +8,9 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.launch.pair import Sampler
-from zbench.launch.revisions import ENVIRONMENTS, installer, resolve_commit, version_of
-from zbench.private import cache_directory
+from zbench.launch.revisions import installer, resolve_commit, version_of
 
-from .repositories import BACKEND, PROJECT, git
+from .conftest import git
 
 
 def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
@@ -29,38 +27,6 @@ def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
     messages.clear()
     assert version_of("v1", messages.append) == versions[0]
     assert not messages, "an environment that is there is used again"
-
-
-def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
-    python = version_of("v1", lambda _: None).python
-    code = (
-        "import pydantic, numpy, zbench, importlib.util as u;"
-        "assert u.find_spec('torch'); print(zbench.__file__)"
-    )
-    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
-    assert done.stdout.startswith(str(cache_directory(ENVIRONMENTS)))
-
-
-def test_another_projects_revisions_run_with_this_zbench(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The repository of a user's model: its project is installed, zbench comes from the shared packages."""
-    (tmp_path / "model.py").write_text("WIDTH = 7\n")
-    backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("model.py")').replace(
-        "zbench-", "model-"
-    )
-    (tmp_path / "backend.py").write_text(backend.replace("Name: zbench", "Name: model"))
-    (tmp_path / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"model"'))
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "model")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("zbench.launch.revisions.package_directories", lambda: [str(repository)])
-    git(repository, "checkout", "-q", "v1", "--", "zbench")
-    python = version_of("HEAD", lambda _: None).python
-    code = "import model, zbench; print(model.WIDTH, zbench.__file__)"
-    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
-    assert done.stdout.split() == ["7", str(repository / "zbench" / "__init__.py")]
 
 
 def test_uv_installs_where_it_is_found_and_pip_elsewhere(
