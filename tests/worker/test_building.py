@@ -3,7 +3,6 @@
 import gc
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +17,8 @@ from zbench.errors import UsageError
 from zbench.measure.clock import PhaseClock
 from zbench.measure.memory import allocator_meter
 from zbench.measure.shim import SHIM
-from zbench.spec.trial import TrialSpec, builds_sharded
+from zbench.spec.trial import TrialSpec
 from zbench.testing.ranks import RankPool
-from zbench.worker import engines
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 from zbench.workloads.zoo import ZooModel, table
@@ -110,21 +108,6 @@ def test_shards_have_the_bits_and_need_little_more(
     for (values, _, _), (same, peak, state) in zip(*built.values(), strict=True):
         assert all(torch.equal(value, same[name]) for name, value in values.items())
         assert peak <= MOST * state, f"{architecture}: {peak / state:.2f}"
-
-
-def test_a_rank_without_memory_says_so_and_tries_no_whole_model() -> None:
-    tries = []
-
-    def make_model() -> None:
-        tries.append(1)
-        raise MemoryError("cannot allocate 7 GiB")
-
-    trial = make_trial({"zero_stage": 3}, workload={"model": "gpt"})
-    assert builds_sharded(trial)
-    workload: Any = SimpleNamespace(make_model=make_model)
-    with pytest.raises(MemoryError, match="7 GiB"):
-        engines.make_model(trial, workload, Instruments(), torch.device("cpu"))
-    assert tries == [1]
 
 
 def test_code_that_needs_whole_values_is_refused_with_the_remedy(ranks: RankPool) -> None:

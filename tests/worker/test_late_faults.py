@@ -15,13 +15,9 @@ RUN = {"warmup_steps": 0, "steps": 11}
     ("engine", "diagnosis", "dtype"),
     [
         ("lost_5", "the update of step 5 is lost", "bfloat16"),
+        ("twice_9", "the update of step 9 is done twice", "bfloat16"),
         pytest.param("twice_9", "the update of step 9 is done twice", "float16", marks=pytest.mark.check),
-        pytest.param(
-            "longer_6",
-            r"updates 10\.0 % too long \(all parameters\) in step 6",
-            "bfloat16",
-            marks=pytest.mark.check,
-        ),
+        ("longer_6", r"updates 10\.0 % too long \(all parameters\) in step 6", "bfloat16"),
         ("gradients_8", r"gradients [45]\.\d % too large \(all parameters\) in step 8", "bfloat16"),
     ],
 )
@@ -43,11 +39,6 @@ def test_a_skipped_step_is_named_before_its_consequences(run_trial: RunTrial, se
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        pytest.param(
-            "StaleNorms",
-            "the model of rank 0 has other weights than the engine's (blocks.0.",
-            marks=pytest.mark.check,
-        ),
         ("StaleBias", "the model of rank 1 has other weights than the engine's (blocks.1.mlp_norm.bias)"),
         ("LastUpdateNeverArrives", "the model of rank 0 has other weights than the engine's (tokens.weight"),
     ],

@@ -147,6 +147,16 @@ def test_a_killed_build_keeps_no_command_waiting_and_one_that_goes_on_keeps_its_
     assert not abandoned.exists()
 
 
+def run_code(place: Path, code: str, words: str = "{zero_stage}", *, python: str | None = None) -> None:
+    """Run a script whose first line is its step, perturbed unless another interpreter runs it."""
+    (place / "tell.py").write_text(code)
+    workload = {"command": f"python tell.py {words}", "step_times": {"regex": "^step"}, "checkpoint": None}
+    trial = sweep(place, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
+    trial = trial.model_copy(update={"engine": trial.engine.model_copy(update={"engine_python": python})})
+    watch = OptimizerWatch(8) if python is None else None
+    run_once(trial, place, place / "scratch", lambda *_: None, watch=watch)
+
+
 def test_a_command_has_a_free_port_and_both_startup_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,11 +165,7 @@ def test_a_command_has_a_free_port_and_both_startup_modules(
     (tmp_path / "own" / "sitecustomize.py").write_text("import os; os.environ['OWN'] = 'own'")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     code = "import os, sys; print('step', sys.argv[2], os.environ['OWN'], type(sys.meta_path[0]).__name__)"
-    (tmp_path / "tell.py").write_text(code)
-    command = "python tell.py {zero_stage} {port}"
-    workload = {"command": command, "step_times": {"regex": "^step"}, "checkpoint": None}
-    trial = sweep(tmp_path, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
-    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None, watch=OptimizerWatch(8))
+    run_code(tmp_path, code, "{zero_stage} {port}")
     _, port, *told = capsys.readouterr().out.split()
     assert told == ["own", "WatchOptimizers"]
     with socket.create_server(("127.0.0.1", int(port))):
@@ -186,15 +192,7 @@ def test_another_environment_has_extensions_of_its_own_unless_told(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", own or "")
     if own is None:
         monkeypatch.delenv("TORCH_EXTENSIONS_DIR")
-    (tmp_path / "tell.py").write_text("import os; print('step', os.environ.get('TORCH_EXTENSIONS_DIR'))")
-    workload = {
-        "command": "python tell.py {zero_stage}",
-        "step_times": {"regex": "^step"},
-        "checkpoint": None,
-    }
-    trial = sweep(tmp_path, workload=workload, run={"warmup_steps": 0, "steps": 1}).trials[0]
-    engine = trial.engine.model_copy(update={"engine_python": python})
-    run_once(trial.model_copy(update={"engine": engine}), tmp_path, tmp_path / "scratch", lambda *_: None)
+    run_code(tmp_path, "import os; print('step', os.environ.get('TORCH_EXTENSIONS_DIR'))", python=python)
     _, folder = capsys.readouterr().out.split()
     assert Path(folder).relative_to(tmp_path).parts[0] == told if told == "zb" else folder == told
 

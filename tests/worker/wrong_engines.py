@@ -116,11 +116,6 @@ class OnlyParts(Rounding):
     hidden = frozenset({"first_moments"})
 
 
-class NoneOfThem(Rounding):
-    first_moments = None
-    optimizer_parts = None
-
-
 class NotYet(Rounding):
     def first_moments(self) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -132,11 +127,6 @@ class NotYet(Rounding):
 class FirstMomentsAsIntegers(Rounding):
     def first_moments(self) -> dict[str, Tensor]:
         return {name: value.long() for name, value in self.inner.first_moments().items()}
-
-
-class FirstMomentsOfOtherNames(Rounding):
-    def first_moments(self) -> dict[str, Tensor]:
-        return {f"module.{name}": value for name, value in self.inner.first_moments().items()}
 
 
 class WithoutMaximum(Rounding):
@@ -288,7 +278,7 @@ class SkipsAStep(OtherOrder):
 class _StaleCopies(OtherOrder):
     """Some weights that the model computes with are not renewed, on some ranks, from a step on."""
 
-    names: tuple[str, ...] = ("norm",)
+    names: tuple[str, ...]
     ranks: tuple[int, ...] = (0, 1)
     first = 1
     taken = 0
@@ -302,10 +292,6 @@ class _StaleCopies(OtherOrder):
             if stale and dist.get_rank() in self.ranks:
                 parameter.data.copy_(old[name])
         return info
-
-
-class StaleNorms(_StaleCopies):
-    """All norms, on all ranks."""
 
 
 class StaleBias(_StaleCopies):
