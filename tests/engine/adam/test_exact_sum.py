@@ -65,16 +65,6 @@ def test_any_order_and_partition_is_the_rational_sum_rounded_once(
     assert rounded(words.tolist()) == nearest(total)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([math.inf, 1.0], math.inf), ([math.inf, math.nan], math.nan), ([], 0.0)],
-)
-def test_what_is_not_finite_shows(values: list[float], expected: float) -> None:
-    words = exact_zero()
-    add_exactly(words, doubles([*values, 3.0]))
-    assert rounded(words.tolist()) == pytest.approx(expected + 3.0, nan_ok=True)
-
-
 def test_additions_that_fill_every_limb_fit() -> None:
     # 2^31 - 1 times the number whose pieces are the greatest: each limb stays a positive int64.
     words = exact_zero()

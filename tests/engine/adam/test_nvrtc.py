@@ -46,13 +46,6 @@ def test_the_module_holds_the_text_that_is_compiled() -> None:
     assert all((SOURCES / name).read_text() == text for name, text in texts.items())
 
 
-def test_no_header_of_the_host_is_needed() -> None:
-    texts = _native.device_sources()
-    lines = [line.split()[1] for text in texts.values() for line in text.splitlines() if "#include" in line]
-    standard = {f"<{name}>" for name in nvrtc._STANDARD}
-    assert {line for line in lines if line.strip('"') not in texts} <= standard
-
-
 @NEEDS_NVRTC
 @pytest.mark.parametrize("capability", ARCHITECTURES)
 def test_every_unit_compiles_for_every_architecture(capability: tuple[int, int]) -> None:

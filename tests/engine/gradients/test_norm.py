@@ -1,6 +1,5 @@
 """What a step's one collective adds up over all ranks: exact sums, flags, and what must be alike."""
 
-import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -15,11 +14,10 @@ from zbench.engine.adam import NativeAdam
 from zbench.engine.adam.exact_sum import exact_zero
 from zbench.engine.gradients.norm import Summarizer, Summary, packed, unpacked
 from zbench.engine.transport.agreement import Agreement
-from zbench.engine.transport.collective_checks import Terms, comparable, differing
+from zbench.engine.transport.collective_checks import Terms
 from zbench.engine.transport.single import SingleProcessCollectives
 from zbench.errors import RanksDisagreeError, UsageError
 
-NUMBERS = st.lists(st.integers(0, (1 << 48) - 1), min_size=3, max_size=3)
 SENT = 4096  # bytes
 
 
@@ -104,12 +102,3 @@ def test_flags_of_all_ranks_are_counted(world_size: int, count: int, seed: int) 
     words = [sum(column) for column in zip(*(packed(row, world_size) for row in flags), strict=True)]
     assert all(0 <= word < 2**63 for word in words)
     assert unpacked(words, count, world_size) == [sum(column) for column in zip(*flags, strict=True)]
-
-
-@settings(max_examples=50)
-@given(st.lists(NUMBERS, min_size=1, max_size=6))
-def test_ranks_that_differ_in_a_number_are_seen_in_their_sums(numbers: list[list[int]]) -> None:
-    sums = [sum(column) for column in zip(*map(comparable, numbers), strict=True)]
-    expected = [len(set(column)) > 1 for column in zip(*numbers, strict=True)]
-    assert differing(sums, len(numbers)) == expected
-    assert max(itertools.chain.from_iterable(map(comparable, numbers))) << 15 < 2**63
