@@ -115,22 +115,3 @@ def without_the_key(group: dist.ProcessGroup) -> str:
         message = heard(lambda: engine.backward(loss(engine.model, batch(0, 0, dist.get_rank(group), ""))))
         engine.close()
         return message
-
-
-def held_bytes(group: dist.ProcessGroup) -> tuple[int, int, int]:
-    """Return the most whole parameters that are held in a forward, and after it and the backward."""
-    engine = _engine(group, {"prefetch_bucket_size": 1})
-    held: list[int] = []
-
-    def count(*_: object) -> None:
-        held.append(engine.memory_by_category()["parameters"])
-
-    idle = engine.memory_by_category()["parameters"]
-    for module in engine.model.modules():
-        module.register_forward_hook(count)
-    total = loss(engine.model, batch(0, 0, dist.get_rank(group), ""))
-    after = engine.memory_by_category()["parameters"]
-    engine.backward(total)
-    end = engine.memory_by_category()["parameters"]
-    engine.close()
-    return max(held) - idle, after - idle, end - idle

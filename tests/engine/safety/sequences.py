@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from torch.nn import functional
 
 from tests.engine.cases import AccidentError
 from tests.engine.plain import padded
-from tests.engine.safety.sequence_pair import LAYERS, LOSSES, Pair, adapter, alone, batch, usual
+from tests.engine.safety.sequence_pair import LAYERS, LOSSES, Pair, adapter, batch, usual
 from zbench.engine.parameters.released import memory_of
 from zbench.errors import UsageError
 
@@ -150,20 +149,6 @@ class Both(Pair):
             net.load_state_dict({n: v * 0.9375 for n, v in net.state_dict().items()})
         self.sync_plain()
 
-    def read(self) -> None:
-        state = self.engine.model.state_dict()
-        for name, p in self.plain.model.named_parameters():
-            assert torch.equal(state[name], p.detach()), name
-        with self.engine.gathered(self.engine.model):
-            values = dict(self.engine.model.named_parameters())
-            for name, p in self.plain.model.named_parameters():
-                assert torch.equal(values[name], p), name
-
-    def copy(self) -> None:
-        with self.engine.gathered(self.engine.model):
-            copied = deepcopy(self.engine.model)
-        assert torch.equal(copied(batch(1, 0)[0]), self.plain.model(batch(1, 0)[0]))
-
     def save(self) -> None:
         of_torch = self.draw.random() < 0.5
         state = self.engine.optimizer.state_dict() if of_torch else self.engine.state_dict()
@@ -185,27 +170,6 @@ class Both(Pair):
         self.engine = self.build(self.group, trained)
         self.engine.load_state_dict(state)
         self.forget_untrained()
-
-    def resume_at_another_world_size(self) -> None:
-        """Each rank takes a step alone, the same on all; then all go on together from there."""
-        if self.world == 1 or not self.trains:
-            return
-        state = self.engine.state_dict()
-        here = self.engine
-        self.number = self.number + 1
-        self.engine = self.build(alone(self.rank), self.trained())
-        self.set_flags(self.engine.model)
-        self.engine.load_state_dict(state)
-        self.engine.backward(usual(self.engine.model, batch(10 * self.number, 0)), last=True)
-        self.engine.step()
-        self.plain.world_size = 1
-        self.step_plain(usual, [[batch(10 * self.number, 0)]])
-        self.plain.world_size = self.world
-        self.compare("a step in a world of one")
-        state = self.engine.state_dict()
-        self.engine.close()
-        self.engine = here
-        self.engine.load_state_dict(state)
 
     def grow(self) -> None:
         """Add a module, by way of another engine; its parameters have a group of their own."""
@@ -251,30 +215,6 @@ class Both(Pair):
         with pytest.raises(UsageError, match=r"discarded the 1 before it.*engine.zero_grad"):
             self.engine.backward(usual(self.engine.model, batch(6, self.rank)), last=True)
         self.engine.zero_grad()
-
-    def exchange_modules(self) -> None:
-        """Of the same shape: each parameter has the other's name from now on."""
-        for net in self.nets:
-            net.second, net.sometimes = net.sometimes, net.second
-        exchanged = {"second": "sometimes", "sometimes": "second"}
-        masters = [(name.split("."), master) for name, master in self.plain.masters.items()]
-        self.plain.masters = {".".join((exchanged.get(n, n), *more)): m for (n, *more), m in masters}
-        self.saved.clear()  # with the old names
-
-    def transform_by_torch_func(self) -> None:
-        values = {n: 0.5 * p.detach().clone() for n, p in self.plain.model.named_parameters()}
-
-        def loss(net: nn.Module, parameters: dict[str, Tensor]) -> Tensor:
-            return torch.func.functional_call(net, parameters, batch(7, self.rank)).square().mean()
-
-        mine, expected = (torch.func.grad(partial(loss, net))(values) for net in self.nets)
-        assert all(torch.equal(mine[name], value) for name, value in expected.items())
-
-    def change_the_learning_rate(self) -> None:
-        lr = self.draw.choice((1e-3, 3e-3, 1e-4))
-        for groups in (self.engine.param_groups, self.plain.optimizer.param_groups):
-            for group in groups:
-                group["lr"] = lr
 
     def differentiate_an_old_loss(self) -> None:
         if all(p.requires_grad for p in self.plain.model.parameters()):

@@ -1,5 +1,6 @@
 """What is trained may be frozen and thawed between steps: plain PyTorch's bits, moments and counts."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,12 +10,17 @@ from torch import Tensor, nn
 
 from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
-from tests.engine.safety.plainly import STAGES, Plain, batch, build, by_forward, same_steps, step
+from tests.engine.safety.plainly import STAGES, Plain, batch, by_forward, same_steps, step
 from zbench.engine import Engine, load, save
 from zbench.errors import UsageError
 
 SPECULATIVE = {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
-each_row = pytest.mark.parametrize("row", [*STAGES, SPECULATIVE], ids=row_id)
+Twins = Callable[..., tuple[Engine, Plain]]
+
+
+@pytest.fixture(params=[*STAGES, SPECULATIVE], ids=row_id)
+def row(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 class Layers(nn.Sequential):
@@ -33,67 +39,41 @@ def freeze(net: nn.Module, trained: tuple[int, ...]) -> None:
         layer.requires_grad_(k in trained)
 
 
-def pair(row: dict[str, Any], trained: tuple[int, ...]) -> tuple[Engine, Plain]:
-    return build(Layers(trained), row), Plain(Layers(trained))
-
-
 PLANS = {
     "two halves in turn": [(0, 1, 2, 3), (0, 1), (2, 3), (0, 1), (2, 3), (0, 1, 2, 3)],
     "frozen, and trained again with its moments": [(0, 2, 3), (0, 3), (2, 3), (2, 3), (0, 2, 3)],
-    "adapters, for long": [(1, 3)] * 6,
 }
 
 
-@each_row
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
-def test_what_is_trained_may_change_between_steps(row: dict[str, Any], plan: list[tuple[int, ...]]) -> None:
-    engine, plain = pair(row, plan[0])
+def test_what_is_trained_may_change_between_steps(twins: Twins, plan: list[tuple[int, ...]]) -> None:
+    engine, plain = twins(lambda: Layers(plan[0]))
     for number, trained in enumerate(plan):
         freeze(engine.model, trained)
         freeze(plain.model, trained)
         same_steps(engine, plain, number)
-    engine.close()
 
 
-@each_row
-def test_a_loss_computed_before_a_layer_was_thawed_is_differentiated(row: dict[str, Any]) -> None:
+def test_a_loss_computed_before_a_layer_was_thawed_is_differentiated(twins: Twins) -> None:
     def loss(net: nn.Module, x: Tensor) -> Tensor:
         freeze(net, (3,))
         before = by_forward(net, x)
         freeze(net, (2, 3))
         return before + by_forward(net, batch(2))
 
-    engine, plain = pair(row, (2, 3))
+    engine, plain = twins(lambda: Layers((2, 3)))
     for net in (engine.model, plain.model):
         freeze(net, (3,))
     step(engine, plain, 0)
     same_steps(engine, plain, 1, loss=loss)
-    engine.close()
 
 
-def test_a_frozen_weight_that_the_loss_has_read_is_given_back_at_the_step() -> None:
-    """Stage 3 would hold the whole of what is frozen, where parents read the weights of their children."""
-
-    def loss(net: Any, x: Tensor) -> Tensor:
-        return by_forward(net, x) + 0.1 * (net[0].weight.square().sum() + net[3].weight.square().sum())
-
-    engine, plain = pair({"zero_stage": 3}, (2, 3))
-    parameters = engine.memory_by_category()["parameters"]
-    for number in range(3):
-        step(engine, plain, number, loss)
-        assert engine.memory_by_category()["parameters"] == parameters
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
-
-
-@each_row
 @pytest.mark.parametrize("begun", [False, True], ids=["between steps", "in a step"])
 def test_a_layer_that_was_frozen_at_the_build_is_refused_when_it_is_unfrozen(
-    row: dict[str, Any], begun: bool
+    twins: Twins, begun: bool
 ) -> None:
     backwards = 1 + begun
-    engine = build(Layers((2, 3)), row, gradient_accumulation_steps=backwards)
-    plain = Plain(Layers((2, 3)))
+    engine, plain = twins(lambda: Layers((2, 3)), gradient_accumulation_steps=backwards)
 
     def train(number: int) -> None:
         for micro in range(backwards):
@@ -111,30 +91,26 @@ def test_a_layer_that_was_frozen_at_the_build_is_refused_when_it_is_unfrozen(
     for number in range(2):
         train(number)
     assert_same(engine.full_parameters(), plain.values())
-    engine.close()
 
 
-@each_row
 @pytest.mark.parametrize(("saved", "loaded"), [((0, 1, 2, 3), (3,)), ((3,), (0, 1, 2, 3))], ids=str)
 def test_a_checkpoint_that_trains_other_layers_gives_its_values(
-    row: dict[str, Any], saved: tuple[int, ...], loaded: tuple[int, ...], tmp_path: Any
+    twins: Twins, saved: tuple[int, ...], loaded: tuple[int, ...], tmp_path: Any
 ) -> None:
-    engine, plain = pair(row, saved)
+    engine, plain = twins(lambda: Layers(saved))
     same_steps(engine, plain, 0, 1)
     save(engine, tmp_path / "saved")
     engine.close()
     freeze(plain.model, loaded)
-    other = build(Layers(loaded), row)
+    other, _ = twins(lambda: Layers(loaded))
     load(other, tmp_path / "saved")
     assert_same(other.full_parameters(), plain.values())
     same_steps(other, plain, 2)
-    other.close()
 
 
-@each_row
-def test_a_gather_in_flight_does_not_reach_a_file(row: dict[str, Any], tmp_path: Any) -> None:
+def test_a_gather_in_flight_does_not_reach_a_file(twins: Twins) -> None:
     """An evaluation that ends early leaves what was gathered ahead."""
-    engine, plain = pair(row, (3,))
+    engine, plain = twins(lambda: Layers((3,)))
     same_steps(engine, plain, 0, 1)
     with torch.no_grad():
         engine.model(batch(0))  # records the order
@@ -145,4 +121,3 @@ def test_a_gather_in_flight_does_not_reach_a_file(row: dict[str, Any], tmp_path:
     assert all(bool(v.isfinite().all()) for v in state.values())
     for name in ("0.weight", "1.bias"):
         assert torch.equal(state[f"frozen.{name}"], plain.values()[name])
-    engine.close()

@@ -6,30 +6,29 @@ import pytest
 from torch import nn
 
 from tests.engine.safety.plainly import build
-from tests.engine.safety.routing import EXPERTS, WIDTH, Mixture
+from tests.engine.safety.routing import WIDTH
 from zbench.errors import UsageError
 from zbench.testing.ranks import RankPool
 
 MODULE = "tests.engine.safety.routing:"
 ROWS: list[dict[str, Any]] = [
-    {},
     {"leaf_modules": ["one", "two"], "overlap_comm": False},
     {"prefetch_bucket_size": 4000, "param_persistence_threshold": 100, "gradient_clipping": 0.1},
     {"offload_optimizer": "cpu", "offload_param": "cpu", "reduce_bucket_size": 10**6},
 ]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=["plain", "by-name", "ahead", "offloaded"])
-@pytest.mark.parametrize(("world", "micros"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize("row", ROWS, ids=["by-name", "ahead", "offloaded"])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.check), 3])
 def test_experts_used_on_some_ranks_only_leave_the_bits_of_plain_pytorch(
-    ranks: RankPool, row: dict[str, Any], world: int, micros: int
+    ranks: RankPool, row: dict[str, Any], world: int
 ) -> None:
-    for differ in ranks.run(world, MODULE + "differing_from_plain", "memory", row, micros, ""):
+    for differ in ranks.run(world, MODULE + "differing_from_plain", "memory", row, world - 1, ""):
         assert differ == []
 
 
 @pytest.mark.parametrize("how", ["checkpointed", "twice"])
-@pytest.mark.parametrize("way", ["memory", "sockets"])
+@pytest.mark.parametrize("way", [pytest.param("memory", marks=pytest.mark.check), "sockets"])
 def test_leaf_modules_that_are_checkpointed_or_called_again(ranks: RankPool, way: str, how: str) -> None:
     for differ in ranks.run(2, MODULE + "differing_from_plain", way, {}, 2, how):
         assert differ == []
@@ -39,13 +38,6 @@ def test_without_the_key_ranks_that_use_other_experts_are_refused(ranks: RankPoo
     for message in ranks.run(2, MODULE + "without_the_key"):
         assert message.startswith("RanksDisagreeError"), message
         assert "leaf_modules" in message
-
-
-def test_a_leaf_module_is_whole_while_it_runs_and_gone_after(ranks: RankPool) -> None:
-    most = 4 * sum(p.numel() for p in Mixture().parameters())
-    for held, after, end in ranks.run(2, MODULE + "held_bytes"):
-        assert most <= held < 1.6 * most + 4 * 256 * 4 * EXPERTS
-        assert after == end == 0
 
 
 def test_a_name_of_no_module_is_refused_before_anything_has_changed() -> None:

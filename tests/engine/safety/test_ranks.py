@@ -5,21 +5,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.lattice import row_id
-from tests.engine.safety.plainly import STAGES
 from zbench.testing.ranks import RankPool
 
-each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 MODULE = "tests.engine.safety.ranked:"
 
 
-@each_stage
 def test_gathered_writes_rank_0s_values_on_every_rank(ranks: RankPool, row: dict[str, Any]) -> None:
     for values in ranks.run(2, MODULE + "write", row):
         assert torch.equal(values["0.weight"], torch.full((96, 96), 0.5))
 
 
-@each_stage
 def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
@@ -31,7 +26,6 @@ def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
     assert second[1]
 
 
-@each_stage
 def test_ranks_that_write_different_layers_stop_before_anything_is_written(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
@@ -45,7 +39,6 @@ def test_ranks_that_write_different_layers_stop_before_anything_is_written(
 MODEL, TRAINED = "a model with the same parameters and buffers", "the same trained parameters"
 
 
-@each_stage
 @pytest.mark.parametrize(
     ("difference", "expected", "named"),
     [
@@ -63,7 +56,6 @@ def test_ranks_with_different_models_stop_before_any_value_is_replaced(
         assert same
 
 
-@each_stage
 def test_saving_holds_one_parameter_at_a_time(ranks: RankPool, row: dict[str, Any], tmp_path: Any) -> None:
     for streamed, weights, whole, size, same in ranks.run(2, MODULE + "save_and_load", row, str(tmp_path)):
         assert same
@@ -81,7 +73,6 @@ def test_memory_that_one_rank_lacks_keeps_all_ranks_from_building(ranks: RankPoo
     assert all(s.startswith("MemoryError") for s in second)
 
 
-@each_stage
 def test_a_model_is_distributed_by_one_alone(ranks: RankPool, row: dict[str, Any]) -> None:
     for wrapped, nested, built, sharded in ranks.run(2, MODULE + "wrap", row):
         assert wrapped.startswith("UsageError: DistributedDataParallel(model): the engine itself distributes")

@@ -18,11 +18,14 @@ from zbench.engine import Engine
 from zbench.errors import UsageError
 
 OFFLOADED = {"offload_optimizer": "cpu", "offload_schedule": "speculative"}
-ROWS: list[dict[str, Any]] = [
-    {"zero_stage": 1, **OFFLOADED},
-    {"zero_stage": 3},
-    {"zero_stage": 3, "leaf_modules": ["Block"], "overlap_comm": False},
-]
+WHOLE: dict[str, Any] = {"zero_stage": 1, **OFFLOADED}
+SHARDED: dict[str, Any] = {"zero_stage": 3}
+LEAVES: dict[str, Any] = {"zero_stage": 3, "leaf_modules": ["Block"], "overlap_comm": False}
+
+
+def rarely(*values: object) -> Any:
+    """Return a case of `make check`: to compile takes seconds."""
+    return pytest.param(*values, marks=pytest.mark.check)
 
 
 class Block(nn.Module):
@@ -53,7 +56,7 @@ class Net(nn.Module):
         return self.last(torch.cos(x) * self.blocks[0].scale)  # type: ignore[operator]
 
 
-@pytest.fixture(params=ROWS, ids=row_id)
+@pytest.fixture(params=[WHOLE, SHARDED, LEAVES], ids=row_id)
 def row(request: pytest.FixtureRequest) -> Any:
     """Return a specification."""
     return request.param
@@ -83,13 +86,15 @@ def compile_blocks(model: nn.Module) -> Callable[[Tensor], Tensor]:
     return model
 
 
-TRANSFORMS = (compile_whole, compile_in_place, compile_blocks)
-
-
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
     ("row", "transform"),
-    [(ROWS[0], compile_whole), *((ROWS[1], f) for f in TRANSFORMS), (ROWS[2], compile_blocks)],
+    [
+        rarely(WHOLE, compile_whole),
+        (SHARDED, compile_whole),
+        rarely(SHARDED, compile_in_place),
+        rarely(LEAVES, compile_blocks),
+    ],
     ids=lambda value: row_id(value) if isinstance(value, dict) else value.__name__,
 )
 def test_a_model_is_compiled_around_what_the_engine_does(
@@ -108,6 +113,7 @@ def test_a_model_is_compiled_around_what_the_engine_does(
 
 
 @pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("row", [SHARDED, rarely(WHOLE), rarely(LEAVES)], ids=row_id)
 def test_a_whole_step_is_compiled_around_the_engine(engine: Engine, plain: Plain) -> None:
     @torch.compile(backend="aot_eager")
     def step(x: Tensor) -> Tensor:
@@ -167,11 +173,8 @@ def test_torch_func_within_gathered_or_a_forward_names_the_remedy(
     same_steps(engine, plain, 0, 1)
 
 
-INDUCTOR = [{"zero_stage": 1}, {"zero_stage": 2, **OFFLOADED}]
-
-
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("row", INDUCTOR, ids=row_id)
+@pytest.mark.parametrize("row", [{"zero_stage": 1}, rarely({"zero_stage": 2, **OFFLOADED})], ids=row_id)
 def test_inductor_compiles_a_model_as_it_would_without_an_engine(engine: Engine, plain: Plain) -> None:
     """Its own arithmetic is not eager PyTorch's: the twin is compiled, too."""
     uses = {id(net): torch.compile(net) for net in (engine.model, plain.model)}
