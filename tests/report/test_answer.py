@@ -9,7 +9,7 @@ from tests.making import make_record
 from zbench.analysis.effects import Effect
 from zbench.analysis.ranking import Ranking
 from zbench.record.summary import ConfigSummary, summarize
-from zbench.report.answer import answer_lines, bound_text, effect_lines, effect_text
+from zbench.report.answer import answer_lines, bound_text, effect_text
 from zbench.spec.sweep import ObjectiveSpec
 
 
@@ -22,12 +22,13 @@ def twice(name: str, seconds: float | None = None, **run: Any) -> ConfigSummary:
 @pytest.mark.parametrize(
     ("low", "high", "leads", "text"),
     [
-        (None, None, False, ""), (None, None, True, "not known"), (0.047, None, False, "at least 4 %"),
-        (0.5, 2.04, False, "1.5 to 3.0 times"), (None, 1.5, True, "at most 2.5 times"),
-        (0.25, 1.0, False, "25 to 100 %"), (None, 0.081, True, "at most 9 %"),
-        (0.0, 0.081, False, "0 to 9 %"), (0.01, 0.02, False, "1 to 2 %"),
-        (0.0057, 0.0081, False, "0.5 to 0.9 %"), (0.047, 0.081, True, "4 to 9 %"),
-    ],
+(None, None, True, "not known"),
+(0.047, None, False, "at least 4 %"),
+(0.5, 2.04, False, "1.5 to 3.0 times"),
+(None, 0.081, True, "at most 9 %"),
+(0.01, 0.02, False, "1 to 2 %"),
+(0.0057, 0.0081, False, "0.5 to 0.9 %"),
+],
 )  # fmt: skip
 def test_bounds_are_rounded_outward_and_far_ones_are_factors(
     low: float | None, high: float | None, leads: bool, text: str
@@ -44,9 +45,7 @@ def test_bounds_are_rounded_outward_and_far_ones_are_factors(
     ("figures", "text"),
     [
         ((0.121, 0.089, 0.153, 5), "+12.1 % (+8.9 to +15.3), 5 pairs"),
-        ((-0.5, None, 0.6, 1), "-50.0 %, 1 pair"),
         ((0.5, -0.9, 10.0, 2), "+50.0 % (not known within a factor of 10), 2 pairs"),
-        ((0.5, None, None, 2, ("stage", 3), None), "+50.0 %, 2 pairs"),
         ((0.5, None, None, 2, ("stage", 3), -0.02), "+50.0 %, 2 pairs; -2.0 % where stage=3"),
         ((0.5, None, None, 2, ("stage", 3), 0.01, True), "+50.0 %, 2 pairs; not where stage=3"),
     ],
@@ -58,10 +57,9 @@ def test_an_effect_has_its_interval_and_exception(figures: Any, text: str) -> No
 @pytest.mark.parametrize(
     ("within", "seconds", "asked", "says"),
     [
-        (0.15, (40.0, 20.0), {}, "15 min"),  # of (log 1.15 / log 1.05) ** 2 times two repeats, two are there
-        (None, (1.0, 59.0), {}, "18 min"),  # up to 20 repeats
+        (0.15, (40.0, 20.0), {}, "15 min"),
+        (None, (1.0, 59.0), {}, "18 min"),
         (0.05, (40.0, 20.0), {}, ""),
-        (0.15, (40.0, None), {}, ""),
         (0.15, (40.0, 20.0), {"separate": 0.05}, ""),
     ],
 )
@@ -75,27 +73,3 @@ def test_what_tells_leaders_apart_is_said_with_its_cost(
     _, *more = (line.plain for line in answer_lines(leaders, objective, ranking, tmp_path))
     command = f"zbench sweep --resume {tmp_path} --separate 5%"
     assert more == ([f"to tell the 2 leaders apart, in about {says}: {command}"] if says else [])
-
-
-@pytest.mark.parametrize(("count", "rest"), [(0, []), (8, []), (9, ["  and 1 more (--json has all)"])])
-def test_eight_choices_are_told_and_the_others_counted(count: int, rest: list[str]) -> None:
-    effects = tuple(Effect("bucket", n, 99, 0.1, None, None, 2) for n in range(count))
-    objective = ObjectiveSpec(maximize=["tokens_per_s"])
-    lines = [line.plain for line in effect_lines(Ranking(effects=effects), objective)]
-    assert lines[1:] == [*(f"  {effect_text(one)}" for one in effects[:8]), *rest]
-    assert bool(lines) == (count > 0)
-
-
-@pytest.mark.parametrize(
-    ("pending", "words"),
-    [
-        (2, "no best yet: 2 configurations left to run"),
-        (0, "no best: no configuration is both correct and within the constraints"),
-    ],
-)
-def test_no_best_is_told_with_three_reasons_at_most(pending: int, words: str) -> None:
-    limits = dict.fromkeys(("tokens_per_s", "median_step_s", "mean_step_s", "p95_step_s"), ">= 1e9")
-    objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits)
-    (line,) = answer_lines([twice("a")], objective, Ranking(pending=pending), None)
-    assert line.plain.split(" (")[0] == words
-    assert line.plain.count(">= ") == (0 if pending else 3)

@@ -1,15 +1,11 @@
 """Columns: a figure is called, read and written in one place, and every format shows the same of it."""
 
-import ast
 import csv
 import html
 import io
-import re
-from pathlib import Path
 
 import pytest
 
-import zbench
 from tests.report.test_table import failed, record
 from zbench.record.summary import summarize
 from zbench.report.columns import RESULT, Column, DataTable, metric
@@ -18,9 +14,7 @@ from zbench.report.exports.markdown import escape, table_lines
 from zbench.report.html.page import table_html
 from zbench.report.roles import ANSWERS
 from zbench.report.screen import Screen, print_table
-from zbench.spec.metrics import METRICS
 
-PACKAGE = Path(zbench.__file__).parent
 SUMMARIES = summarize([record(1, 500.0), record(2, 90.0, "wrong"), failed(3, "oom", "no room")])
 
 
@@ -30,15 +24,6 @@ def test_a_missing_value_is_a_dash_for_people_and_none_in_documents() -> None:
     assert table.texts() == [["20 MiB", "identical"], ["20 MiB", "wrong"], ["-", "oom"]]
     assert table.documents()[0] == {"peak_device_bytes": 20 << 20, "verdict": "identical"}
     assert table.documents()[2] == {"peak_device_bytes": None, "verdict": "oom"}
-
-
-def test_a_column_is_that_of_one_side_or_of_both_joined() -> None:
-    pair = (SUMMARIES[0], SUMMARIES[1])
-    rate = metric("tokens_per_s")
-    other = rate.of(lambda sides: sides[1], "against_")
-    both = rate.of_both(lambda sides: sides, lambda mine, other: f"{mine} / {other}")
-    assert (other.name, other.title, other.text(pair)) == ("against_tokens_per_s", "tokens/s", "90")
-    assert (both.name, both.title, both.text(pair)) == ("tokens_per_s", "tokens/s", "500 / 90")
 
 
 @pytest.mark.parametrize("figure", ["a|b", "<b>", "=1+1", "x\ny", "\x1b[31m", "pass, faster"])
@@ -56,13 +41,3 @@ def test_every_format_shows_every_text(figure: str) -> None:
         assert f">{html.escape(text)}<" in page
     rows = csv.DictReader(io.StringIO(table_text(table.documents())))
     assert [row["answer"].lstrip("'") for row in rows] == [row[0] for row in table.texts()]
-
-
-@pytest.mark.parametrize("folder", ["report", "cli", "app"])
-def test_no_other_place_says_what_a_metric_is_called(folder: str) -> None:
-    titles = {one.title for name, one in METRICS.items() if one.title != name}
-    for path in (PACKAGE / folder).rglob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        assert not titles & {node.value for node in nodes if isinstance(node, ast.Constant)}, path
-    for path in (PACKAGE / folder).rglob("*.j2"):
-        assert not titles & set(re.findall(r'"([^"]*)"', path.read_text(encoding="utf-8"))), path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zbench.launch.events import Notice, ReferenceStarted, StepDone, SweepStarted, TrialFinished, TrialStarted
-from zbench.report.live import LiveView, PlainView, view
+from zbench.report.live import view
 from zbench.report.screen import Screen
 from zbench.spec.trial import TrialSpec
 
@@ -52,14 +52,6 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
     ]
 
 
-def test_a_script_is_its_own_reference():
-    trial = TRIAL.model_copy(update={"workload": TRIAL.workload.model_copy(update={"command": "train"})})
-    console = screen(terminal=False)
-    with view(console, FASTEST, quiet=False) as show:
-        show(ReferenceStarted(trial))
-    assert console.file.getvalue() == "running the script without the axes, as the reference\n"
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_no_name_or_message_commands_the_terminal(terminal):
     axes = {HOSTILE: HOSTILE}
@@ -92,43 +84,6 @@ def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width):
     assert "\\x1b" not in text, "cursor movements are commands"
 
 
-def one_configuration(*, width: int) -> str:
-    """Return what a terminal gets of a sweep of one repeat, from start to end."""
-    console = screen(width=width, terminal=True)
-    with view(console, FASTEST, quiet=False) as show:
-        show(SweepStarted(Path("run"), 1, 1, []))
-        show(TrialStarted(TRIAL, 0))
-        show(StepDone(TRIAL, {"phase": "timed", "step": 4, "steps": 4}))
-        show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=0))
-    return console.file.getvalue()
-
-
-def test_at_the_end_the_bar_is_full_with_count_and_best_cut_to_a_line_each():
-    bar, now, best = without_styles(one_configuration(width=50)).splitlines()[-4:-1]
-    assert bar.rstrip() == f"{'━' * 24} 1/1 0:00 left"
-    assert now == "starting zero_stage=1 #1 timed 4/4"
-    assert best == "leads so far 1,000 tokens/s: zero_stage=1 reduce_…"
-
-
-def test_the_bar_is_erased_when_the_sweep_has_ended():
-    _, _, after = one_configuration(width=80).rpartition("leads so far")
-    assert after.count("\x1b[2K") == 3
-
-
-def test_view_suits_the_stream():
-    dumb = Screen(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    for console, kind in (
-        (screen(terminal=True), LiveView),
-        (screen(terminal=False), PlainView),
-        (dumb, PlainView),
-    ):
-        with view(console, FASTEST, quiet=False) as show:
-            assert type(show) is kind
-    console = screen(terminal=True)
-    tell(view(console, FASTEST, quiet=True))
-    assert console.file.getvalue() == ""
-
-
 @pytest.mark.parametrize(("repeats", "trials"), [(3, "at most 3 trials"), (0, "trials within the budget")])
 def test_a_search_counts_what_it_has_tried_without_a_total(repeats: int, trials: str) -> None:
     said = {}
@@ -142,18 +97,3 @@ def test_a_search_counts_what_it_has_tried_without_a_total(repeats: int, trials:
     assert first == f"{trials}, then the best of them again: run"
     assert (last[:7], "left" in last) == ("[1] ok ", False)
     assert "1 repeat " in said[True]
-
-
-def test_failures_kept_from_before_are_counted_and_who_takes_a_turn_is_named() -> None:
-    other = TrialSpec.model_validate(
-        TRIAL.model_dump() | {"axes": {"zero_stage": 2}, "engine": {"zero_stage": 2}}
-    )
-    console = screen(terminal=True)
-    with view(console, FASTEST, quiet=False) as show:
-        show(SweepStarted(Path("run"), 2, 2, [failed(0, "oom", "no room")]))
-        for trial in (TRIAL, other):
-            show(TrialStarted(trial, 0))
-        show(StepDone(TRIAL, {"phase": "timed", "step": 1, "steps": 4}))
-    bar, now, best = without_styles(console.file.getvalue()).splitlines()[-4:-1]
-    assert bar.endswith("1 failed")
-    assert (now, best) == ("starting zero_stage=1 #1 timed 1/4", "none leads yet")

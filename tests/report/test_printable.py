@@ -140,11 +140,3 @@ def test_what_is_not_finite_is_never_the_best(rate):
         assert by_figure(summarize([absurd]), objective) == []
         assert rank(summarize([absurd, fine]), objective).recommended == fine.trial_id
         assert rank(summarize([absurd]), objective).recommended is None
-
-
-def test_a_screen_prints_on_stdout_and_colours_no_numbers_or_addresses(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = "1.5 'two' None https://example.org"
-    Screen(width=80, force_terminal=True).print(text)
-    assert capsys.readouterr() == (f"{text}\n", "")

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.analysis.synthetic import record
-from tests.report.test_kept import shown
-from zbench.analysis.relative import Ratio, Relative, RelativeRow, compared
+from zbench.analysis.relative import Ratio, Relative, RelativeRow
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.report import relative as report
 
@@ -86,21 +85,3 @@ def test_what_all_rows_share_is_in_the_heading(
     assert [one.caption for one in alone] == [
         f"engine=builtin size={size} stage=1 against engine={other}" for size, other in enumerate(against)
     ]
-
-
-@pytest.mark.parametrize(("count", "more"), [(3, ""), (4, " and 1 more"), (5, " and 2 more")])
-def test_three_without_a_counterpart_are_named_and_the_others_counted(count: int, more: str) -> None:
-    line = f"without a counterpart: size=0; size=1; size=2{more}"
-    relative = of(row(1, EXACT), lonely=count)
-    assert report.lonely_line(relative) == line
-    assert shown(lambda screen: report.print_relative(screen, relative), width=40).endswith(f"{line}\n")
-    assert report.lonely_line(of(row(1, EXACT))) == ""
-
-
-def test_words_come_before_numbers_among_a_tables_rows() -> None:
-    values = (2, "none", 0.5, 1)
-    axes = [{"engine": engine, "size": value} for value in values for engine in ("ddp", "builtin")]
-    relative = compared(summarize(record(axes=one) for one in axes), ("engine=ddp",))
-    assert relative is not None
-    (table,) = report.relative_tables(relative)
-    assert [row.summary.axes["size"] for row in table.rows] == ["none", 0.5, 1, 2]

@@ -3,21 +3,15 @@
 import io
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from tests.making import make_record
-from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, VerdictName
-from zbench.record.summary import summarize
 from zbench.report import text
-from zbench.report.live import record_line
 from zbench.report.screen import Screen
-from zbench.report.table import log_path, notes, print_results
+from zbench.report.table import print_results
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -49,19 +43,6 @@ def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
 def without_styles(output: str) -> str:
     """Return what is left on paper: no bold, no cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
-
-
-@pytest.mark.parametrize(
-    ("timing", "unit", "figure"),
-    [(Timing([0.5], 0.5, None, 20.0), "samples/s", "20"), (Timing([0.5], 0.5, None, None), "steps/s", "2")],
-)
-def test_the_rate_is_named_for_what_it_is_where_nothing_says_what_a_token_is(timing, unit, figure):
-    heading, row, _, best = printed([record(1, 1.0, timing=timing)])
-    assert unit in heading.split()
-    assert "tokens" not in heading
-    assert figure in row.split()
-    assert best == f"* best zero_stage=1 reduce_bucket_size=5M: {figure} {unit}, peak 20 MiB, identical"
-    assert unit in record_line(record(1, 1.0, timing=timing)).plain
 
 
 def test_best_is_first_and_marked_and_the_others_are_behind_it():
@@ -101,26 +82,6 @@ def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(s
     assert lines[-1].endswith(f" % slower than whatever is best (of the 2 that may be the best, {why})")
 
 
-def test_leaders_that_are_far_apart_come_with_what_to_run_and_its_cost(tmp_path: Path) -> None:
-    records = [
-        record(stage, rate, repeat=n, elapsed_s=20.0)
-        for stage in range(2)
-        for n, rate in enumerate((1000.0, 700.0)[:: 1 - 2 * stage])
-    ]
-
-    def said(run: Path | None) -> str:
-        summaries = summarize(records)
-        return notes(summaries, FASTEST, rank(summaries, FASTEST), run)[-1].plain
-
-    line = r"to tell the 2 leaders apart, in about (\d+) min: zbench sweep --resume (\S+) --separate 5%"
-    match = re.fullmatch(line, said(tmp_path))
-    assert match is not None
-    assert match.groups() == ("12", str(tmp_path))  # 18 more repeats of two that take 20 s each
-    assert not re.fullmatch(line, said(None))
-    (tmp_path / "search.json").write_text("{}")
-    assert not re.fullmatch(line, said(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("records", "words"),
     [
@@ -133,7 +94,7 @@ def test_where_there_is_no_best_it_says_why(records, words):
     assert any(line.startswith(words) for line in printed(records))
 
 
-@pytest.mark.parametrize("width", [20, 40, 50, 60, 80, 100, 120, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     lines = printed(records, width=width, terminal=True)
@@ -153,7 +114,7 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     assert ("zbench show --verbose" in content) == ("no room for" in content)
 
 
-@pytest.mark.parametrize("width", [20, 40, 50, 120])
+@pytest.mark.parametrize("width", [40])
 def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     content = " ".join(" ".join(printed(records, width=width)).split())
@@ -188,13 +149,6 @@ def test_values_read_as_a_sweep_file_spells_them():
     assert text.value_text(group) == "*.bias.weight_decay:0.1,*.bias.frozen:false"
 
 
-def test_a_table_that_just_fits_loses_no_column():
-    records = [record(stage, 1e5 + stage) for stage in range(2)]
-    width = max(len(line) for line in printed(records, terminal=True) if line.startswith("─"))
-    assert "no room" not in " ".join(printed(records, width=width, terminal=True))
-    assert "no room" in " ".join(printed(records, width=width - 1, terminal=True))
-
-
 def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
     pruned = failed(2, "timeout", "pruned after 2 of 8 steps").error
     records = [record(0, 900.0), failed(1, "timeout", "no end within 60 s")]
@@ -211,55 +165,12 @@ def test_a_difference_is_that_of_the_repeat_farthest_from_the_reference() -> Non
     assert lines[-2].endswith(": error ratio 9.00, differs from step 3 on")
 
 
-def test_where_there_is_no_best_the_first_three_reasons_are_told() -> None:
-    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
-    items = summarize(record(n, 9.0, verdict) for n, verdict in enumerate(("drifted", "wrong", "unchecked")))
-    line = notes(items, limit, Ranking())[-1].plain
-    assert line.endswith("(drifted; peak_device_bytes <= 10 MiB (has 20 MiB); wrong)")
-
-
-def test_a_log_is_named_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert log_path("logs/x", tmp_path / "run") == "run/logs/x"
-    assert log_path("logs/x", None) == "logs/x"
-
-
-@pytest.mark.parametrize(("length", "shown"), [(30, "a" * 30), (31, "a" * 29 + "…")])
-def test_a_short_label_has_30_characters_at_most(length: int, shown: str) -> None:
-    (summary,) = summarize([record(0, 9.0, axes={"model": "a" * length})])
-    assert text.short_label(summary) == shown
-
-
-@pytest.mark.parametrize(
-    ("ids", "shown"),
-    [
-        (["abcdefgh", "bbcdefgh"], ["abcdef", "bbcdef"]),
-        (["abcdefgh", "abcdefxh"], ["abcdefg", "abcdefx"]),
-        (["abcdefg", "abcdefgh"], ["abcdefg", "abcdefgh"]),
-        (["ab", "ab"], ["ab", "ab"]),
-        ([], []),
-    ],
-)
-def test_ids_are_as_short_as_tells_them_apart_and_have_six_characters_or_more(
-    ids: list[str], shown: list[str]
-) -> None:
-    summaries = [summary for one in ids for summary in summarize([record(0, 9.0, trial_id=one)])]
-    assert text.short_ids(summaries) == shown
-
-
 def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
     assert text.sparkline([1, 2, 3]) == "▁▅█"
     assert text.sparkline([5, 5]) == "▄▄", "equal values are in the middle"
     assert text.sparkline(range(100), width=8) == "▁▂▃▄▅▆▇█"
     assert text.sparkline([1, math.nan, 3]) == "▁ █", "a gap"
     assert len(text.sparkline(range(100))) == 40, "the last values are shown"
-
-
-def test_what_a_terminal_needs_imports_nothing_of_the_page():
-    names = ("screen", "table", "detail", "relative", "exports", "exports.table", "live")
-    code = f"import {', '.join(f'zbench.report.{name}' for name in names)}, sys; print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not [name for name in modules.split() if name.startswith("zbench.report.html")]
 
 
 def test_a_table_of_thousands_shows_the_best_and_says_what_has_the_rest():

@@ -2,14 +2,13 @@
 
 import functools
 import io
-import math
+from pathlib import Path
 
 import pytest
 
 from tests.analysis.synthetic import results, trial
-from tests.report.keeping import check
+from tests.keeping import check
 from zbench.analysis.compare import compare_runs
-from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange
 from zbench.analysis.settings import Settings
 from zbench.report.exports import csv as csv_format
@@ -26,6 +25,7 @@ def as_table(width: int = 200, *, terminal: bool = False) -> str:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
+KEPT = Path(__file__).parents[1] / "kept"
 FORMATS = {
     "compare.json": lambda: document.render(comparison()),
     "compare.md": lambda: markdown.render(comparison()),
@@ -34,7 +34,7 @@ FORMATS = {
     "compare.txt": as_table,
     **{
         f"compare-{width}-terminal.txt": functools.partial(as_table, width, terminal=True)
-        for width in (60, 80, 100, 120, 160)
+        for width in (80, 160)
     },
     "summary.txt": lambda: "\n".join(texts.summary(comparison())),
 }
@@ -42,7 +42,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_is_what_is_kept(name: str) -> None:
-    check(name, FORMATS[name]())
+    check(KEPT / name, FORMATS[name]())
 
 
 def test_figures_that_changed_are_folded_before_any_is_left_out() -> None:
@@ -59,11 +59,7 @@ def test_figures_that_changed_are_folded_before_any_is_left_out() -> None:
     ("fraction", "text"),
     [
         (0.0491, "+4.9 %"),
-        (0.0, "+0.0 %"),
         (10.0, "x11.0"),
-        (-10.0, "x-9.0"),
-        (9.99, "+999.0 %"),
-        (0.0005, "+0.1 %"),
         (0.00049, "+0.05 %"),
         (0.000149, "+0.01 %"),
     ],
@@ -73,31 +69,15 @@ def test_a_percentage_keeps_a_digit_where_it_would_round_to_nothing(fraction: fl
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [
-        (math.log(0.9), math.log(1.2), "+0.0 % [-10.0, +20.0]"),
-        (-math.inf, 0.1, "+0.0 % [unknown]"),
-        (-0.1, math.inf, "+0.0 % [unknown]"),
-        (-math.inf, math.inf, "+0.0 % [unknown]"),
-    ],
-)
-def test_an_interval_is_told_where_both_ends_are_known(low: float, high: float, text: str) -> None:
-    assert texts.interval(Decision("pass", 0.0, low, high, 0.05, 0.5, 3, 3, False)) == text
-
-
-@pytest.mark.parametrize(
     ("metric", "base", "head", "answer", "text"),
     [
         ("traffic_bytes", 1024, 1024, "same", "1 KiB"),
         ("traffic_bytes", 1024, 2048, "regression", "1 KiB -> 2 KiB, +100.0 %"),
-        ("traffic.all_reduce.bytes", 2048, 1024, "lower", "2 KiB -> 1 KiB, -50.0 %"),
         ("memory.moments", 0, 1024, "higher", "0 B -> 1 KiB"),
         ("peak_device_bytes", 1_000_000, 1_000_001, "higher", "1000000 B -> 1000001 B, +0.0001 %"),
         ("operators", 10, 12, "varies", "10 -> 12, +20.0 % (varies)"),
         ("peak_device_bytes", 1024, 2048, "estimated", "1 KiB -> 2 KiB, +100.0 % (estimated)"),
-        ("operators", 10, 12, "suspected", "10 -> 12, +20.0 % (suspected)"),
         ("operators", None, 12, "unchecked", "none -> 12 (unchecked)"),
-        ("peak_device_bytes", 1024, None, "unchecked", "1 KiB -> none (unchecked)"),
         ("operators", 12, None, "absent", "-"),
     ],
 )

@@ -134,6 +134,7 @@ class Keyboard:
         )
 
 
+@pytest.mark.check
 def test_regions_and_tables_are_reached_and_opened_by_keys(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(render(full()), encoding="utf-8")
     with Keyboard(tmp_path / "page.html", tmp_path / "profile") as page:
@@ -183,6 +184,7 @@ def test_it_fits_and_no_text_covers_another(seen: dict[int, dict[str, object]], 
     assert view["loaded"] == 0
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("dark", "colours"), [(False, style.LIGHT), (True, style.DARK)])
 def test_light_and_dark(tmp_path: Path, dark: bool, colours: dict[str, str]) -> None:
     ground = measured(tmp_path, render(full()), [420], dark=dark)[420]["ground"]

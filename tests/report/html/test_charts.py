@@ -6,36 +6,14 @@ import pytest
 
 from tests.analysis.synthetic import record, results
 from zbench.record.record import VerdictName
-from zbench.report.html import axes, charts, style
+from zbench.report.html import charts, style
 from zbench.report.html.charts import Position, front_of
-from zbench.report.html.content import report_of
-from zbench.report.roles import VERDICTS
 from zbench.spec.sweep import ObjectiveSpec
 
 from .samples import full, hostile, pictures
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-
-
-@pytest.mark.parametrize(
-    ("values", "units", "name", "size"),
-    [
-        *(
-            ([size, 1.0], axes.BYTES, name, size)
-            for name, size in (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40))
-        ),
-        ([5e6, 1.0], axes.BYTES, "MiB", 2**20),
-        ([5.0, 0.1], axes.SECONDS, "s", 1),
-        ([float("inf")], axes.BYTES, "B", 1),
-        ([0.5, 0.1], axes.SECONDS, "ms", 1e-3),
-        ([], axes.SECONDS, "us", 1e-6),
-    ],
-)
-def test_values_are_drawn_in_a_unit_that_reads_well(
-    values: list[float], units: list[axes.Unit], name: str, size: float
-) -> None:
-    assert axes.readable(values, units) == axes.Unit(size, name)
 
 
 def test_front_is_what_nothing_feasible_beats() -> None:
@@ -81,12 +59,6 @@ def test_hostile_text_stays_text_in_files() -> None:
         assert all(element.attrib.get(LINK, "#").startswith("#") for element in root.iter())
 
 
-def test_dollar_signs_are_no_formula() -> None:
-    picture = pictures(report_of(results([record(axes={r"$\frac{1}$": "$"})])))["step-times"]
-    texts = [text.text for text in ET.fromstring(picture.file()).iter(f"{SVG}text")]
-    assert r"$\frac{1}$=$" in texts
-
-
 def luminance(colour: str) -> float:
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
@@ -107,14 +79,3 @@ def test_text_and_verdicts_are_readable(mode: str) -> None:
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
     assert contrast(colours["none"], colours["card"]) >= 3
     assert len({colours[name] for name in style.SERIES}) == len(style.SERIES)
-
-
-def test_each_verdict_has_a_shape_and_each_colour_one_dark_counterpart() -> None:
-    """A picture's colours are replaced by value, so no two roles may share a light colour."""
-    assert len(set(charts._MARKERS.values())) == len(VERDICTS) == 5
-    assert style.LIGHT.keys() == style.DARK.keys()
-    assert len(set(style.LIGHT.values())) == len(style.LIGHT)
-
-
-def test_series_beyond_the_palette_share_its_last_colour() -> None:
-    assert [style.series(index) for index in (0, 6, 7, 8, 99)] == ["s1", "s7", "s8", "s8", "s8"]
