@@ -7,9 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zbench.estimate.card import CardCopy, ChunksOnDemand
-from zbench.estimate.launches import StepCounter
-from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.reading import estimate
 from zbench.spec.trial import TrialSpec
 
@@ -30,11 +27,18 @@ MEASURED: list[tuple[dict[str, Any], float, int]] = [
     ({"engine": "zero_redundancy", "zero_stage": 1, "dtype": "float32"}, 4406.1, 4474),
 ]
 """An engine, and the MiB that a rank of two allocated and reserved at most in its second step."""
+SHORT = (3, 5)
 ALLOCATED, RESERVED = 0.002, 0.01
 """Largest errors. Kernels' scratch, which is not simulated, took 1 to 4 MiB."""
 
 
-@pytest.mark.parametrize(("engine", "allocated", "reserved"), MEASURED)
+@pytest.mark.parametrize(
+    ("engine", "allocated", "reserved"),
+    [
+        pytest.param(*row, marks=[] if number in SHORT else [pytest.mark.check])
+        for number, row in enumerate(MEASURED)
+    ],
+)
 def test_memory_of_a_card_is_what_it_was_measured_to_be(
     engine: dict[str, Any], allocated: float, reserved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,33 +68,10 @@ class Rotated(nn.Module):
         return x, x
 
 
-@pytest.mark.parametrize("build", ["whole", "sharded"])
-def test_buffers_of_a_model_that_is_built_in_shards_are_on_the_card(build: str) -> None:
+def test_buffers_of_a_model_that_is_built_in_shards_are_on_the_card() -> None:
     workload = {"model": f"{__name__}:Rotated"}
-    engine = {"zero_stage": 3, "build": build}
+    engine = {"zero_stage": 3, "build": "sharded"}
     run = {"world_size": 2, "device": "cuda"}
     trial = TrialSpec.model_validate({"workload": workload, "run": run, "engine": engine})
     forecast = estimate(trial, Path.cwd())
     assert (forecast.peak_host_bytes, forecast.work.host_bytes) == (0, 0)
-
-
-@pytest.mark.parametrize(("size", "count"), [(8, 4), (10, 4), (9, 8), (3, 8), (1, 3)])
-def test_chunks_on_demand_are_torchs_and_then_empty(size: int, count: int) -> None:
-    whole = torch.arange(2 * size).view(2, size)
-    chunks = ChunksOnDemand(whole, count, 1)
-    theirs = torch.chunk(whole, count, 1)
-    assert all(torch.equal(chunks[k], part) for k, part in enumerate(theirs))
-    assert all(chunks[k].shape == (0,) for k in range(len(theirs), count))
-
-
-@pytest.mark.parametrize("to_host", [True, False])
-def test_the_host_waits_once_at_its_own_end_of_a_copy(to_host: bool) -> None:
-    counter = StepCounter(AllocationLedger(), 8, is_card=True)
-    copy = CardCopy(counter, to_host=to_host)
-    there, here = (copy.release, copy.wait) if to_host else (copy.wait, copy.release)
-    there()
-    assert (counter.host_waits, copy.is_completed()) == (0, False)
-    here()
-    here()
-    there()
-    assert (counter.host_waits, copy.is_completed()) == (1, True)

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.making import make_trial
 from tools.benchmarks.estimates import counted
 from zbench.errors import UsageError
-from zbench.estimate.deepspeed.keys import Keys
 from zbench.estimate.reading import estimate
 from zbench.estimate.row import BY_RULES
 from zbench.spec.trial import TrialSpec
@@ -20,6 +18,7 @@ PYTHON = os.environ.get("DEEPSPEED_PYTHON")
 MLP: dict[str, Any] = {"model": "mlp", "options": {"layers": 6, "hidden": 500}}
 RULES = Path(__file__).parents[2] / "results/benchmarks/deepspeed_rules.json"
 """The most that one of two ranks of DeepSpeed 0.19.8 allocated in a step, and what the rules say."""
+SHORT = (1, 12)
 OPTIONS = ("layers", "width", "heads", "hidden", "vocabulary", "tied_head")
 NEAR = 0.012
 
@@ -32,7 +31,13 @@ def trial(model: dict[str, Any], engine: dict[str, Any], **run: Any) -> TrialSpe
     return TrialSpec.model_validate(parts)
 
 
-@pytest.mark.parametrize("row", json.loads(RULES.read_text())["findings"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=[] if number in SHORT else [pytest.mark.check])
+        for number, row in enumerate(json.loads(RULES.read_text())["findings"])
+    ],
+)
 def test_the_rules_give_what_is_published_beside_counted_peaks(row: dict[str, Any]) -> None:
     engine = dict(row["axes"])
     options = {key: engine.pop(key) for key in OPTIONS if key in engine}
@@ -66,10 +71,9 @@ def test_offloaded_states_are_on_the_host_beside_a_card() -> None:
     assert "moments" not in of_rank.device
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_states_are_shared_out_among_any_number_of_ranks(stage: int, dtype: str) -> None:
-    engine = {"zero_stage": stage, "dtype": dtype}
+@pytest.mark.parametrize("stage", [1, 3])
+def test_states_are_shared_out_among_any_number_of_ranks(stage: int) -> None:
+    engine = {"zero_stage": stage, "dtype": "bfloat16"}
     of = {world: estimate(trial(MLP, engine, world_size=world), Path.cwd()) for world in (2, 8, 64)}
     for world, one in of.items():
         moments = of[2].device["moments"] * 2 / world
@@ -80,7 +84,6 @@ def test_states_are_shared_out_among_any_number_of_ranks(stage: int, dtype: str)
     ("key", "config"),
     [
         ("zero_optimization.zero_hpz_partition_size", {"zero_optimization": {"zero_hpz_partition_size": 8}}),
-        ("zero_optimization.contiguous_gradients", {"zero_optimization": {"contiguous_gradients": False}}),
         (
             "zero_optimization.offload_param.device",
             {"zero_optimization": {"offload_param": {"device": "nvme"}}},
@@ -92,14 +95,3 @@ def test_a_key_without_a_rule_is_refused_by_its_name(key: str, config: dict[str,
     engine = {"engine": "deepspeed", "zero_stage": 3, "ds_config": config}
     with pytest.raises(UsageError, match=rf"engine\.ds_config: {key}: .*zbench run"):
         estimate(make_trial(engine), Path.cwd())
-
-
-def test_keys_that_are_left_out_have_deepspeeds_defaults() -> None:
-    keys, second = (
-        Keys.of({"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": stage}}) for stage in (3, 2)
-    )
-    assert (keys.bucket, keys.sub_group, keys.prefetch) == (500_000_000, 1_000_000_000, 50_000_000)
-    assert (keys.threshold, keys.live, keys.reuse) == (100_000, 1_000_000_000, 1_000_000_000)
-    assert (keys.overlap, second.overlap, keys.offloads, keys.offloads_parameters) == (True, *[False] * 3)
-    assert (keys.dtype, keys.accumulated, keys.reduced) == (torch.float32,) * 3
-    assert keys.updates_in_place

@@ -1,6 +1,6 @@
 """The limits that fit, by bisection; what cannot be simulated decides nothing."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -28,7 +28,7 @@ TRIAL = make_trial({"zero_stage": 3})
 BATCH = TRIAL.workload.micro_batch_size
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 30])
+@pytest.mark.parametrize("ranks", [1, 7])
 def test_the_smallest_world_that_fits(ranks):
     bounds = limits(Formula(), TRIAL, Capacity(960 // ranks + 10 * BATCH))
     assert bounds.smallest_world_size == ranks
@@ -44,16 +44,6 @@ def test_the_largest_micro_batch_that_fits():
     state = 960 // TRIAL.run.world_size
     assert limits(Formula(), TRIAL, Capacity(state + 10 * 37)).largest_micro_batch == 37
     assert limits(Formula(), TRIAL, Capacity(10**9)).largest_micro_batch == 4096
-
-
-def test_worlds_are_searched_up_to_4096_ranks():
-    assert limits(Formula(), TRIAL, Capacity(10 * BATCH)).smallest_world_size == 961
-    formula = Formula()
-    formula.of = lambda trial: replace(
-        Formula.of(formula, trial), peak_device_bytes=5000 - trial.run.world_size
-    )
-    assert limits(formula, TRIAL, Capacity(904)).smallest_world_size == 4096
-    assert limits(formula, TRIAL, Capacity(903)).smallest_world_size is None
 
 
 def test_none_fits_only_where_every_point_was_simulated():

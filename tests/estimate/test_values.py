@@ -63,20 +63,13 @@ def test_what_is_computed_reads_as_zero_of_its_type_after_the_forward() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (RuntimeError(), "RuntimeError: RuntimeError"),
         (RuntimeError("one\ntwo"), "RuntimeError: one"),
         (RuntimeError("no fake impl for mine::twice here"), "the operator mine::twice has no fake kernel"),
-        (RuntimeError("no meta\nat all"), "the operator no meta has no fake kernel"),
         (UnsupportedOperatorException("aten.x"), "the operator aten.x has no fake kernel"),
     ],
 )
 def test_why_a_simulation_failed_is_said_in_one_line(error: Exception, text: str) -> None:
     assert explained(error).split(";")[0] == text
-
-
-def test_as_many_are_simulated_at_once_as_asked_for() -> None:
-    assert Simulator(Path(), jobs=7)._idle.qsize() == 7
-    assert Simulator(Path())._idle.qsize() == len(os.sched_getaffinity(0))
 
 
 def test_a_process_that_ends_is_replaced_and_what_is_known_is_not_asked_again(
@@ -115,18 +108,13 @@ def test_an_estimate_says_what_the_peak_is_made_of() -> None:
     assert all(len(each.where.split("/")) <= 3 for each in estimate.alive)
 
 
-@pytest.mark.parametrize(
-    ("end", "how"), [("os.kill(os.getpid(), 9)", "SIGKILL"), ("os._exit(0)", "status 0")], ids=["kill", "end"]
-)
-def test_a_simulation_that_ends_its_process_says_how(
-    end: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_simulation_that_ends_its_process_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = tmp_path / "python"
-    interpreter.write_text(f"#!{sys.executable}\nimport os\n{end}\n")
+    interpreter.write_text(f"#!{sys.executable}\nimport os\nos.kill(os.getpid(), 9)\n")
     interpreter.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(interpreter))
     child = SimulatorProcess()
-    assert child.ask(trial(), tmp_path) == NotSimulated(f"torch ended the simulation ({how})")
+    assert child.ask(trial(), tmp_path) == NotSimulated("torch ended the simulation (SIGKILL)")
     assert not child.alive
 
 

@@ -1,13 +1,11 @@
 """The work of a simulated step is what the real operators do."""
 
-from collections import Counter
 from pathlib import Path
 
-import pytest
 import torch
 
 from zbench.engine.adam.native import native_call
-from zbench.estimate.counting import Repetition, WorkCounter
+from zbench.estimate.counting import WorkCounter
 from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.result import Product, StepWork
 from zbench.estimate.simulate import simulate
@@ -80,32 +78,6 @@ def test_an_update_reads_its_gradients_and_reads_and_writes_the_rest() -> None:
         counter = WorkCounter(lambda tensor: tensor is far)
         counter.note(native_call, (tensors,), {}, None)
         assert counter.take() == expected
-
-
-class Counts:
-    """What is counted in a step, and what is not."""
-
-    def __init__(self) -> None:
-        self.calls, self.seconds, self.kinds, self.besides = 1, 0.5, Counter(a=2), 1
-
-    def add(self, calls: int) -> None:
-        self.calls += calls
-        self.seconds += calls / 4
-        self.kinds.update(a=calls, b=calls)
-        self.besides += calls
-
-
-@pytest.mark.parametrize(("again", "times"), [(0, 1), (1, 2), (5, 6)])
-def test_what_is_between_two_marks_counts_as_often_as_it_would_happen(again: int, times: int) -> None:
-    counts = Counts()
-    repetition = Repetition([counts], again, ["besides"])
-    for calls in (1, 2, 4):  # only the second is repeated
-        counts.add(calls)
-        repetition.mark()
-    assert repetition.is_over
-    whole = 1 + 2 * times + 4
-    assert (counts.calls, counts.seconds, counts.besides) == (1 + whole, 0.5 + whole / 4, 1 + 7)
-    assert counts.kinds == {"a": 2 + whole, "b": whole}
 
 
 def trial(**engine: object) -> TrialSpec:
