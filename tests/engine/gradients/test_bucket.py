@@ -29,8 +29,7 @@ from zbench.errors import UsageError
 
 CPU = torch.device("cpu")
 SIZES = [512, 512, 512]  # buckets in backward order: of parameters 2, 1 and 0
-ONLY, FIRST = AccumulationBoundary(first=True, last=True), AccumulationBoundary(first=True, last=False)
-LAST = AccumulationBoundary(first=False, last=True)
+ONLY = AccumulationBoundary(first=True, last=True)
 UNKNOWN = AccumulationBoundary(first=True, last=None)
 LOSS = torch.zeros(())
 
@@ -65,7 +64,7 @@ class LateCollectives(SingleProcessCollectives):
 class Case:
     """Gradients of three parameters, one in each bucket. how: options of `Buckets`."""
 
-    def __init__(self, *, boundary: bool = True, without_copy: bool = False, **how: Any) -> None:
+    def __init__(self, *, without_copy: bool = False, **how: Any) -> None:
         layout = plan_layout(SIZES, [GatherGroup((2, 1, 0))], shards=1, block_size=512)
         shard = ShardedLayout(layout, 0)
         memory = DeviceMemory(CPU)
@@ -75,8 +74,8 @@ class Case:
         self.sums = RankSums(shard, place, CPU, self.comm, torch.float32, SumsMemory.ENGINE)
         self.buckets = Buckets(self.comm, self.sums, **{"in_flight": 10**6} | how)
         lender = FromPool(layout, self.pool, [torch.float32], without_copy)
-        several = BucketMemory(KeptBuffer(layout.length, memory, torch.float32)) if boundary else None
-        sending = SendingMemory(BucketMemory(lender), several, boundary, [self.pool])
+        several = BucketMemory(KeptBuffer(layout.length, memory, torch.float32))
+        sending = SendingMemory(BucketMemory(lender), several, True, [self.pool])
         self.gradients = Gradients(self.buckets, (), sending)
         self.reported: list[tuple[int, float]] = []
         self.buckets.on_reduced = lambda b, _: self.reported.append((b.index, float(self.sum_of(b.index))))
@@ -99,7 +98,7 @@ class Case:
         return [float(self.sum_of(k)) for k in range(3)]
 
 
-EMPTY, FILLING, IN_FLIGHT, REDUCED, CONSUMED = BucketState
+EMPTY, FILLING, IN_FLIGHT, _, CONSUMED = BucketState
 
 
 def test_a_bucket_fills_flies_is_reduced_and_consumed_in_the_order_of_backward() -> None:
@@ -153,16 +152,6 @@ def test_a_gradient_of_any_shape_and_strides_is_written_in_its_own_order() -> No
     assert [work._send.shape for work in case.comm.works] == [(512,)] * 2
     case.gradients.finish()
     assert all(torch.equal(case.sums.sums.run(k * 512, 512), values.flatten()) for k in (0, 1))
-
-
-def test_each_backward_that_reduces_adds_to_the_sums_and_only_the_last_reports() -> None:
-    case = Case(boundary=False)
-    case.backward(FIRST, {2: 1.0, 1: 2.0, 0: 3.0})
-    assert case.states == [REDUCED] * 3
-    assert not case.reported, "more will come"
-    case.backward(LAST, {2: 10.0, 0: 30.0})
-    assert case.states == [CONSUMED] * 3
-    assert case.reported == [(0, 11.0), (1, 2.0), (2, 33.0)]
 
 
 def test_a_backward_after_the_reduction_of_its_step_is_refused() -> None:

@@ -26,13 +26,6 @@ def test_modules_own_groups_and_small_parameters_stay_gathered_together() -> Non
     assert plan.resident == {2}
 
 
-def test_below_a_leaf_module_everything_belongs_to_it() -> None:
-    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
-    plan = module_groups(model, infos(*model.parameters()), FLOAT, threshold=0, leaves=[model[0]])
-    assert members(plan) == [((5, 4), FLOAT), ((3, 2, 1, 0), FLOAT)]
-    assert not plan.resident
-
-
 def test_moments_round_stochastically_alike_however_parameters_are_grouped() -> None:
     moments = {"optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
 

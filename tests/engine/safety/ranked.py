@@ -47,21 +47,27 @@ def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tens
     return values
 
 
-def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
-    """Return what a rank hears when rank 1 raises in a context for writing, and whether nothing changed."""
+def refused_write(group: dist.ProcessGroup, row: dict[str, Any], others: bool) -> tuple[str, bool]:
+    """Return what a rank hears when rank 1 raises in a context for writing, or (others) names the layers in
+    another order; and whether nothing changed.
+    """
     rank = dist.get_rank(group)
     engine = build(net(), row, group)
     before = engine.full_parameters()
+    order = (1, 0) if others and rank == 1 else (0, 1)
 
-    def write_and_fail() -> None:
-        with engine.gathered(engine.model, write=True), torch.no_grad():
-            engine.model[3].weight.zero_()
-            if rank == 1:
+    def write_mine() -> None:
+        with engine.gathered([engine.model[k].weight for k in order], write=True), torch.no_grad():
+            engine.model[0].weight.zero_()
+            if rank == 1 and not others:
                 raise KeyError("rank 1")
 
-    message = heard(write_and_fail)
-    same = all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
-    train(engine)
+    message = heard(write_mine)
+    same = True
+    if not others or row["zero_stage"] < 3:  # a gather that disagrees ends the engine
+        same = all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
+    if not others:
+        train(engine)
     engine.close()
     return message, same
 
@@ -88,24 +94,6 @@ def train(engine: Engine) -> None:
     """Take a step."""
     engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
     engine.step()
-
-
-def write_others(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
-    """Return what a rank hears when ranks write other layers, and whether all is as it was."""
-    rank = dist.get_rank(group)
-    engine = build(net(), row, group)
-    before = engine.full_parameters()
-    order = [0, 1] if rank == 0 else [1, 0]
-
-    def write_mine() -> None:
-        with engine.gathered([engine.model[i].weight for i in order], write=True), torch.no_grad():
-            engine.model[rank].weight.zero_()
-
-    message = heard(write_mine)
-    stores_whole = row["zero_stage"] < 3  # a gather that disagrees ends the engine
-    same = not stores_whole or all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
-    engine.close()
-    return message, same
 
 
 class Layers(nn.Module):
@@ -248,7 +236,7 @@ def written_by_a_collective(
             dist.all_gather_into_tensor(weight.detach(), sent, group=group)
             expected["1.weight"][: WIDTH // 2], expected["1.weight"][WIDTH // 2 :] = 1, 2
         else:
-            part = {"broadcast": weight, "of a view": weight.detach(), "of a part": weight.detach()[70]}[use]
+            part = weight.detach()[70] if use == "of a part" else weight
             if dist.get_rank(group) == 0:
                 part.fill_(7)
             dist.broadcast(part, 0, group=group)

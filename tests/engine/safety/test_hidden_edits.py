@@ -16,12 +16,12 @@ from zbench.engine import Engine
 from zbench.errors import UsageError
 from zbench.testing.ranks import RankPool
 
+Hold = Callable[[nn.Parameter], Callable[[], object]]
 OFFLOAD = {"offload_optimizer": "cpu"}
 SPECULATIVE = {**OFFLOAD, "offload_schedule": "speculative"}
 WHOLE: list[dict[str, Any]] = [
     {"zero_stage": 0},
     {"zero_stage": 1},
-    {"zero_stage": 1, **OFFLOAD},
     {"zero_stage": 2, **OFFLOAD, "offload_ratio": 0.5},
     {"zero_stage": 1, **SPECULATIVE},
     {"zero_stage": 2, **SPECULATIVE, "rollback": "journal"},
@@ -46,9 +46,7 @@ def by_unsafe_view(p: nn.Parameter) -> Callable[[], object]:
 @pytest.mark.parametrize("row", WHOLE, ids=row_id)
 @pytest.mark.parametrize("hold", [by_data, by_numpy, by_unsafe_view], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", ["first.weight", "norm.bias"])
-def test_an_edit_by_what_was_held_before_counts(
-    engine: Engine, plain: Plain, hold: Callable[[nn.Parameter], Callable[[], object]], name: str
-) -> None:
+def test_an_edit_by_what_was_held_before_counts(engine: Engine, plain: Plain, hold: Hold, name: str) -> None:
     edits = [hold(net.get_parameter(name)) for net in (engine.model, plain.model)]
     same_steps(engine, plain, 0, 1)
     for edit in edits:
@@ -60,7 +58,7 @@ def test_an_edit_by_what_was_held_before_counts(
     same_steps(engine, plain, 4, 5)
 
 
-@pytest.mark.parametrize("row", [{"zero_stage": 0}, {"zero_stage": 2}], ids=row_id)
+@pytest.mark.parametrize("row", [{"zero_stage": 2}], ids=row_id)
 @pytest.mark.parametrize("engine", [{"dtype": "bfloat16"}], indirect=True)
 def test_an_edit_by_what_was_held_before_reaches_the_masters_of_bfloat16(engine: Engine) -> None:
     held = engine.model.first.weight.data
@@ -86,9 +84,7 @@ def test_an_edit_of_memory_that_a_weight_has_left_is_refused(engine: Engine, pla
 
 
 @pytest.mark.parametrize("hold", [by_data, by_numpy, by_unsafe_view], ids=lambda f: f.__name__)
-def test_an_edit_by_what_is_held_inside_gathered_counts(
-    engine: Engine, plain: Plain, hold: Callable[[nn.Parameter], Callable[[], object]]
-) -> None:
+def test_an_edit_by_what_is_held_inside_gathered_counts(engine: Engine, plain: Plain, hold: Hold) -> None:
     same_steps(engine, plain, 0)
     with engine.gathered(engine.model.first):
         hold(engine.model.first.weight)()
@@ -97,15 +93,14 @@ def test_an_edit_by_what_is_held_inside_gathered_counts(
     same_steps(engine, plain, 1)
 
 
-ROWS = [*WHOLE, {"zero_stage": 3}, {"zero_stage": 3, "param_persistence_threshold": 10_000}]
-ROWS += [{"zero_stage": 0, "dtype": "bfloat16"}, {"zero_stage": 2, "dtype": "bfloat16"}]
+ROWS = [*WHOLE, {"zero_stage": 3}, {"zero_stage": 2, "dtype": "bfloat16"}]
 
 
-USES = ["broadcast", "all_reduce", "all_gather", "of a view", "of a part"]
+USES = ["broadcast", "all_reduce", "all_gather", "of a part"]
 
 
 @pytest.mark.parametrize(
-    ("k", "use"), by_default(lambda k, use: use == USES[k % 5], product(range(len(ROWS)), USES))
+    ("k", "use"), by_default(lambda k, use: use == USES[k % 4], product(range(len(ROWS)), USES))
 )
 def test_a_collective_that_writes_a_weight_counts(ranks: RankPool, k: int, use: str) -> None:
     first, second = ranks.run(2, "tests.engine.safety.ranked:written_by_a_collective", ROWS[k], use)

@@ -72,7 +72,6 @@ def other_state(engine: Engine) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[Callable[[Engine], object], str]] = {
     "optimizer.param_groups": (lambda e: setattr(e.optimizer, "param_groups", []), r"group\['lr'\] = "),
-    "engine.param_groups": (lambda e: setattr(e, "param_groups", []), r"group\['lr'\] = "),
     "optimizer.state": (lambda e: setattr(e.optimizer, "state", {}), "engine.load_state_dict"),
     "one state": (lambda e: e.optimizer.state[e.model.first.weight], r"engine.first_moments\(\)"),
     "another's state": (lambda e: e.optimizer.load_state_dict(other_state(e)), "engine.load_state_dict"),

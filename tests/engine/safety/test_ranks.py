@@ -18,7 +18,7 @@ def test_gathered_writes_rank_0s_values_on_every_rank(ranks: RankPool, row: dict
 def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
-    first, second = ranks.run(2, MODULE + "fail", row)
+    first, second = ranks.run(2, MODULE + "refused_write", row, False)
     assert first[0].startswith("UsageError: nothing has changed, because another rank failed")
     assert "rank 1: KeyError: 'rank 1'" in first[0]
     assert second[0] == "KeyError: 'rank 1'"
@@ -29,7 +29,7 @@ def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
 def test_ranks_that_write_different_layers_stop_before_anything_is_written(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
-    for text, same in ranks.run(2, MODULE + "write_others", row):
+    for text, same in ranks.run(2, MODULE + "refused_write", row, True):
         assert text.startswith("RanksDisagreeError"), text
         assert "rank 0" in text
         assert "rank 1" in text
