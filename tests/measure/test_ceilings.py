@@ -15,13 +15,9 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
     [
         ("NVIDIA H200", 989e12, 494e12),
         ("NVIDIA H100 PCIe", 756e12, 378e12),
-        ("NVIDIA H100 80GB HBM3", 989e12, 494e12),
-        ("NVIDIA A100-SXM4-80GB", 312e12, 156e12),
         ("NVIDIA L40S", 362e12, 183e12),
         ("NVIDIA L4", 121e12, 60e12),
-        ("NVIDIA A10", 125e12, 62e12),
         ("Tesla V100-SXM2-16GB", 125e12, 15.7e12),
-        ("Tesla T4", 65e12, 8.1e12),
         ("another", None, None),
     ],
 )

@@ -29,7 +29,7 @@ def test_an_inner_phase_pauses_the_outer_one(fake: SimpleNamespace) -> None:
         fake.now += 4
         with phases.phase("gather"):
             fake.now += 1
-    for seconds in (1, 2, 3):
+    for seconds in (1, 5):
         with phases.phase("forward"):
             fake.now += seconds
     assert phases.take() == {"forward": 6, "backward": 4, "reduce": 2, "optimizer": 4, "gather": 1}

@@ -1,9 +1,7 @@
 """One more copy, allocation or operator in a step is one more in its counts, whatever the machine does."""
 
 import ctypes
-import errno
 import json
-import platform
 import struct
 import subprocess
 import sys
@@ -70,32 +68,6 @@ def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
     before = read()
     step(100)
     assert read() > before
-
-
-@pytest.mark.parametrize(
-    ("machine", "call", "number", "reason"),
-    [
-        ("x86_64", 298, errno.EACCES, "set it to 2 or less"),
-        ("aarch64", 241, errno.EACCES, "set it to 2 or less"),
-        ("another", -1, errno.ENOSYS, "perf_event_open: Function"),
-    ],
-)
-def test_instructions_of_user_code_and_its_threads_are_asked_for(
-    machine: str, call: int, number: int, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[object, ...]] = []
-    library = SimpleNamespace(
-        syscall=lambda call, attributes, *where: asked.append((call, bytes(attributes), *where)) or -1
-    )
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(ctypes, "CDLL", lambda _, use_errno: library if use_errno else None)
-    monkeypatch.setattr(ctypes, "get_errno", lambda: number)
-    assert instruction_counter() is None
-    assert reason in (instruction_problem() or "")
-    inherited_without_kernel_and_hypervisor = 0b110_0010
-    words = [0, 128, 1, 0, *[0] * 6, inherited_without_kernel_and_hypervisor, *[0] * 21]
-    this_process_on_any_cpu_without_a_group = (0, -1, -1, 0)
-    assert asked == [(call, struct.pack("32I", *words), *this_process_on_any_cpu_without_a_group)] * 2
 
 
 def test_a_steps_instructions_are_the_kernels_count_after_less_before(

@@ -75,7 +75,7 @@ def test_other_modes_say_which_backward_is_the_last_where_it_is_known(
 
 @pytest.mark.parametrize(
     ("limit", "norm", "clipped"),
-    [(0.5, 0.75, True), (2.0, 2.0, False), (2.0, None, False), (0.0, 2.5, False)],
+    [(0.5, 0.75, True), (2.0, 2.0, False), (2.0, None, False)],
 )
 def test_a_norm_is_told_and_above_the_limit_it_was_clipped(
     limit: float, norm: float | None, clipped: bool
@@ -176,19 +176,13 @@ def test_sharded_moments_are_read_once_every_rank_has_them(
 @pytest.mark.parametrize(
     ("rank", "device", "env", "expected"),
     [
-        (0, "cpu", {}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
-        (3, "cpu", {}, {"LOCAL_RANK": "1", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
-        (3, "cuda:0", {"LOCAL_RANK": "1"}, {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "one"}),
-        (
-            2,
-            "cpu",
-            {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
-            {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "10.0.0.5"},
-        ),
+        (3, "cpu", {}, ("1", "2", "one")),
+        (3, "cuda:0", {"LOCAL_RANK": "1"}, ("0", "2", "one")),
+        (2, "cpu", {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "here"}, ("0", "2", "here")),
     ],
 )
 def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
-    rank: int, device: str, env: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    rank: int, device: str, env: dict[str, str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [("one", 11), ("two", 11), ("one", 12), ("two", 12)]
     environ = dict(env)
@@ -198,8 +192,7 @@ def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
     gather = lambda out, item: out.__setitem__(slice(4), places)  # noqa: E731
     monkeypatch.setattr(adapter.dist, "all_gather_object", gather)
     adapter._describe_launch(torch.device(device))
-    variables = {name: environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")}
-    assert variables == expected
+    assert tuple(environ[name] for name in ("LOCAL_RANK", "LOCAL_SIZE", "MASTER_ADDR")) == expected
     assert (environ["RANK"], environ["MASTER_PORT"]) == (str(rank), "11")
 
 
@@ -208,16 +201,8 @@ def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
 def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     shares: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in (
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "DS_ACCELERATOR",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "LOCAL_WORLD_SIZE",
-    ):
+    launcher = "RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE MASTER_ADDR MASTER_PORT LOCAL_WORLD_SIZE DS_ACCELERATOR"
+    for name in launcher.split():
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
@@ -241,12 +226,7 @@ def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
     assert kwargs["dist_init_required"] is False
     assert [p for group in kwargs["model_parameters"] for p in group["params"]] == [model.weight, model.bias]
     assert not model.bias.requires_grad
-    assert {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE")} == {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_SIZE": "1",
-    }
+    assert [os.environ[name] for name in launcher.split()[:4]] == ["0", "1", "0", "1"]
     assert os.environ["MASTER_PORT"] == str(os.getpid())
     buffer_name = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{os.getpid()}_0"
     assert kwargs["shared"] == Path("/dev/shm", buffer_name)
