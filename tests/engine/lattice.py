@@ -30,6 +30,12 @@ ROWS = [
 SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
 SPECULATIVE_ROWS: list[dict[str, Any]] = [{"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3)]
 EVERY_ROW = [*ROWS, *SPECULATIVE_ROWS]
+SHARED_OUT: list[dict[str, Any]] = [
+    {"zero_stage": 1, **SPECULATIVE, "rollback": "journal"},
+    {"zero_stage": 2, **SPECULATIVE, "offload_ratio": 0.25},
+    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal", "offload_ratio": 0.7},
+]
+ALL = [*EVERY_ROW, *SHARED_OUT]
 SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "param_persistence_threshold": 30}
 CHOICES: dict[str, list[dict[str, Any]]] = {
     "clipping": [{}, {"gradient_clipping": 0.1}],

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tests.engine import models
-from tests.engine.lattice import EVERY_ROW, SIZES, check, row_id, rows_of
+from tests.engine.lattice import ALL, EVERY_ROW, SIZES, check, row_id, rows_of
 from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
@@ -55,7 +55,7 @@ def test_scaled_runs_have_the_bits_of_plain_ones_skipped_steps_and_all(ranks: Ra
     assert expected.skipped == [False, False, True, False]
 
 
-@pytest.mark.parametrize("row", EVERY_ROW, ids=row_id)
+@pytest.mark.parametrize("row", ALL, ids=row_id)
 def test_an_overflow_on_one_rank_changes_nothing_but_the_loss_scale_on_all(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
@@ -64,4 +64,5 @@ def test_an_overflow_on_one_rank_changes_nothing_but_the_loss_scale_on_all(
         assert [info.skipped for info in infos] == [False, True]
         assert [info.loss_scale for info in infos] == [256.0, 256.0]
         assert not infos[1].clipped
+        assert infos[1].rolled_back == ("offload_schedule" in row)
         assert changed == {"engine.loss_scale"}

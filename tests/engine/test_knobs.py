@@ -1,6 +1,6 @@
 """Every size and switch changes what is sent, held or overlapped as documented, and no bit of the result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine import Instruments, build_engine
-from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
@@ -25,7 +24,7 @@ UNIT = WIDTH * WIDTH
 LENGTH = LAYERS * UNIT
 EVERYTHING = 10**8
 Event = tuple[str, int]
-"""What happened, and: reduce, reduced, gather: elements; adam: elements; gradient, forward: the layer."""
+"""What happened, and: reduce, reduced, gather: elements; gradient, forward: the layer."""
 
 
 @dataclass
@@ -74,20 +73,6 @@ class NotedCollectives:
         return self._inner.all_gather(flat, tag)
 
 
-class NotedAdam:
-    """Notes how many elements each call updates."""
-
-    def __init__(self, inner: AdamBackend, seen: Seen) -> None:
-        self._inner, self._seen = inner, seen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def update(self, tasks: Sequence[AdamTask], **options: Any) -> None:
-        self._seen.events.append(("adam", sum(task.grad.numel() for task in tasks)))
-        self._inner.update(tasks, **options)
-
-
 class NotedLayer(nn.Linear):
     """A layer that notes when its forward begins, with its weight gathered."""
 
@@ -107,7 +92,6 @@ def observe_step(group: dist.ProcessGroup, spec: dict[str, Any]) -> Seen:
         layer.weight.register_post_accumulate_grad_hook(lambda _, k=k: seen.events.append(("gradient", k)))
     instruments = Instruments(
         wrap_collectives=lambda inner: NotedCollectives(inner, seen),
-        wrap_adam=lambda inner: NotedAdam(inner, seen),
     )
     engine = build_engine(model, EngineSpec.model_validate(spec), group, instruments=instruments)
 
@@ -183,22 +167,6 @@ def test_allgather_bucket_size_sets_how_much_is_gathered_at_once(observe: Any, s
             assert sum(gathered) == LENGTH
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observe: Any, stage: int) -> None:
-    share = LENGTH // (RANKS if stage else 1)
-    for size in (CHUNK * 4, CHUNK * 16, EVERYTHING):
-        seen = observe(stage, sub_group_size=size, allgather_bucket_size=2 * ALIGNMENT)
-        assert max(seen.of("adam")) <= size
-        assert sum(seen.of("adam")) == share
-        if stage < 3:
-            assert len(seen.of("adam")) == ceil(share, size)
-        if stage in (1, 2):
-            kinds = [kind for kind, _ in seen.events if kind in ("adam", "gather")]
-            last_update = len(kinds) - 1 - kinds[::-1].index("adam")
-            first_gather = kinds.index("gather")
-            assert (first_gather < last_update) == (size < EVERYTHING), "gathers run under later updates"
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 2, LAYERS])
 def test_prefetch_bucket_size_sets_how_many_elements_are_gathered_ahead(observe: Any, ahead: int) -> None:
     seen = observe(3, prefetch_bucket_size=max(ahead * UNIT, 1))
@@ -228,12 +196,3 @@ def test_overlap_comm_lets_reductions_and_backward_go_on_together(observe: Any, 
         assert any(between) == overlap, "gradients are computed while a reduction is under way"
         flying = [order[: k + 1].count("reduce") - order[: k + 1].count("reduced") for k in range(len(order))]
         assert max(flying) == 1, "there is memory for one"
-
-
-def test_overlap_comm_lets_gathers_and_forward_go_on_together(observe: Any) -> None:
-    for overlap in (False, True):
-        kinds = [kind for kind, _ in observe(3, overlap_comm=overlap).events]
-        before = kinds[: kinds.index("forward")]
-        assert (before.count("gather") > 1) == overlap, (
-            "the second layer arrives under the first one's forward"
-        )

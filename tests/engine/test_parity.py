@@ -8,23 +8,16 @@ import pytest
 
 from tests.engine.covering import Point, by_default, covering
 from tests.engine.lattice import (
+    ALL,
     CHOICES,
-    EVERY_ROW,
     PLACES,
     ROWS,
-    SPECULATIVE,
     SPECULATIVE_ROWS,
     check,
     row_id,
 )
 from zbench.testing.ranks import RankPool
 
-SHARED_OUT: list[dict[str, Any]] = [
-    {"zero_stage": 1, **SPECULATIVE, "rollback": "journal"},
-    {"zero_stage": 2, **SPECULATIVE, "offload_ratio": 0.25},
-    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal", "offload_ratio": 0.7},
-]
-ALL = [*EVERY_ROW, *SHARED_OUT]
 FLOAT16 = {"dtype": "float16", "loss_scale_window": 1}
 PAIRS = covering(
     {
@@ -116,17 +109,6 @@ def test_upstreams_scenario_four_backwards_with_and_without_offload(
     mode = {"accumulation_mode": "unmanaged", "backwards": 4}
     row = {"zero_stage": stage, "offload_optimizer": offload, "optimizer": adam}
     check(ranks, "mlp", 2, row | mode, steps=5)
-
-
-@pytest.mark.parametrize("backwards", [1, 2])
-@pytest.mark.parametrize("offload", ["none", "cpu"])
-def test_a_single_gradient_is_not_rounded_to_the_accumulation_dtype(
-    ranks: RankPool, offload: str, backwards: int
-) -> None:
-    """Whether more backwards come is not known before the step: the first gradients have to wait."""
-    unknown = {"accumulation_mode": "unmanaged", "backwards": backwards, "reduce_at": "boundary"}
-    row = {"zero_stage": 2, "offload_optimizer": offload, "grad_accum_dtype": "bfloat16"}
-    check(ranks, "mlp", 2, row | unknown)
 
 
 MIXED = {

@@ -52,7 +52,6 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "new_lengths_of_one_graph": (lambda: models.Wide(1, 16), _vectors(growth=3)),
     "wide": (models.Wide, _vectors()),
     "fragile": (models.Crossed, lambda rank, step: (models.vectors(rank + 10 * step), False)),
-    "deep": (lambda: models.Tied(depth=4), _tokens(64, 8)),
 }
 BASE: dict[str, Any] = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
 

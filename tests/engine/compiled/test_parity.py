@@ -32,9 +32,9 @@ OPTIONS: dict[str, tuple[int, str, int, dict[str, Any]]] = {
     "bfloat16_sums": (2, SHARED, 2, MARKED | {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}),
     "everything_at_once": (1, SHARED, 3, THREE | CPU | SENT | {"gradient_clipping": 0.01}),
 }
-"""Ranks by default [0: none] (`make check` has 1, 2 and 3), a model, backwards a step, and keys; each value that
-a key can have is in some of them, beside others. The model has several contributions to one gradient where
-these are cast, or added in a dtype of their own.
+"""Ranks by default (0: none; `make check` has 1, 2 and 3), a model, backwards a step, and keys; each value of
+a key is in some of them, beside others. The model has several contributions to one gradient where these are
+cast, or added in a dtype of their own.
 """
 
 

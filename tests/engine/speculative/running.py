@@ -52,7 +52,7 @@ def layers(seed: int = 0) -> Layers:
 def loss(model: nn.Module, step: int = 0, factor: float = 1.0) -> Tensor:
     """Return a loss that depends on `step`."""
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step), requires_grad=True)
-    x = x.to(next(model.parameters()).dtype)
+    x = x.to(next(model.parameters()))
     return model(x).float().square().mean() * factor
 
 

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from torch import nn
 
 from tests.engine.cases import when_backward_passes
 from tests.engine.plain import assert_same
@@ -26,7 +25,6 @@ from zbench.engine import Engine
 from zbench.engine.engine import uninterrupted
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
-from zbench.errors import UsageError
 
 
 class Arrival:
@@ -162,20 +160,3 @@ def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
         e.close()
         e.close()
     assert not threads_left(before)
-
-
-def test_close_says_what_never_arrived() -> None:
-    model = layers()
-    with engine(model) as e:
-        arrival = Arrival()
-        slow_bucket(e, 1, arrival)
-        schedule_of(e).worker.patience = lambda elements: 0.1
-        e.backward(loss(model))
-        with pytest.raises(UpdateTimeout, match="have not arrived"):
-            e.close()
-        arrival.arrived.set()
-    assert {type(p) for p in model.parameters()} == {nn.Parameter}
-    with pytest.raises(UsageError, match="this engine is closed"):
-        e.step()
-    with engine(model):
-        pass

@@ -8,6 +8,7 @@ import torch
 from tests.engine.cases import when_backward_passes
 from tests.engine.far_memory.cases import far
 from tests.engine.far_memory.copies import Copies, FarMemory, LateCopy
+from tests.engine.lattice import NO_CARD
 from tests.engine.speculative.running import engine, layers, loss, schedule_of
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
@@ -33,17 +34,6 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
         e.backward(loss(model))
         e.step()
         assert passed == [2]
-
-
-@pytest.mark.parametrize(("mode", "stage"), [("micro_steps", 1), ("multi_backward", 2), ("unmanaged", 3)])
-def test_only_the_last_backward_updates_where_it_is_known(mode: str, stage: int) -> None:
-    model = layers()
-    steps = 3 if mode == "micro_steps" else 1
-    with engine(model, zero_stage=stage, accumulation_mode=mode, gradient_accumulation_steps=steps) as e:
-        for k in range(3):
-            e.backward(loss(model, k), last=k == 2 if mode == "multi_backward" else None)
-            assert bool(schedule_of(e).ahead) == (k == 2 and mode != "unmanaged")
-        assert not e.step().rolled_back
 
 
 def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,19 +62,6 @@ def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch
     assert not copies.close()
 
 
-def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:
-    """What never comes is known at the end of backward; its neighbours are updated, it stays as it was."""
-    model = layers()
-    unused = torch.nn.Parameter(torch.ones(300))
-    model.register_parameter("unused", unused)
-    with engine(model, reduce_bucket_size=10**8) as e:
-        e.backward(loss(model))
-        e.step()
-        assert torch.equal(unused, torch.ones(300))
-        assert e.state_dict()["step.unused"] == 0
-        assert e.state_dict()["step.layers.0.weight"] == 1
-
-
 @pytest.mark.parametrize(("stage", "mode"), [(1, "micro_steps"), (3, "multi_backward")])
 def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -> None:
     """The last layer's gradients come first: buckets after it must not wait for what will not come."""
@@ -103,3 +80,29 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
     assert counts[0] == counts[2] > 0
     assert counts[1] > 0, "a frozen layer held up the others"
     assert [state[f"step.layers.{k}.weight"] for k in range(4)] == [3, 3, 3, 2]
+
+
+@pytest.mark.cuda
+@NO_CARD
+def test_an_update_begins_behind_its_copy_while_the_compute_stream_is_busy() -> None:
+    """The stream is kept busy after the first layers' gradients; their update ends before the stream does."""
+    model = layers().cuda()
+    with engine(model) as e:
+        e.backward(loss(model, 0))
+        e.step()
+        worker = schedule_of(e).worker
+        overlapped: list[bool] = []
+
+        def keep_busy() -> None:
+            torch.cuda._sleep(2_000_000_000)  # about a second
+            pending = worker.pending[0]
+            deadline = time.monotonic() + 120
+            while not worker._executor.done(pending.ticket):
+                assert time.monotonic() < deadline, "the update waits for the compute stream"
+                time.sleep(0.001)
+            overlapped.append(not torch.cuda.current_stream().query())
+
+        model.between[2] = when_backward_passes(keep_busy)
+        e.backward(loss(model, 1))
+        e.step()
+        assert overlapped == [True]

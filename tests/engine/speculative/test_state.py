@@ -33,38 +33,6 @@ def test_loading_forgets_what_ran_ahead() -> None:
         assert_same(bits(other), after)
 
 
-def test_an_edit_behind_backward_voids_what_ran_ahead() -> None:
-    states = []
-    for schedule in ("speculative", "after_backward"):
-        model = layers()
-        with engine(model, zero_stage=2, offload_schedule=schedule) as e:
-            e.backward(loss(model))
-            with torch.no_grad():
-                model.layers[0].weight.mul_(2.0)
-            e.step()
-            states.append(bits(e))
-    assert_same(*states)
-
-
-@pytest.mark.parametrize("by_loading", [False, True])
-def test_an_edited_weight_without_gradient_stays_edited(by_loading: bool) -> None:
-    """Both halves of the double buffer hold its values, until an edit reaches one of them."""
-    model = layers()
-    model.idle = torch.nn.Linear(64, 64)
-    with engine(model) as e:
-        steps(e, 0, 2)
-        if by_loading:
-            state = e.state_dict()
-            state["param.idle.weight"].fill_(7.0)
-            e.load_state_dict(state)
-        else:
-            with torch.no_grad():
-                model.idle.weight.fill_(7.0)
-        for step in (2, 3):
-            steps(e, step, step + 1)
-            assert bool((model.idle.weight == 7.0).all())
-
-
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
 def test_memory_of_the_second_half(dtype: str, size: int) -> None:
     """Master weights and three moments again, the chunk sums, and (on the CPU) the parameters."""

@@ -39,16 +39,6 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
     return Ranks()
 
 
-@pytest.mark.parametrize("other", [("one", 8), ("other", 4), ("one", 4)])
-def test_a_call_that_differs_is_seen_behind_many_alike(ranks: Ranks, other: tuple[str, int]) -> None:
-    for rank, (topic, size) in zip(ranks.all, [("one", 4), other], strict=True):
-        rank.note(GATHERS, Tag(topic), size)
-        for _ in range(100):
-            rank.note(GATHERS, Tag("alike"), 4)
-            assert max(rank.digest()) < 2**48
-    assert (ranks.all[0].digest() == ranks.all[1].digest()) == (other == ("one", 4))
-
-
 @pytest.mark.parametrize(("channel", "topic"), [(REDUCTIONS, "other"), (GATHERS, "one")])
 def test_ranks_that_wait_for_different_calls_are_disconnected_after_patience(
     ranks: Ranks, channel: str, topic: str

@@ -18,7 +18,7 @@ from zbench.engine.transport.hybrid import check_shard_group_size
 from zbench.engine.transport.process_group import ProcessGroupCollectives, subgroup
 from zbench.engine.transport.works import Done, OnStream
 from zbench.errors import UsageError
-from zbench.testing.collectives import TAG, sent_by
+from zbench.testing.collectives import TAG
 from zbench.testing.ranks import RankPool
 
 
@@ -99,33 +99,6 @@ def test_shard_groups_that_do_not_fill_the_world_are_refused_with_those_that_do(
 def by_the_backend(group: dist.ProcessGroup, size: int) -> Collectives:
     """Return collectives of shard groups of `size` ranks in which the backend adds."""
     return in_shard_groups(group, CPU, size, partial(ProcessGroupCollectives, in_rank_order=False))
-
-
-def far_from_the_sum(group: dist.ProcessGroup, size: int, dtype: torch.dtype) -> list[float]:
-    """Return the largest error of two reductions in flight at once, in units of the dtype's rounding."""
-    comm = by_the_backend(group, size)
-    length = 960
-    sends = [sent_by(comm.rank + 10 * k, comm.shards * length, dtype) for k in range(2)]
-    outs = [torch.full((length,), torch.nan) for _ in sends]
-    works = [comm.reduce_scatter(send, out, TAG) for send, out in zip(sends, outs, strict=True)]
-    for work in works:
-        work.wait()
-    errors = []
-    for k, out in enumerate(outs):
-        everyone = [sent_by(r + 10 * k, comm.shards * length, dtype).double() for r in range(comm.world_size)]
-        expected = sum(everyone, torch.zeros(())).chunk(comm.shards)[comm.shard]
-        error = (out.double() - expected).abs().max() / (expected.abs().max() * torch.finfo(dtype).eps)
-        errors.append(float(error))
-    return errors
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("world", "size"), [(3, 3), (4, 2)])
-def test_a_backend_adds_what_all_ranks_sent(
-    ranks: RankPool, world: int, size: int, dtype: torch.dtype
-) -> None:
-    for errors in ranks.run(world, f"{__name__}:far_from_the_sum", size, dtype):
-        assert max(errors) < 2 * world
 
 
 def bytes_between_groups(group: dist.ProcessGroup, dtype: torch.dtype) -> list[tuple[str, int, torch.dtype]]:
