@@ -6,12 +6,9 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-import tomllib
 from pathlib import Path, PurePath
 
 import pytest
-from ruamel.yaml import YAML
 
 from tools.quick import nearest_tests
 
@@ -34,22 +31,6 @@ def test_every_command_of_a_page_exists(page: str) -> None:
         assert (ROOT / program).exists(), program
 
 
-def test_a_recipe_of_the_makefile_is_no_program() -> None:
-    recipes = re.findall(r"^\t(.*)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert recipes
-    assert [line for line in recipes if re.search(r"\\$|\b(?:for|while|if|trap)\b.*;", line)] == []
-
-
-def test_linters_are_pinned_in_one_place() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pinned = [name for name in extras["test"] if name.startswith(("ruff", "mypy"))]
-    assert [re.sub(r"==[\d.]+$", "", name) for name in pinned] == ["ruff", "mypy"]
-    (repository,) = YAML(typ="safe").load(ROOT / ".pre-commit-config.yaml")["repos"]
-    assert repository["repo"] == "local", "another repository would have a version of its own"
-    for hook in repository["hooks"]:
-        assert hook["entry"].split()[0] in (".venv/bin/ruff", ".venv/bin/mypy")
-
-
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """Return a folder with the files that tools/ready.sh reads before it builds."""
@@ -59,7 +40,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refused(clone: Path, python: str, user: int | None = None, **variables: str) -> str:
+def refused(clone: Path, python: str, **variables: str) -> str:
     """Run tools/ready.sh; return its last line, by which it refuses."""
     command = ["bash", "tools/ready.sh", python, ".venv", "test"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
@@ -70,7 +51,6 @@ def refused(clone: Path, python: str, user: int | None = None, **variables: str)
         capture_output=True,
         text=True,
         check=False,
-        user=user,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     *progress, line = done.stderr.splitlines()
@@ -93,18 +73,7 @@ def test_a_missing_compiler_is_named_with_the_remedy(clone: Path) -> None:
     assert "no compiler of C++20 among no-compiler; install g++ 11 or newer" in line
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users")
-def test_a_folder_of_root_is_named_with_the_remedy() -> None:
-    clone = Path(tempfile.mkdtemp())
-    try:
-        clone.chmod(0o755)  # other users may not enter the folders of pytest
-        shutil.copytree(ROOT / "tools", clone / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        line = refused(clone, sys.executable, user=65534)
-        assert re.search(rf"{clone} belongs to root, .* may not write to it; run: sudo chown -R", line)
-    finally:
-        shutil.rmtree(clone)
-
-
+@pytest.mark.check
 def test_without_a_network_one_line_says_so(clone: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
     line = refused(clone, sys.executable, **nowhere)
@@ -115,10 +84,9 @@ def test_without_a_network_one_line_says_so(clone: Path) -> None:
     ("changed", "nearest"),
     [
         ("zbench/analysis/ranking.py", "tests/analysis/test_ranking.py"),
-        ("zbench/engine/gradients/bucket.py", "tests/engine/gradients/test_bucket.py"),
-        ("zbench/engine/gradients/bucket.py", "tests/engine/test_parity.py"),
-        ("csrc/adam/plan.cpp", "tests/engine/adam/test_native.py"),
-        (".pre-commit-config.yaml", "tests/docs/test_contributing.py"),
+        pytest.param(
+            "zbench/engine/gradients/bucket.py", "tests/engine/test_parity.py", marks=pytest.mark.check
+        ),
     ],
 )
 def test_near_tests_of_a_changed_file_are_found(changed: str, nearest: str) -> None:

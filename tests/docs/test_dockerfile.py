@@ -1,15 +1,10 @@
 """The Dockerfile, without Docker: what it copies is there, and its command is one of zbench."""
 
 import fnmatch
-import json
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-
-from tests.cli.conftest import run
 
 ROOT = Path(__file__).parents[2]
 NEEDED = re.compile(r"\.\./(\w[\w.]*\w)")
@@ -64,14 +59,3 @@ def test_the_image_copies_what_the_build_reads() -> None:
     assert ignored("results/quickstart/a/trials.jsonl")
     assert ignored("zbench/cli/__pycache__/main.pyc")
     assert sum(f"pip install --no-cache-dir {destination}" in command for command in of("RUN")) == 1
-
-
-def test_the_image_s_command_is_one_of_zbench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (words,) = map(json.loads, of("CMD"))
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert words[0] in scripts
-    code, _, err = run(capsys, "plan", *words[2:])
-    assert code == 0, err

@@ -28,7 +28,7 @@ def test_plans_from_any_directory(sweep, tmp_path, monkeypatch, capsys):
     assert "trials of 3 repeats" in out
 
 
-@pytest.mark.soak
+@pytest.mark.check
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "sweep",
