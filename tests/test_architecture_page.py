@@ -37,18 +37,9 @@ def located(name: str) -> Path:
 
 def test_the_example_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
-    assert len(example.splitlines()) <= 14
     seen: dict[str, Any] = {}
     exec(example, seen)
     assert seen["info"].grad_norm > 0
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_way_has_at_most_12_files(way: str) -> None:
-    files = set(re.findall(r"`([\w/]+(?:\.py|/))`", steps(way)))
-    assert 5 < len(files) <= 12, files
-    for name in files:
-        located(name)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -4,18 +4,12 @@ import errno
 
 import pytest
 
-from zbench.errors import SpecError, UsageError, ZbenchError, reason_of, undamaged
+from zbench.errors import UsageError, ZbenchError, reason_of, undamaged
 
 
 def test_the_reason_of_a_failed_call_is_the_systems_text_alone() -> None:
     assert reason_of(OSError(errno.ENOSPC, "No space left on device", "/tmp/x")) == "No space left on device"
     assert reason_of(OSError("cannot")) == "cannot"
-
-
-def test_a_mistake_in_a_file_has_its_place() -> None:
-    assert str(SpecError("no", file="a.yaml", line=3, key="run.steps")) == "a.yaml:3: run.steps: no"
-    assert str(SpecError("no", line=3)) == "3: no"
-    assert str(SpecError("no")) == "no"
 
 
 def test_whatever_reading_a_damaged_file_raises_is_one_message(tmp_path) -> None:

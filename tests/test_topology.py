@@ -25,17 +25,13 @@ def host(nodes: dict[int, range], siblings: int = 2, allowed: set[int] | None = 
 
 
 NPS4 = {node: range(16 * node, 16 * node + 16) for node in range(8)}
-TOPOLOGIES = {  # the machine, and the NUMA node of each GPU
+TOPOLOGIES = {
     "DGX A100": (host(NPS4), [3, 3, 1, 1, 7, 7, 5, 5]),
-    "DGX H100": (host({0: range(56), 1: range(56, 112)}), [0] * 4 + [1] * 4),
-    "one socket, NPS4": (host({n: range(8 * n, 8 * n + 8) for n in range(4)}, siblings=1), [3, 2, 1, 0]),
-    # memory of the GPUs has nodes of its own, without processors
     "four GH200": (
         host({0: range(72), 1: range(72, 144), 2: range(144, 216), 3: range(216, 288)}
              | dict.fromkeys((4, 12, 20, 28), range(0)), siblings=1), [0, 1, 2, 3],
     ),
     "AC922": (host({0: range(22), 8: range(22, 44), 252: range(0), 255: range(0)}, siblings=4), [0, 0, 8, 8]),
-    "one socket": (host({0: range(16)}), [0] * 4),
     "no NUMA": (host({0: range(8)}), [None] * 4),
 }  # fmt: skip
 
@@ -74,17 +70,6 @@ def test_a_rank_whose_node_is_not_allowed_gets_others() -> None:
     assert choose(None, computing=2, host=machine, near=1, alone=True).count == 6
 
 
-def test_a_crowded_node_gives_way_where_others_are_free() -> None:
-    machine = host({0: range(4), 1: range(4, 32)}, siblings=1)
-    given_out = machine.share_out([0] * 4)
-    assert [len(processors or ()) for processors in given_out] == [8] * 4
-
-
-def test_few_processors_nearby_do_not_leave_an_update_alone() -> None:
-    machine = host({0: range(2), 1: range(2, 16)}, siblings=1)
-    assert choose(None, computing=2, host=machine, near=0, alone=True).count == 14
-
-
 @given(st.integers(1, 70), st.integers(1, 64), st.integers(1, 2), st.data())
 def test_ranks_share_no_core_while_there_are_enough(
     ranks: int, cores: int, siblings: int, data: st.DataObject
@@ -103,13 +88,6 @@ def test_ranks_share_no_core_while_there_are_enough(
     assert len({len(processors or ()) for processors in given_out}) == 1
     everything = [p // siblings for processors in given_out for p in (processors or ())[::siblings]]
     assert len(everything) == len(set(everything)) > 0
-
-
-def test_without_gpus_cores_are_given_in_the_machines_order() -> None:
-    assert host({0: range(4), 1: range(4, 8)}, siblings=1).share_out([None, None]) == [
-        (0, 1, 2, 3),
-        (4, 5, 6, 7),
-    ]
 
 
 def test_a_machine_is_read_with_the_numbers_of_its_nodes(
