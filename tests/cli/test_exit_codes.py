@@ -15,7 +15,6 @@ from zbench.errors import ExitCode
         ("full", "identical", ExitCode.PASS),
         ("full", "unchecked", ExitCode.INCONCLUSIVE),  # seen: a NaN loss and a failed reference ended with 0
         ("reference", "unchecked", ExitCode.PASS),
-        ("off", "unchecked", ExitCode.PASS),
         ("full", "wrong", ExitCode.CORRECTNESS),
     ],
 )

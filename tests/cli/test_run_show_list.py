@@ -129,11 +129,11 @@ def test_configurations_are_shown_relative_to_their_counterparts(zbench, engines
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-(["show", "--relative-to", "engine=deepspeed"], "no configuration has a counterpart with"),
-(["show", "--by", "engine"], "add --relative-to KEY=VALUE"),
-(["export", "last", *BEST_OF_TORCH], "--to csv and --relative-to"),
-(["export", "last", "--to", "csv", "--trial", "a", *BEST_OF_TORCH], "exclude --trial"),
-],
+        (["show", "--relative-to", "engine=deepspeed"], "no configuration has a counterpart with"),
+        (["show", "--by", "engine"], "add --relative-to KEY=VALUE"),
+        (["export", "last", *BEST_OF_TORCH], "--to csv and --relative-to"),
+        (["export", "last", "--to", "csv", "--trial", "a", *BEST_OF_TORCH], "exclude --trial"),
+    ],
 )  # fmt: skip
 def test_relative_tables_that_cannot_be_are_refused(refusal, engines, words, says):
     assert says in refusal(*words)

@@ -83,17 +83,17 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-(("--budget", "0trials"), "a budget of nothing finds nothing"),
-(("--budget", "many"), "expected a budget such as 40trials"),
-(("--objective", "tokens_per_s"), "has no direction: expected maximize:tokens_per_s"),
-(("--objective", "maximize:tokens"), "unknown metric 'tokens' (did you mean 'tokens_per_s'?)"),
-(("--memory", "1"), "expected a size with its unit, such as 1Gi"),
-(("--method", "guess"), "error: --method guess: search.method: expected grid"),
-(("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
-(("--set", "verify.mode=off"), "a search needs verdicts"),
-(("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db"), "cannot use storage postgresql://u:***@127.0.0.1:1/db"),
-(("--resume", "nothing"), "no run 'nothing'"),
-],
+        (("--budget", "0trials"), "a budget of nothing finds nothing"),
+        (("--budget", "many"), "expected a budget such as 40trials"),
+        (("--objective", "tokens_per_s"), "has no direction: expected maximize:tokens_per_s"),
+        (("--objective", "maximize:tokens"), "unknown metric 'tokens' (did you mean 'tokens_per_s'?)"),
+        (("--memory", "1"), "expected a size with its unit, such as 1Gi"),
+        (("--method", "guess"), "error: --method guess: search.method: expected grid"),
+        (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
+        (("--set", "verify.mode=off"), "a search needs verdicts"),
+        (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db"), "cannot use storage postgresql://u:***@127.0.0.1:1/db"),
+        (("--resume", "nothing"), "no run 'nothing'"),
+    ],
 )  # fmt: skip
 def test_bad_input_is_refused_with_one_message_and_leaves_nothing(
     refusal, space_file, flags, message

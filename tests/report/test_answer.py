@@ -22,13 +22,13 @@ def twice(name: str, seconds: float | None = None, **run: Any) -> ConfigSummary:
 @pytest.mark.parametrize(
     ("low", "high", "leads", "text"),
     [
-(None, None, True, "not known"),
-(0.047, None, False, "at least 4 %"),
-(0.5, 2.04, False, "1.5 to 3.0 times"),
-(None, 0.081, True, "at most 9 %"),
-(0.01, 0.02, False, "1 to 2 %"),
-(0.0057, 0.0081, False, "0.5 to 0.9 %"),
-],
+        (None, None, True, "not known"),
+        (0.047, None, False, "at least 4 %"),
+        (0.5, 2.04, False, "1.5 to 3.0 times"),
+        (None, 0.081, True, "at most 9 %"),
+        (0.01, 0.02, False, "1 to 2 %"),
+        (0.0057, 0.0081, False, "0.5 to 0.9 %"),
+    ],
 )  # fmt: skip
 def test_bounds_are_rounded_outward_and_far_ones_are_factors(
     low: float | None, high: float | None, leads: bool, text: str
@@ -57,8 +57,8 @@ def test_an_effect_has_its_interval_and_exception(figures: Any, text: str) -> No
 @pytest.mark.parametrize(
     ("within", "seconds", "asked", "says"),
     [
-        (0.15, (40.0, 20.0), {}, "15 min"),
-        (None, (1.0, 59.0), {}, "18 min"),
+        (0.15, (40.0, 20.0), {}, "15 min"),  # of (log 1.15 / log 1.05) ** 2 times two repeats, two are there
+        (None, (1.0, 59.0), {}, "18 min"),  # up to 20 repeats
         (0.05, (40.0, 20.0), {}, ""),
         (0.15, (40.0, 20.0), {"separate": 0.05}, ""),
     ],

@@ -22,18 +22,18 @@ def reason(
 
 
 CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
-({"rollback": "journal", "zero_stage": 1, "offload_optimizer": "cpu"}, "set offload_schedule: spec"),
-({"compile": "inductor", "zero_stage": 1, "reduce_at": "each_backward"}, "set reduce_at: auto"),
-({"accumulation_mode": "multi_backward", "gradient_accumulation_steps": 2}, "backwards_per_step"),
-({"grad_accum_dtype": "float16"}, "set dtype: float16"),
-({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
-({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
-({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
-({"run": {"world_size": 4, "nodes": 3}}, "cannot be shared out evenly among 3 nodes"),
-({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
-({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
-({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),
-({"ds_config": {}, "zero_stage": 1}, "set engine: deepspeed, or leave it out"),
+    ({"rollback": "journal", "zero_stage": 1, "offload_optimizer": "cpu"}, "set offload_schedule: spec"),
+    ({"compile": "inductor", "zero_stage": 1, "reduce_at": "each_backward"}, "set reduce_at: auto"),
+    ({"accumulation_mode": "multi_backward", "gradient_accumulation_steps": 2}, "backwards_per_step"),
+    ({"grad_accum_dtype": "float16"}, "set dtype: float16"),
+    ({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
+    ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
+    ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
+    ({"run": {"world_size": 4, "nodes": 3}}, "cannot be shared out evenly among 3 nodes"),
+    ({"run": {"world_size": 2, "device": "cpu"}, "reduction": "backend"}, "set reduction: auto or"),
+    ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
+    ({"engine": "ddp", "build": "sharded"}, "set build: whole, or engine: builtin"),
+    ({"ds_config": {}, "zero_stage": 1}, "set engine: deepspeed, or leave it out"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
     {},

@@ -29,16 +29,6 @@ def imported(config: dict[str, Any]) -> TrialSpec:
     return expand(sweep_from_mapping(from_deepspeed(config).document, environ={})).trials[0]
 
 
-def test_a_configuration_means_the_same_here() -> None:
-    trial = imported(CONFIG)
-    engine, optimizer = trial.engine, trial.engine.optimizer
-    assert (trial.run.world_size, trial.workload.micro_batch_size) == (2, 2)
-    assert (engine.zero_stage, engine.offload_optimizer, engine.dtype) == (3, "cpu", "bfloat16")
-    assert (engine.gradient_accumulation_steps, engine.gradient_clipping) == (4, 0.5)
-    assert engine.reduce_bucket_size == 2 * 10**8
-    assert (optimizer.name, optimizer.lr, optimizer.betas) == ("adamw", 3e-4, (0.9, 0.95))
-
-
 @pytest.mark.parametrize("config", [[], {}, {"name": "a sweep", "axes": {}}])
 def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
     with pytest.raises(UsageError):

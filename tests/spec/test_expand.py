@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, Gpu
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import Points, covering, expand
+from zbench.spec.expand import Points, expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.run import VerifySpec
 from zbench.spec.sweep import SweepSpec
@@ -174,24 +174,10 @@ def test_a_command_is_held_against_the_base_with_the_same_training() -> None:
     assert "the run to compare it with is invalid" in impossible.reason
 
 
-AXES = {"a": [0, 1, 2, 3], "b": ["x", "y"], "c": [None, 1], "d": [False, True], "e": [1, 2, 3]}
-POINTS = [
-    dict(zip(AXES, values, strict=True))
-    for values in itertools.product(*AXES.values())
-    if not (values[0] == 0 and values[1] == "y")
-]
-
-
 def combinations(points: list[dict[str, Any]], strength: int) -> set[tuple[tuple[str, Any], ...]]:
     return {
         tuple(part) for point in points for part in itertools.combinations(sorted(point.items()), strength)
     }
-
-
-@pytest.mark.parametrize("strength", [2, 3])
-def test_every_combination_that_can_occur_occurs(strength: int) -> None:
-    chosen = [POINTS[index] for index in covering(POINTS, strength)]
-    assert combinations(chosen, strength) == combinations(POINTS, strength)
 
 
 def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:

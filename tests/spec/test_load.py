@@ -166,13 +166,13 @@ def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "base", "place", "says"),
     [
-("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
-("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
-("", "a: [", "shared/base.yaml:1", "not YAML"),
-("", "extends: ../own.yaml\n", "shared/base.yaml:1: extends",
+        ("engine: {zero_stage: 9}\n", BASE, "own.yaml:2: engine.zero_stage", ""),
+        ("", BASE.replace("stage: 1", "stage: 9"), "shared/base.yaml:4: engine.zero_stage", ""),
+        ("", "a: [", "shared/base.yaml:1", "not YAML"),
+        ("", "extends: ../own.yaml\n", "shared/base.yaml:1: extends",
          "expected the path of a sweep file that does not extend this one, got '../own.yaml'"),
-("", "extends: gone.yaml\n", "shared/base.yaml:1: extends", "got 'gone.yaml'"),
-],
+        ("", "extends: gone.yaml\n", "shared/base.yaml:1: extends", "got 'gone.yaml'"),
+    ],
 )  # fmt: skip
 def test_a_mistake_is_told_of_the_file_that_has_it(
     tmp_path: Path, text: str, base: str, place: str, says: str

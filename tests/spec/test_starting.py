@@ -11,7 +11,7 @@ from zbench.errors import UsageError
 from zbench.spec import shapes
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_file, sweep_from_mapping
-from zbench.spec.starting import commented, starting_sweep
+from zbench.spec.starting import starting_sweep
 
 
 def around(tmp_path: Path, data: Any) -> dict[str, Any]:
@@ -50,23 +50,6 @@ def test_a_model_of_transformers_has_two_layers_at_first(
     assert (started.document["name"], started.document["run"]["repeats"]) == ("mine", 5)
     (note,) = started.notes
     assert re.search(r"cuts the model to 2 of its (\d+ )?layers", note.text)
-
-
-def test_a_sweep_file_says_why_the_model_has_two_layers() -> None:
-    workload = {"model": "hf:gpt2", "options": {"n_layer": 2, "dropout": 0.5}}
-    text = commented({"name": "x", "workload": workload, "axes": {}}, "hf:gpt2", "here.json")
-    written = [line for line in text.splitlines() if "`options`" in line or line[:1] not in ("", "#")]
-    schema, origin = "# yaml-language-server: $schema=here.json", "# A sweep for zbench, made from hf:gpt2."
-    assert text.startswith(f"{schema}\n{origin}")
-    assert written[:3] == [
-        "name: x", "# `options` cuts the model to 2 layers; remove n_layer for all.", "workload:",
-    ]  # fmt: skip
-    assert text.count("cuts the model") == 1
-    command = commented({"workload": {"command": "train"}, "run": {"options": {"n_layer": 2}}}, None)
-    assert "# The command that trains;" in command
-    assert "# The model and its data." not in command
-    assert "cuts the model" not in command
-    assert command.startswith("# A sweep for zbench. Run it")
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])

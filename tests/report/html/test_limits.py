@@ -71,10 +71,10 @@ def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None
 @pytest.mark.parametrize(
     ("change", "low", "high", "drawn_to", "role"),
     [
-(0.2, 0.1, 0.3, "[[10.0, 0.66], [30.0, 0.66]]", "bad"),
-(0.2, None, None, None, "none"),
-(0.5, -0.9, 3.0, "[[-50.0, 0.66], [100.0, 0.66]]", "none"),
-],
+        (0.2, 0.1, 0.3, "[[10.0, 0.66], [30.0, 0.66]]", "bad"),
+        (0.2, None, None, None, "none"),
+        (0.5, -0.9, 3.0, "[[-50.0, 0.66], [100.0, 0.66]]", "none"),
+    ],
 )  # fmt: skip
 def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two_and_coloured_if_sure(
     change: float, low: float | None, high: float | None, drawn_to: str | None, role: str

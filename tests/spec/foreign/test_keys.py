@@ -91,10 +91,10 @@ def test_a_table_names_keys_that_exist_and_none_twice(tool: str) -> None:
 @pytest.mark.parametrize(
     "engine",
     [
-{"zero_stage": 3},
-{"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
-{"zero_stage": 2, "shard_group_size": 2},
-],
+        {"zero_stage": 3},
+        {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
+        {"zero_stage": 2, "shard_group_size": 2},
+    ],
 )  # fmt: skip
 def test_an_export_of_fsdp2_comes_back(engine: dict[str, Any]) -> None:
     checkpointing = {"activation_checkpointing": True}
@@ -124,7 +124,7 @@ def test_another_tools_file_in_place_of_a_sweep_names_the_command_that_converts_
 
 
 REAL: list[dict[str, Any]] = [
-{
+    {
         "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
         "gradient_clipping": 1.0, "bf16": {"enabled": True}, "fp16": {"enabled": False, "loss_scale": 0},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8}},
@@ -133,12 +133,12 @@ REAL: list[dict[str, Any]] = [
             "offload_optimizer": {"device": "cpu", "pin_memory": True}, "offload_param": {"device": "none"},
         },
     },
-{
+    {
         "distributed_type": "FSDP", "num_processes": 4, "num_machines": 1,
         "fsdp_config": {"fsdp_version": 2, "fsdp_sharding_strategy": "FULL_SHARD",
         "fsdp_offload_params": False},
     },
-{
+    {
         "output_dir": "o", "per_device_train_batch_size": 2, "learning_rate": 2e-5, "bf16": True,
         "optim": "adamw_torch",
         "max_grad_norm": 1.0, "gradient_checkpointing": True,
@@ -158,13 +158,6 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         else []
     )
     return [path, *inner] if path else inner
-
-
-def test_a_list_in_a_list_is_refused_by_its_key(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"zero_stage: expected a value or a list of values, got \[2, \[1\]\]"
-    ):
-        started({"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": [2, [1]]}}, tmp_path)
 
 
 @settings(max_examples=50)

@@ -30,11 +30,11 @@ def test_folders_and_dotted_names_are_told_by_their_form(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "trains"),
     [
-("t.py", "if __name__ == '__main__':", True),
-("t.py", "deepspeed.initialize(x)", True),
-("t.py", "def make_model(): ...", False),
-("t.txt", "__main__", False),
-],
+        ("t.py", "if __name__ == '__main__':", True),
+        ("t.py", "deepspeed.initialize(x)", True),
+        ("t.py", "def make_model(): ...", False),
+        ("t.txt", "__main__", False),
+    ],
 )  # fmt: skip
 def test_a_script_is_known_by_what_it_starts(
     name: str, text: str | None, trains: bool, tmp_path: Path
@@ -52,11 +52,11 @@ OWN_LINE = "have the script print `step_seconds SECONDS`"
 @pytest.mark.parametrize(
     ("text", "config", "times", "options"),
     [
-("print(1)\n", "", REGEX, ""),
-("import deepspeed\n", "", {"console": "deepspeed"}, ""),
-(OPTION.format("--lr") + OPTION.format("--deepspeed"), " --deepspeed {ds_config}",
+        ("print(1)\n", "", REGEX, ""),
+        ("import deepspeed\n", "", {"console": "deepspeed"}, ""),
+        (OPTION.format("--lr") + OPTION.format("--deepspeed"), " --deepspeed {ds_config}",
          {"console": "deepspeed"}, "--lr, --deepspeed"),
-],
+    ],
 )  # fmt: skip
 def test_a_script_becomes_a_command_with_what_it_takes(
     text: str, config: str, times: dict[str, Any], options: str, tmp_path: Path
