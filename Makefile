@@ -23,11 +23,13 @@ quick: $(VENV)/.installed-test
 	$(BIN)/python -m tools.quick --base $(BASE) -n 2
 
 # Each promise of a page at least once; `make check` has the wider samples, `make soak` those that take hours.
+# SHARD=2/4 is the second of four parts.
+SHARD ?= 1/1
 test: $(VENV)/.installed-test
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 check: $(VENV)/.installed-test
-	$(BIN)/pytest -m "check and not soak" -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "check and not soak" --shard $(SHARD) -n $(WORKERS) --dist loadgroup
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -46,7 +48,7 @@ way: $(VENV)/.installed-test
 	$(BIN)/python tools/whole_way.py $(WAY)
 
 soak: $(VENV)/.installed-test
-	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m soak --shard $(SHARD)
 
 # The engines beside torch's and DeepSpeed's: hours; `make benchmarks ONLY=small_models`, or a file's name of
 # sweeps/benchmarks. Runs are in build/benchmarks, and an interrupted call goes on; records and tables in results/benchmarks.

@@ -15,7 +15,7 @@ from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
-QUICK = {"regression", "graph_convolution"}
+QUICK = "graph_convolution"
 SHORT, LONG = 10, 60
 
 
@@ -32,13 +32,14 @@ def records_of(
 
 
 def cases(*programs: Program) -> list[object]:
-    """Return parameters: the short sweeps of quick programs are in the default suite."""
+    """Return parameters: `make test` has one program, `make check` the short sweep of each."""
+    tiers = {SHORT: pytest.mark.check, LONG: pytest.mark.soak}
     return [
         pytest.param(
             program,
             steps,
             id=f"{program.name}-{steps}",
-            marks=() if steps == SHORT and program.name in QUICK else pytest.mark.soak,
+            marks=() if (program.name, steps) == (QUICK, SHORT) else tiers[steps],
         )
         for program in programs
         for steps in (SHORT, LONG)

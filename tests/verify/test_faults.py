@@ -27,11 +27,12 @@ GPT = {
     ("draws", "most_missed", "seed"),
     [
         (1, 0, 1),
+        pytest.param(10, 3, 1, marks=[pytest.mark.check, pytest.mark.timeout(3_000)]),
         pytest.param(
             100, 11, random.randrange(1 << 30), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
         ),
     ],
-    ids=["short", "soak"],
+    ids=["short", "check", "soak"],
 )
 @pytest.mark.parametrize(
     "dtype", ["bfloat16", *(pytest.param(name, marks=pytest.mark.check) for name in ("float16", "float32"))]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from zbench.verify.diagnosis import judge_update, percent, times, where_of
+from zbench.verify.diagnosis import judge_update, percent, where_of
 from zbench.verify.replay import DECAY, EPS, EPS_INSIDE, LENGTH, Adam, Residual, State, replay
 
 ADAM = Adam(1e-3, 0.5, 0.999, 1e-8, 0.2, bias_correction=True, amsgrad=False, decoupled=True)
@@ -99,49 +99,6 @@ def named(*residuals: Residual, **asked: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("row", "more", "asked", "limit"),
-    [
-        (LENGTH, {}, {}, 1.4e-4),
-        (LENGTH, {"alike": 4.0}, {}, 1.8e-4),
-        (LENGTH, {"overlap": 0.6}, {}, 1.5e-4),
-        (LENGTH, {"coherent": {LENGTH: 1e-3}}, {}, 1.04e-3),
-        (LENGTH, {"coherent": {DECAY: 1e-3}}, {}, 1.4e-4),
-        (LENGTH, {"coherent": {DECAY: 1e-3}, "overlap": -0.6}, {}, 6e-4 / 0.64 + 5e-5),
-        (DECAY, {"size": 1e8}, {}, 2e-5 + 4e-8),
-        (DECAY, {"size": 1e8}, {"weight_decay": 0.0, "lr": 0.01}, 1e-6 + 4e-8),
-        (DECAY, {"size": 1e8}, {"lr": 1e-6}, 0.02 * 2**-24 / 1e-6),
-        (DECAY, {"size": 1e8, "coherent": {DECAY: 1e-3}}, {}, 1e-3),
-        (DECAY, {"size": 1e8, "overlap": 0.6, "coherent": {LENGTH: 1e-3}}, {}, 6e-4 / 0.64),
-        (LENGTH, {"size": 0.5, "overlap": 0.6}, {}, 10.0),
-        (LENGTH, {"size": 0.5, "overlap": 0.6, "coherent": {DECAY: 1e2}}, {}, 60 / 0.64 + 10.0),
-    ],
-)
-def test_an_update_may_be_off_by_its_limit(row: int, more: Any, asked: Any, limit: float) -> None:
-    for share, count in ((0.98, 0), (1.02, 1), (-0.98, 0), (-1.02, 1)):
-        found = named(residual({row: share * limit}, **more), **{"bias_correction": False} | asked)
-        assert len(found) == count
-
-
-def test_bias_corrections_that_are_rounded_explain_a_shorter_update() -> None:
-    for share, count in ((1.43e-4, 1), (-1.43e-4, 0), (-1.5e-4, 1)):
-        assert len(named(residual({LENGTH: share}))) == count
-
-
-def test_only_what_can_be_seen_and_told_apart_is_a_fault() -> None:
-    assert named(residual({LENGTH: 0.5}, overlap=1.0)) == named(residual({DECAY: 0.5}, overlap=1.0)) == []
-    assert named(residual({DECAY: 0.5}), lr=0.0) == named(residual({LENGTH: 0.5}, size=0.0)) == []
-    assert named(residual({0: 0.5}, worst=2.99)) == []
-    without_decay = residual({LENGTH: 0.5})
-    without_decay.gram[DECAY] = without_decay.gram[:, DECAY] = 0.0
-    assert named(without_decay) == [(0.5, "updates 50.0 % too long (all parameters)")]
-    unmoved = residual({0: 0.5}, worst=4.0)
-    unmoved.gram[LENGTH] = unmoved.gram[:, LENGTH] = 0.0
-    assert named(unmoved) == [(1.0, "updates other than Adam's (all parameters)")]
-    unasked = "weight decay that was not asked for on all parameters"
-    assert named(residual({DECAY: 1e-3}), weight_decay=0.0) == [(pytest.approx(0.1), unasked)]
-
-
-@pytest.mark.parametrize(
     ("rest", "more", "size", "text"),
     [
         ({DECAY: -0.2 * 0.86}, {}, 1.0, "no weight decay on all parameters"),
@@ -171,16 +128,6 @@ def test_a_residual_is_named_by_what_explains_it(rest: Any, more: Any, size: flo
     assert named(residual(rest, **more)) == [(pytest.approx(size, rel=2e-3), text)]
 
 
-@pytest.mark.parametrize(("share", "limit"), [(1.0, 1.4e-4), (-1.0, 1.4e-4 + 1.29e-5)])
-@pytest.mark.parametrize("alike", [1.0, 4.0])
-def test_second_moments_may_be_off_by_their_limit(share: float, limit: float, alike: float) -> None:
-    limit += 4e-5 * (alike**0.5 - 1)
-    for part, count in ((0.98, 0), (1.02, 1)):
-        assert len(named(residual({}, moments=(part * share * limit, 0.0), alike=alike))) == count
-    for worst, count in ((2.99, 0), (3.01, 1)):
-        assert len(named(residual({}, worst_moment=worst))) == count
-
-
 A, B, W = NAMES
 
 
@@ -207,12 +154,6 @@ def test_parts_that_only_together_stray_are_named(share: float, parts: Any, grou
     ]  # fmt: skip
     words = [f"updates {percent(share)} too long ({where})"] if where else []
     assert [one.text for one in judge_update(residuals, adams)[0]] == words
-
-
-@pytest.mark.parametrize(("other", "where"), [(1.3e-4, "all parameters"), (8e-5, "a.weight")])
-def test_what_is_as_far_off_as_the_fault_is_not_called_sound(other: float, where: str) -> None:
-    found = named(residual({LENGTH: 1.5e-4}), residual({LENGTH: other}, B), bias_correction=False)
-    assert [text for _, text in found] == [f"updates 0.015 % too long ({where})"]
 
 
 def test_of_several_faults_three_are_named() -> None:
@@ -244,8 +185,3 @@ def test_coefficients_are_those_of_all_parameters_together() -> None:
     assert coefficients(one, weight_decay=0.0)[1] == ("weight decay", 11.0, 8e-3)
     assert coefficients() == []
     assert [term for term, *_ in coefficients(residual({}, overlap=1.0))] == ["1 - beta2"]
-
-
-def test_shares_and_factors_have_as_many_digits_as_tell() -> None:
-    assert [percent(x) for x in (5e-4, -4.9e-4, 1.5)] == ["0.1 %", "0.049 %", "150.0 %"]
-    assert [times(x) for x in (0.25, -0.09, 999.0, 1000.0)] == ["0.2 x", "-0.09 x", "999.0 x", "1e+03 x"]

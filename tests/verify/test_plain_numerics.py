@@ -13,9 +13,7 @@ from zbench.verify.plain_numerics import (
     LossScale,
     PlainAdam,
     RankOrder,
-    canonical_square_sum,
     clipping_factor,
-    square_sum,
 )
 
 THIRD = torch.tensor([1 / 3])
@@ -49,44 +47,6 @@ def test_ranks_are_added_within_groups_and_then_over_groups(size: int, total: fl
     for value in (1e8, 1.0, -1e8, 1.0):
         order.add({"weight": torch.tensor([value])})
     assert order.total["weight"] == torch.tensor([total])
-
-
-@pytest.mark.parametrize(("several", "exact", "dtype"), [
-    (True, False, torch.bfloat16), (False, False, torch.float32), (True, True, torch.float64),
-])  # fmt: skip
-def test_gradients_rest_in_the_accumulation_dtype_between_micro_batches(
-    several: bool, exact: bool, dtype: torch.dtype
-) -> None:
-    spec = EngineSpec(dtype="bfloat16", grad_accum_dtype="bfloat16")
-    sums = GradientSums(spec, ranks=1, several=several, exact=exact)
-    total = Gradients()
-    for value in (1.0, 1e-4):
-        sums.add_micro_batch(total, {"weight": torch.tensor([value], dtype=torch.float64)})
-    assert total["weight"].dtype == dtype
-
-
-@pytest.mark.parametrize("add", ["add_micro_batch", "add_rank"])
-def test_a_missing_gradient_adds_nothing(add: str) -> None:
-    sums = GradientSums(EngineSpec(), ranks=2, several=True, exact=False)
-    total = Gradients()
-    for gradient in (None, THIRD, None):
-        getattr(sums, add)(total, {"weight": gradient})
-    assert total["weight"] is not None
-    assert torch.equal(total["weight"], THIRD)
-    getattr(sums, add)(total, {"unused": None})
-    assert total["unused"] is None
-
-
-def test_square_sums_are_those_of_all_elements() -> None:
-    gradients: Gradients = {"none": None, "empty": torch.empty(0, 3), "pair": torch.tensor([[3.0], [4.0]])}
-    assert square_sum(gradients) == canonical_square_sum(gradients) == 25.0
-    assert square_sum({}) == canonical_square_sum({}) == 0.0
-    for count in (1, 255, 256, 257, 1000):
-        values = torch.randn(count, generator=torch.Generator().manual_seed(count))
-        twice = Gradients(a=values, b=values)
-        squares = float(values.double().square().sum())
-        totals = [square_sum(twice), canonical_square_sum(twice)]
-        assert totals == pytest.approx([2 * squares] * 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("norm", [0.5, 1.0, 3.0, 1e30])

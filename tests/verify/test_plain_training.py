@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from tests.verify.runs import GPT, MLP, reference, task, training
 from zbench.errors import UsageError
-from zbench.verify import plain_training
 from zbench.verify.plain_training import ROUNDING, PlainTask, make_reference, require_same
 from zbench.verify.trajectory import digest
 from zbench.workloads import Workload
@@ -107,45 +106,6 @@ def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None
     assert clipped.grad_norms.item() == pytest.approx(free.grad_norms.item(), rel=1e-12)
     for name, moment in clipped.moments.items():
         torch.testing.assert_close(moment, free.moments[name] / 10, rtol=1e-4, atol=1e-12)
-
-
-def test_one_rank_is_trained_without_the_others() -> None:
-    alone = reference(task(MLP, steps=1, world_size=1))
-    assert alone.plain.losses.shape == (1, 1, 1)
-    assert alone.truth.keys() == alone.plain.parameters.keys()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "cast"),
-    [
-        (torch.bfloat16, [torch.bfloat16, torch.float64, torch.int64]),
-        (torch.float64, [torch.float64, torch.float64, torch.int64]),
-    ],
-)
-def test_only_float32_is_cast_and_to_float64_whatever_floats(
-    dtype: torch.dtype, cast: list[torch.dtype]
-) -> None:
-    module = nn.Module()
-    for name, own in (("a", torch.float32), ("b", torch.float64), ("c", torch.int64)):
-        module.register_buffer(name, torch.ones(2, dtype=own))
-    assert [b.dtype for b in plain_training.cast_module(module, dtype, dtype).buffers()] == cast
-
-
-@pytest.mark.parametrize(("micros", "are_kept"), [(16, True), (17, False)])
-def test_contributions_are_kept_of_as_many_backwards_as_can_be_told_apart(
-    micros: int, are_kept: bool
-) -> None:
-    made = reference(task(MLP, steps=1, gradient_accumulation_steps=micros), truth=False)
-    assert bool(made.contributions) is are_kept
-
-
-@pytest.mark.parametrize(("most", "clips"), [(0.0, False), (1e6, False), (1e-3, True)])
-def test_the_error_of_torchs_norm_is_known_where_it_clips(most: float, clips: bool) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_training, "torch_norm", lambda gradients: 1.0)
-        made = reference(task(MLP, steps=2, gradient_clipping=most), truth=False)
-    largest = max(abs(1 / norm - 1) for norm in (made.plain.grad_norms * 2).tolist())
-    assert made.clipping_error.item() == (pytest.approx(largest) if clips else 0.0)
 
 
 def test_the_truth_is_the_same_training_in_float64() -> None:

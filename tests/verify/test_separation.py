@@ -21,7 +21,11 @@ from zbench.verify.slope import judge_gradient, slopes
 from zbench.verify.verdict import judge
 
 DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
-CASES = [("float32", MLP), ("float32", DEEP), ("bfloat16", GPT)]
+CASES = [
+    ("float32", MLP),
+    pytest.param("float32", DEEP, marks=pytest.mark.check),
+    pytest.param("bfloat16", GPT, marks=pytest.mark.check),
+]
 
 
 def judged(of: PlainTask, other: PlainTask) -> Correctness:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.trajectory import Reference, Trajectory, digest
-from zbench.verify.verdict import Judgement, judge, name_of, worse
+from zbench.verify.verdict import Judgement, judge, worse
 
 NAMES = ("first", "second", "third")
 STEPS = 4
@@ -77,21 +77,6 @@ def test_the_error_of_torchs_own_norm_is_healthy_where_gradients_are_clipped(
     assert verdict_of(trajectory(final(size, 1)), clipped).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [
-        (0.0, "equivalent"),
-        (4.0, "equivalent"),
-        (math.nextafter(4.0, math.inf), "drifted"),
-        (100.0, "drifted"),
-        (math.nextafter(100.0, math.inf), "wrong"),
-        (math.nan, "wrong"),
-    ],
-)
-def test_up_to_4_is_equivalent_and_up_to_100_drifted(ratio: float, verdict: VerdictName) -> None:
-    assert name_of(ratio) == verdict
-
-
 @pytest.mark.parametrize("step", [0, 1])
 def test_other_bits_on_the_way_are_not_identical_even_if_the_end_is_the_same(step: int) -> None:
     result = verdict_of(trajectory(final(1e-5, 0), differs={step: {"third"}}), reference())
@@ -139,15 +124,6 @@ def test_a_loss_that_is_not_finite_is_wrong() -> None:
     assert "loss is not finite" in result.warnings[0]
 
 
-def test_in_a_step_in_which_the_reference_lost_a_loss_too_no_loss_decides() -> None:
-    observed = trajectory(final(1e-5, 1))
-    against = reference()
-    losses, others = (torch.ones(STEPS, 2, 2, dtype=torch.float64) for _ in range(2))
-    losses[2, 0, 0] = others[2, 0, 1] = math.nan
-    against = dataclasses.replace(against, plain=dataclasses.replace(against.plain, losses=losses))
-    assert verdict_of(dataclasses.replace(observed, losses=others), against).verdict == "equivalent"
-
-
 def test_a_reference_that_is_not_finite_judges_only_its_own_bits() -> None:
     broken = final(1e-5, 0)
     broken["first"][0] = math.nan
@@ -161,7 +137,7 @@ def test_a_reference_that_is_not_finite_judges_only_its_own_bits() -> None:
 def test_without_the_truth_only_gross_differences_are_condemned() -> None:
     near = judge(trajectory(final(1e-5, 1)), reference(truth=False))
     assert (near.correctness.verdict, near.correctness.error_ratio) == ("unchecked", None)
-    assert "verify mode full" in near.warnings[0]
+    assert "verify.mode full" in near.warnings[0]
     parameters = final(1e-5, 0)
     parameters["second"] = parameters["second"] + 0.02
     far = verdict_of(trajectory(parameters), reference(truth=False))
@@ -191,11 +167,6 @@ def test_losses_and_norms_are_compared_where_both_are_known() -> None:
     assert (result.loss_max_abs_diff, result.grad_norm_max_abs_diff) == (0.25, 0.5)
     silent = dataclasses.replace(observed, grad_norms=torch.full((STEPS,), math.nan, dtype=torch.float64))
     assert verdict_of(silent, reference()).grad_norm_max_abs_diff is None
-
-
-def test_other_skipped_steps_are_told() -> None:
-    observed = dataclasses.replace(trajectory(final(1e-5, 1)), skipped=(1,))
-    assert "skipped steps [1]" in judge(observed, reference()).warnings[0]
 
 
 def test_extra_parameters_are_left_out_and_missing_ones_refused() -> None:
@@ -260,10 +231,3 @@ def test_of_two_deterministic_steps_the_bits_decide_and_of_later_ones_the_distan
     result = judge(trajectory(final(size, 1), differs={step: {"third"}}), against)
     assert (result.correctness.verdict, result.correctness.first_differing_step) == (verdict, step + 1)
     assert bool(result.warnings) == (verdict in ("unchecked", "drifted"))
-
-
-def test_a_reference_that_is_not_finite_does_not_judge_what_follows_the_deterministic_steps() -> None:
-    parameters = final(1e-5, 0)
-    parameters["first"][0] = math.inf
-    against = dataclasses.replace(reference(parameters=parameters), deterministic_steps=2)
-    assert verdict_of(trajectory(parameters, differs={2: {"third"}}), against).verdict == "unchecked"
