@@ -115,15 +115,6 @@ def test_who_finds_no_room_beside_others_says_so(tmp_path: Path, monkeypatch: py
         assert "free some, or set `run.order: rounds`" in warning
 
 
-def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
-    trials = [in_turns(make_trial(do=do)) for do in ("crash", "hang", "allocate", "nothing")]
-    records, world = swept(tmp_path, trials)
-    assert len(world.heats[0]) == 4
-    assert {record.trial_id: record.outcome for record in records} == dict(
-        zip([trial.trial_id for trial in trials], ["crashed", "timeout", "oom", "ok"], strict=True)
-    )
-
-
 @pytest.mark.parametrize(("count", "joins"), [(1, [2, 5]), (3, [0, 1, 2, 3, 4, 5])])
 def test_fewer_than_three_have_compute_alone_in_a_part_of_their_heats(count: int, joins: list[int]) -> None:
     """As often as it takes a quarter of all repeats at most."""

@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import threading
-import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,44 +63,12 @@ def test_a_nodes_files_go_to_the_command_and_leave_the_node(worker: NodeWorker, 
     assert again.outcome != "ok", "the reference is not kept on the node"
 
 
-def test_a_heats_tasks_end_in_their_own_order(worker: NodeWorker) -> None:
-    tasks = (RepeatTask(make_trial(sleep=0.5, do="crash")), RepeatTask(make_trial(stage=1)))
-    ends, _ = worker.run(Batch(tasks), 0, 1, None, {})
-    assert [attempt.outcome for attempt in ends] == ["crashed", "ok"]
-
-
-def test_a_second_node_runs_its_own_ranks_and_has_no_result(worker: NodeWorker) -> None:
-    task = RepeatTask(make_trial(world_size=4, do="describe", rank="all"))
-    (attempt,), files = worker.run(Batch((task,)), 1, 2, "tcp://127.0.0.1:1", {})
-    assert (attempt.outcome, attempt.result) == ("ok", None)
-    assert files.keys() == {f"logs/{task.name}/rank{rank}.log" for rank in (2, 3)}
-    (attempt,), _ = worker.run(Batch((task,)), 0, 1, None, {})
-    assert attempt.result is not None, "the next task is on this node alone"
-
-
 def test_ranks_are_not_pinned_to_a_part_of_a_nodes_cpus(tmp_path: Path) -> None:
     worker = NodeWorker(str(tmp_path), FAKES, "127.0.0.1", cpus=1)
     task = RepeatTask(make_trial(do="describe"))
     _, files = worker.run(Batch((task,)), 0, 1, None, {})
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     assert f" cpus={cores} " in files[f"logs/{task.name}/rank0.log"].decode()
-
-
-def test_progress_lines_wait_for_the_command_which_may_end_a_task(worker: NodeWorker) -> None:
-    ends: list[Attempt] = []
-    task = RepeatTask(make_trial(do="step_on", world_size=1))
-    for _ in range(2):
-        running = threading.Thread(target=lambda: ends.extend(worker.run(Batch((task,)), 0, 1, None, {})[0]))
-        running.start()
-        steps: list[int] = []
-        while len(steps) < 2:
-            steps += [line["step"] for line in worker.progress(None)]
-            time.sleep(0.02)
-        assert steps[:2] == [1, 2]
-        worker.progress("enough")
-        running.join()
-        worker.progress(None)
-    assert [attempt.error.message for attempt in ends if attempt.error] == ["enough", "enough"]
 
 
 def test_a_node_is_described_and_says_what_it_lacks(tmp_path: Path) -> None:

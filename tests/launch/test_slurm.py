@@ -53,18 +53,6 @@ def submitted(executor: SlurmExecutor, **options: Any) -> int:
     return executor.submit(Batch((RepeatTask(make_trial(world_size=1, **options)),)), lambda *_: None)
 
 
-def test_a_job_that_dies_without_a_word_crashed(executor: SlurmExecutor) -> None:
-    handle = submitted(executor, sleep=600)
-    executor._send()
-    executor._jobs[handle].job.cancel(check=False)
-    _, _, attempt = executor.next_ended()
-    assert attempt.outcome == "crashed"
-    assert attempt.error is not None
-    assert "ended as" in attempt.error.message
-    assert attempt.error.log is not None
-    assert (executor._run_dir / attempt.error.log).is_dir(), "the job's output is kept"
-
-
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [("workload", "command", "python train.py"), ("engine", "engine_python", "/opt/other/bin/python")],

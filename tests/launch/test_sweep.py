@@ -1,5 +1,6 @@
 """A sweep runs every repeat once, in the order it says, and takes up where it was left."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 from tests.world import World
 from zbench.errors import OutOfTimeError, UsageError
 from zbench.launch.events import Notice, TrialFinished, TrialStarted
+from zbench.launch.executor import ReferenceTask, RepeatTask, Vacancy
 from zbench.launch.sweep import (
     SweepPlan,
     run_sweep,
@@ -27,8 +29,9 @@ class Sweep:
     def __init__(self, tmp_path: Path) -> None:
         self.directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
         self.events: list[object] = []
+        self.world = World()
 
-    def run(self, *trials, stop_after=None, **plan):
+    def run(self, *trials, stop_after=None, world=None, **plan):
         """Run the plan; `stop_after` interrupts it when so many repeats have ended."""
         if not isinstance(plan.get("expansion"), Expansion):
             plan["expansion"] = Expansion(list(trials), [])
@@ -39,7 +42,7 @@ class Sweep:
             if stop_after is not None and len(self.told(TrialFinished)) == stop_after:
                 raise KeyboardInterrupt
 
-        self.world = World()
+        self.world = world or World()
         run_sweep(SweepPlan(**plan), self.directory, lambda: self.world, on_event=listen)
         return self.directory.records()
 
@@ -160,13 +163,33 @@ def test_full_disk_in_a_trial_stops_the_run_and_records_nothing_of_it(sweep):
     assert sweep.world.is_closed
 
 
-def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, monkeypatch):
-    clock = SimpleNamespace(monotonic=lambda: sweep.world.now if hasattr(sweep, "world") else 0.0)
+@pytest.mark.parametrize(("at_once", "kept"), [(1, 1), (2, 3)])
+def test_out_of_time_it_finishes_what_is_under_way_and_goes_on_later(sweep, monkeypatch, at_once, kept):
+    clock = SimpleNamespace(monotonic=lambda: sweep.world.now)
     monkeypatch.setattr("zbench.launch.sweep.time", clock)
-    with pytest.raises(OutOfTimeError, match="stopped at --max-time; 7 repeats left"):
-        sweep.run(*STAGES, max_seconds=3.1)  # the reference takes at most 3 s, and a repeat a second at least
-    assert len(sweep.directory.records()) == len(sweep.told(TrialFinished)) == 1
-    assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats
+    world = World(at_once=at_once, vacancy=Vacancy(math.inf if at_once > 1 else 1))
+    with pytest.raises(OutOfTimeError, match=f"stopped at --max-time; {8 - kept} repeats left"):
+        sweep.run(
+            *STAGES, world=world, max_seconds=3.1
+        )  # the reference takes 3 s at most, a repeat 1 s at least
+    first_records = sweep.directory.records()
+    assert len(first_records) == len(sweep.told(TrialFinished)) == kept
+    records = sweep.run(*STAGES)
+    assert records[:kept] == first_records
+    assert len(set(keys(records))) == len(records) == 8
+
+
+def test_a_queue_begins_a_round_as_a_whole(sweep):
+    world = World(at_once=100, vacancy=Vacancy(math.inf))
+    records = sweep.run(*STAGES, world=world, trace=True)
+    (first, *rest) = [batch.tasks[0] for batch in world.batches]
+    assert isinstance(first, ReferenceTask), "the trials have one reference"
+    assert world.most_at_once == len(STAGES)
+    traced = [task.trace for task in rest if isinstance(task, RepeatTask)]
+    assert traced == [True] * len(STAGES) + [False] * len(STAGES), "one repeat of each is traced"
+    assert len(set(keys(records))) == len(records) == 8
+    assert {record.correctness.verdict for record in records} == {"identical"}
+    assert world.is_closed
 
 
 def test_order_follows_from_seed_and_round_and_no_item_is_always_first():
