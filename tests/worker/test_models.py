@@ -1,4 +1,7 @@
-"""Models and data of users: what can be repeated is verified, and what cannot says why."""
+"""Models and data of users: what can be repeated is verified, and what cannot says why.
+
+Evaluations between steps happen when they are asked for, and change nothing that is trained.
+"""
 
 import re
 from typing import Any
@@ -61,3 +64,28 @@ def test_what_cannot_be_repeated_is_not_verified_and_the_reason_is_given(
     assert record.correctness.verdict == "unchecked"
     assert record.error.kind == "usage"
     assert re.search(reason, record.error.message)
+
+
+# --- evaluations between steps
+
+SMALL = {"sequence_length": 8, "micro_batch_size": 2}
+NEVER_EVALUATED = SMALL | {"model": HERE + "NeverEvaluated"}
+KEEPS_SOME = SMALL | {"model": HERE + "KeepsSomeInEvalMode"}
+
+
+@pytest.mark.parametrize("every", [3, 5])
+def test_the_model_is_evaluated_without_gradients_after_every_so_many_steps(
+    run_trial: RunTrial, every: int
+) -> None:
+    run = {"warmup_steps": 1, "steps": 3, "evaluate_every": every}
+    record = run_trial(trial(workload=NEVER_EVALUATED, run=run, verify="off"))
+    evaluated = every == 3
+    assert record.outcome == ("crashed" if evaluated else "ok")
+    if evaluated:
+        assert "evaluated, gradients: False" in record.error.message
+
+
+def test_a_run_with_evaluations_has_the_bits_of_plain_training(run_trial: RunTrial) -> None:
+    sharded = {"zero_stage": 3, "param_persistence_threshold": 0}
+    record = run_trial(trial(sharded, workload=KEEPS_SOME, run={"evaluate_every": 1}, verify="reference"))
+    assert record.correctness.verdict == "identical", record.error

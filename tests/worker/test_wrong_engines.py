@@ -3,6 +3,7 @@
 In bfloat16, whose rounding hides most; `make check` has float32 and further engines of a kind.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -80,8 +81,9 @@ def test_buffers_are_state(run_trial: RunTrial, name: str, ranks: tuple[int, ...
 
 
 def test_frozen_parameters_keep_their_bits(run_trial: RunTrial) -> None:
-    result = correctness(run_trial, "TouchesFrozen", param_groups={"positions.*": {"frozen": True}})
-    assert (result.verdict, result.diagnosis) == ("wrong", "frozen parameter positions.weight was changed")
+    engine = {"engine": HERE + "TouchesFrozen", "param_groups": {"layers.1.*": {"frozen": True}}}
+    result = run_trial(trial(engine)).correctness
+    assert (result.verdict, result.diagnosis) == ("wrong", "frozen parameter layers.1.weight was changed")
 
 
 def test_parameters_without_a_gradient_keep_their_bits(run_trial: RunTrial) -> None:
@@ -141,3 +143,46 @@ def test_an_engine_with_first_moments_alone_is_checked_in_its_first_steps(
     terms = {one.term: one for one in result.coefficients}
     assert abs(terms["update length"].value - 1) < 1e-6
     assert abs(terms["weight decay"].value - 1) < 2e-3
+
+
+# --- faults of a later step
+
+LONGER = {"warmup_steps": 0, "steps": 11}
+
+
+@pytest.mark.parametrize(
+    ("engine", "diagnosis", "dtype"),
+    [
+        ("lost_5", "the update of step 5 is lost", "bfloat16"),
+        ("twice_9", "the update of step 9 is done twice", "bfloat16"),
+        pytest.param("twice_9", "the update of step 9 is done twice", "float16", marks=pytest.mark.check),
+        ("longer_6", r"updates 10\.0 % too long \(all parameters\) in step 6", "bfloat16"),
+        ("gradients_8", r"gradients [45]\.\d % too large \(all parameters\) in step 8", "bfloat16"),
+    ],
+)
+def test_the_step_is_named(run_trial: RunTrial, engine: str, diagnosis: str, dtype: str) -> None:
+    result = run_trial(trial({"engine": HERE + engine, "dtype": dtype}, workload=GPT, run=LONGER)).correctness
+    assert result.verdict in ("drifted", "wrong")
+    assert re.fullmatch(diagnosis, str(result.diagnosis))
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.check)])  # it draws a replayed step
+def test_a_skipped_step_is_named_before_its_consequences(run_trial: RunTrial, seed: int) -> None:
+    run = {**LONGER, "seed": seed}
+    engine = {"engine": HERE + "SkipsAStep", "dtype": "bfloat16"}
+    result = run_trial(trial(engine, workload=GPT, run=run)).correctness
+    assert result.verdict == "wrong"
+    assert str(result.diagnosis).startswith("the update of step 5 is lost; updates ")
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("StaleBias", "the model of rank 1 has other weights than the engine's (blocks.1.mlp_norm.bias)"),
+        ("LastUpdateNeverArrives", "the model of rank 0 has other weights than the engine's (tokens.weight"),
+    ],
+)
+def test_the_models_own_weights_must_be_the_engines(run_trial: RunTrial, engine: str, says: str) -> None:
+    record = run_trial(trial({"engine": HERE + engine, "dtype": "bfloat16"}, workload=GPT, run=LONGER))
+    assert record.correctness.verdict == "wrong"
+    assert says in str(record.correctness.diagnosis)

@@ -89,7 +89,7 @@ class DropsTensor(Engine):
 
 
 class TouchesFrozen(Engine):
-    touched = "positions.weight"
+    touched = "layers.1.weight"
 
     def full_parameters(self) -> dict[str, Tensor]:
         values: dict[str, Tensor] = self.inner.full_parameters()
