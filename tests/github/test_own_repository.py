@@ -91,6 +91,7 @@ def compared(job: Job, changes: dict[str, str], blocks: str, sweep: str = "sweep
     return job.run(SWEEP=f"sweeps/{sweep}.yaml", BLOCKS=blocks)
 
 
+@pytest.mark.check
 def test_exact_figures_and_verdicts_alone_tell_two_changes_apart(job: Job) -> None:
     """Each alone, and the exit code that it ends with: the soak runs below."""
     outcome = compared(job, AT_ONCE, blocks="0", sweep="two")
