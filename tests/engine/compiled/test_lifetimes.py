@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.engine.compiled.cases import BASE, Batch, make
+from tests.engine.compiled.cases import BASE, make
 from tests.engine.holding import settled
 from tests.engine.plain import assert_same
 from zbench.engine import Engine, Instruments, build_engine
@@ -117,45 +117,40 @@ def faults_free_everything(group: dist.ProcessGroup) -> None:
     assert_same(*runs)
 
 
-def targets_come_with_gradients(group: dist.ProcessGroup) -> list[tuple[list[int], int]]:
+def targets_come_with_gradients(group: dist.ProcessGroup, backwards: int) -> tuple[list[int], int]:
     """Return the bytes of targets when the last backward of a step begins, when its first gradient is ready,
-    and when it has ended, and those of the partition: of steps with one backward, and with two.
+    and when it has ended, and those of the partition.
     """
     model, batch = make("one_graph")
-    return [_targets_of(group, model, batch, backwards) for backwards in (1, 2)]
-
-
-def _targets_of(
-    group: dist.ProcessGroup, model: nn.Module, batch: Batch, backwards: int
-) -> tuple[list[int], int]:
     engine, _ = build(group, model, gradient_accumulation_steps=backwards)
-    sizes: list[int] = []
-    begin, accept, finish = CompiledGradients.begin, CompiledGradients.accept, CompiledGradients.finish
+    seen: list[tuple[str, int]] = []
 
-    def held() -> int:
-        return engine.memory_by_category().get("gradients", 0)
+    def note(name: str) -> None:
+        seen.append((name, engine.memory_by_category().get("gradients", 0)))
 
-    def begun(*args: Any) -> None:
-        begin(*args)
-        sizes[:] = [held()]
+    def noted(name: str) -> Callable[..., None]:
+        call = getattr(CompiledGradients, name)
 
-    def accepted(*args: Any) -> None:
-        if len(sizes) == 1:
-            sizes.append(held())
-        accept(*args)
+        def noting(*args: Any) -> None:
+            if name == "accept":
+                note(name)
+            call(*args)
+            if name != "accept":
+                note(name)
 
-    def finished(*args: Any) -> None:
-        finish(*args)
-        sizes.append(held())
+        return noting
 
-    with mock.patch.multiple(CompiledGradients, begin=begun, accept=accepted, finish=finished):
+    names = ("begin", "accept", "finish")
+    with mock.patch.multiple(CompiledGradients, **{name: noted(name) for name in names}):
         for step in range(2):
             for micro in range(backwards):
+                seen.clear()
                 engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)))
             engine.step()
     partition = partition_of(engine)
     engine.close()
-    return sizes, partition
+    assert [name for name, _ in seen[:2]] + [seen[-1][0]] == [*names]
+    return [seen[0][1], seen[1][1], seen[-1][1]], partition
 
 
 STEPS: list[dict[str, Any]] = [
@@ -178,8 +173,9 @@ def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
     ranks.run(2, f"{__name__}:faults_free_everything")
 
 
-def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool) -> None:
-    for of_rank in ranks.run(2, f"{__name__}:targets_come_with_gradients"):
-        for (begun, first, ended), partition in of_rank:
-            assert begun == first == 0, "no target while the backward runs up to its first gradient"
-            assert ended == partition > 0
+@pytest.mark.parametrize("backwards", [1, 2])
+def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool, backwards: int) -> None:
+    for seen, partition in ranks.run(2, f"{__name__}:targets_come_with_gradients", backwards):
+        begun, first, ended = seen
+        assert begun == first == 0, "no target while the backward runs up to its first gradient"
+        assert ended == partition > 0

@@ -1,7 +1,6 @@
 """Training by NCCL's rules leaves the bits of plain PyTorch, and breaks none of them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,24 +9,11 @@ import torch.distributed as dist
 
 from tests.engine import lattice, models
 from tests.engine.cases import train
-from tests.engine.far_memory.cases import ROWS, drawn
+from tests.engine.far_memory.cases import ROWS, Case, drawn
 from tests.engine.nccl.group import FAULTS, StrictGroup, beside_a_host, built, strict
 from tests.engine.plain import Trajectory
 from zbench.testing import collectives as suite
 from zbench.testing.ranks import RankPool
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run of training; fields as of `far_memory.cases.Case`."""
-
-    spec: dict[str, Any]
-    seed: int = 0
-    model: str = "mlp"
-    steps: int = 3
-    backwards: int = 1
-    change: str = "nothing"
-    disturb: str = ""
 
 
 def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[tuple[Trajectory, list[str]]]:
@@ -110,7 +96,7 @@ def test_every_row_keeps_its_bits_and_the_rules(world: RankPool) -> None:
 def test_shard_groups_keep_their_bits_and_the_rules(world: RankPool) -> None:
     sizes = [size for size in (1, 2) if world.size % size == 0]
     rows: list[dict[str, Any]] = [{"zero_stage": 3, "shard_group_size": size} for size in sizes]
-    check(world, [Case(row | {"param_persistence_threshold": 0}) for row in rows])
+    check(world, [Case(row | {"param_persistence_threshold": 0}, 0) for row in rows])
 
 
 BACKEND: list[dict[str, Any]] = [
@@ -125,7 +111,7 @@ A_ROUNDING = 1e-7
 def test_the_backends_own_sums_break_no_rule_and_lose_nothing(world: RankPool) -> None:
     """They are added in another order, which of two ranks' is the same one."""
     rows = BACKEND[world.size % 2 :: 2]
-    cases = [Case(row, backwards=row.get("gradient_accumulation_steps", 1)) for row in rows]
+    cases = [Case(row, 0, backwards=row.get("gradient_accumulation_steps", 1)) for row in rows]
     check(world, cases, most=0.0 if world.size == 2 else A_ROUNDING)
 
 
@@ -141,7 +127,7 @@ DISTURBED = ("backward", "interrupt", "evaluate", "read", "write", "discard,back
 def test_what_goes_wrong_beside_a_step_leaves_no_trace(world: RankPool) -> None:
     spec = EAGER[6] | {"gradient_accumulation_steps": 2}
     chosen = DISTURBED[world.size % 3 :: 3]
-    check(world, [Case(spec, backwards=2, disturb=disturb) for disturb in chosen])
+    check(world, [Case(spec, 0, backwards=2, disturb=disturb) for disturb in chosen])
 
 
 @pytest.mark.soak
@@ -149,9 +135,8 @@ def test_what_goes_wrong_beside_a_step_leaves_no_trace(world: RankPool) -> None:
 @pytest.mark.parametrize("begin", range(0, 200, 20))
 def test_drawn_cases(world: RankPool, begin: int) -> None:
     for seed in range(begin, begin + 20):
-        far = drawn(seed)  # what resumes and how collectives go is far memory's own
-        if "compile" not in far.spec:
-            check(world, [Case(far.spec, seed, far.model, far.steps, far.backwards, far.change, far.disturb)])
+        if "compile" not in (case := drawn(seed)).spec:
+            check(world, [case])
 
 
 def test_the_group_itself_shows_what_breaks_a_rule(world: RankPool) -> None:

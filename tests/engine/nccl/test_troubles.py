@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from tests.engine.nccl.group import FAULTS, NO_DEVICE, beside_a_host, built, strict
 from tools.benchmarks.gpu.rank_in_trouble import Net
@@ -34,11 +33,11 @@ class Script:
         self.engine = engine
         self.model = engine.model
         self.x = torch.ones(2, WIDTH)
-        self.state: dict[str, Tensor] = {}
 
     def act(self, place: str, fault: Callable[[], None] | None) -> None:
         """Do what is done at a place, with a fault in its midst, if any."""
-        action = getattr(self, place.split()[-1])
+        name = place.split()[-1]
+        action = getattr(self, name, None) or getattr(self.engine, name)
         if fault is None:
             action()
         elif place.endswith("forward") or place == "evaluate":
@@ -67,14 +66,8 @@ class Script:
                 self.engine.backward(self.model(self.x))
         self.engine.step()
 
-    def full_parameters(self) -> None:
-        self.engine.full_parameters()
-
-    def state_dict(self) -> None:
-        self.state = self.engine.state_dict()
-
     def load_state_dict(self) -> None:
-        self.engine.load_state_dict(self.state or self.engine.state_dict())
+        self.engine.load_state_dict(self.engine.state_dict())
 
     def gathered(self) -> None:
         with self.engine.gathered(self.model):

@@ -70,17 +70,6 @@ def test_memory_is_shared_out_by_the_ratio(schedule: str, stage: int, dtype: str
         assert held.get("host_speculative", 0) == 12 * host
 
 
-def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
-    """It covers two of the four subgroups of 4096 elements and the one of 1024."""
-    covered = 2 * 4096
-    with engine(layers(), rollback="journal", gradient_clipping=0.0) as e:
-        steps(e, 0, 3)
-        held = e.memory_by_category()
-    assert held["host_moments"] == 8 * ELEMENTS
-    assert held["host_speculative"] == 12 * covered
-    assert held["speculative"] == 4 * covered
-
-
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # it wants to see optimizer.step
 def test_a_scheduler_is_heard_by_the_next_update_ahead() -> None:
     """torch's own scheduler: what ran ahead in backward had the new rate, so nothing is done again."""

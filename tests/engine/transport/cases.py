@@ -62,10 +62,6 @@ def process_group(group: dist.ProcessGroup) -> Any:
     return ProcessGroupCollectives(group, CPU)
 
 
-def hybrid_gloo(group: dist.ProcessGroup) -> Any:
-    return in_shard_groups(group, CPU, group.size() // 2, GlooCollectives)
-
-
 def hybrid_process_group(group: dist.ProcessGroup) -> Any:
     return in_shard_groups(group, CPU, group.size() // 2, ProcessGroupCollectives)
 
@@ -78,10 +74,3 @@ def hybrid_cross_memory(group: dist.ProcessGroup) -> Any:
 @in_small_pieces
 def staged(group: dist.ProcessGroup) -> Any:
     return HostStagedCollectives(host_collectives(group, CPU), PinnedHostMemory(CPU))
-
-
-@in_small_pieces
-def hybrid_staged(group: dist.ProcessGroup) -> Any:
-    return HostStagedCollectives(
-        in_shard_groups(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
-    )

@@ -1,7 +1,5 @@
 """What every kind of collectives promises; those of NCCL by its rules in `tests/engine/nccl`."""
 
-import pytest
-
 from zbench.testing.collectives import DTYPES, CollectivesSuite
 
 KINDS = "tests.engine.transport.cases:"
@@ -42,18 +40,4 @@ class TestHybridCrossMemory(CollectivesSuite):
 class TestHybridProcessGroup(CollectivesSuite):
     make = KINDS + "hybrid_process_group"
     worlds = (2, 4)
-    dtypes = DTYPES[:1]
-
-
-@pytest.mark.check
-class TestHybridGloo(CollectivesSuite):
-    make = KINDS + "hybrid_gloo"
-    worlds = (2, 4)
-    dtypes = DTYPES[:1]
-
-
-@pytest.mark.check
-class TestHybridStaged(CollectivesSuite):
-    make = KINDS + "hybrid_staged"
-    worlds = (4,)
     dtypes = DTYPES[:1]

@@ -6,7 +6,6 @@ import torch
 from tests.engine.adam import host_kernels
 from tests.engine.adam.cases import FLOATS
 from zbench.engine.transport.sums import (
-    accumulate,
     add_in_rank_order,
     follow_one_another,
     sum_in_rank_order,
@@ -27,16 +26,6 @@ def test_parts_are_added_in_rank_order(numel: int, dtype: torch.dtype) -> None:
     assert torch.equal(by_torch, expected)
     if dtype == torch.float32 and numel > 255:  # sums of few narrow values are exact in any order
         assert not torch.equal(by_kernel, sum(reversed(parts)))
-
-
-@pytest.mark.usefixtures("isa")
-@pytest.mark.parametrize("into", FLOATS)
-@pytest.mark.parametrize("grads", FLOATS)
-def test_a_gradient_is_added_and_rounded_once(into: torch.dtype, grads: torch.dtype) -> None:
-    total, gradient = torch.randn(1003).to(into), torch.randn(1003).to(grads)
-    expected = (total.float() + gradient.float()).to(into)
-    accumulate(total, gradient)
-    assert torch.equal(total, expected)
 
 
 @pytest.mark.skipif(host_kernels.COMPILER is None, reason="needs a C++ compiler")
