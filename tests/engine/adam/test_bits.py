@@ -1,4 +1,4 @@
-"""Same bits on every instruction set, thread count, partition and order; `test_torch_fused` has torch's."""
+"""Same bits on every instruction set, thread count, partition and order; `test_torch_parity` has torch's."""
 
 import itertools
 import random

@@ -77,7 +77,7 @@ def test_the_context_before_is_current_again_also_after_an_error(error: int) -> 
     assert driver.contexts == [CONTEXTS[0]]
 
 
-def test_a_kernel_is_loaded_once_for_each_device_and_launched_on_its_stream(
+def test_a_kernel_is_loaded_once_for_each_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver = Driver()

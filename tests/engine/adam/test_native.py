@@ -34,7 +34,7 @@ def test_the_environment_forces_an_instruction_set() -> None:
     assert done.stdout.strip() == "scalar"
 
 
-def test_threads_that_cannot_start_are_an_error_and_the_others_end() -> None:
+def test_threads_that_cannot_start_are_an_error() -> None:
     code = """
 import os, resource, zbench._native as n
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

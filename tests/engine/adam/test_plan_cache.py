@@ -53,7 +53,7 @@ def test_a_used_backend_does_what_a_fresh_one_does(change: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
 
 
-def test_a_gradient_that_comes_to_overlap_is_refused_until_it_is_back() -> None:
+def test_a_gradient_is_refused_while_it_overlaps() -> None:
     backend = NativeAdam(1)
     ours = tasks()
     theirs = tasks()

@@ -52,7 +52,7 @@ def test_threads_leave_backward_its_processors(
         (range(8), 1, 2, 4),  # none of its processors is near
     ],
 )
-def test_after_backward_a_rank_takes_its_share_of_the_processors_near_its_gpu(
+def test_a_rank_takes_its_share_of_near_processors(
     allowed: range, near: int, ranks: int, expected: int
 ) -> None:
     online = 8 if len(allowed) == 8 else 16
@@ -73,9 +73,7 @@ def test_optimizer_threads_counts_for_every_schedule(schedule: str) -> None:
 
 @pytest.mark.skipif(len(this_host().allowed) < 2, reason="a thread is pinned where one can be spared")
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
-    ranks: RankPool, world_size: int
-) -> None:
+def test_threads_of_two_ranks_share_no_pinned_processor(ranks: RankPool, world_size: int) -> None:
     machine = this_host()
     has_its_own = world_size == 1 or len(machine.allowed) < machine.online
     for pinned in ranks.run(world_size, "tests.engine.speculative.running:pinned_threads"):

@@ -1,11 +1,14 @@
-"""torch.optim.AdamW and Adam with fused=True, bit for bit, over 50 steps of random hyperparameters."""
+"""torch.optim.AdamW and Adam with fused=True, bit for bit; a CUDA device without our kernels uses them."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
-from zbench.engine.adam import CpuAdam
+from tests.engine.adam.cases import FLOATS, assorted, written
+from tests.engine.plain import bits
+from zbench.engine.adam import CpuAdam, NativeAdam, TorchFusedAdam
 
 STEPS = 50
 CAPABLE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
@@ -41,3 +44,17 @@ def test_fifty_steps_of_random_hyperparameters(
         assert torch.equal(ours, theirs), f"parameters differ from fused: {where}"
         for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
             assert torch.equal(mine.state[ours][name], reference.state[theirs][name]), f"{name}: {where}"
+
+
+@pytest.mark.parametrize("moments", FLOATS[:2])
+@pytest.mark.parametrize("grads", FLOATS)
+def test_torchs_own_adam_returns_the_contracts_bits(grads: torch.dtype, moments: torch.dtype) -> None:
+    sizes = (256, 4096, 512)  # only of multiples of 16 are torch's bits the contract's
+    cases = [replace(case, rounding_seed=None) for case in assorted(grads, moments, sizes)]
+    ours, theirs = ([case.task() for case in cases] for _ in range(2))
+    NativeAdam().update(ours, grad_scale=0.37)
+    TorchFusedAdam().update(theirs, grad_scale=0.37)
+    for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for left, right in zip(written(mine), written(other), strict=True):
+            same = (bits(left) == bits(right)) | (left.isnan() & right.isnan())  # a NaN keeps its payload
+            assert bool(same.all()), f"task {index}: {cases[index]}"

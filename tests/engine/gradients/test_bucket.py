@@ -101,7 +101,7 @@ class Case:
 EMPTY, FILLING, IN_FLIGHT, _, CONSUMED = BucketState
 
 
-def test_a_bucket_fills_flies_is_reduced_and_consumed_in_the_order_of_backward() -> None:
+def test_buckets_are_reduced_and_consumed_in_the_order_of_backward() -> None:
     case = Case()
     assert case.states == [EMPTY] * 3
     case.gradients.begin(ONLY, LOSS)
@@ -119,7 +119,7 @@ def test_a_bucket_fills_flies_is_reduced_and_consumed_in_the_order_of_backward()
     assert case.pool.bytes == sum(t.nbytes for t in case.pool.free), "every buffer was given back"
 
 
-def test_what_no_gradient_came_for_is_zero_although_its_buffer_was_used() -> None:
+def test_a_parameter_without_a_gradient_has_a_zero_sum() -> None:
     case = Case()
     case.backward(ONLY, {2: 1.0, 1: 2.0, 0: 3.0})
     case.gradients.clear()
@@ -127,7 +127,7 @@ def test_what_no_gradient_came_for_is_zero_although_its_buffer_was_used() -> Non
     assert case.values == [5.0, 0.0, 0.0]
 
 
-def test_a_buffer_is_used_again_only_behind_the_reduction_that_reads_it() -> None:
+def test_a_buffer_is_used_again_behind_its_reduction_only() -> None:
     case = Case(in_flight=0)
     case.backward(ONLY, {2: 1.0, 1: 2.0, 0: 3.0})
     assert case.values == [1.0, 2.0, 3.0]
@@ -135,7 +135,7 @@ def test_a_buffer_is_used_again_only_behind_the_reduction_that_reads_it() -> Non
     assert all(work.done for work in case.comm.works)
 
 
-def test_at_most_as_many_elements_are_in_flight_as_may_be() -> None:
+def test_the_elements_in_flight_are_bounded() -> None:
     case = Case(in_flight=1024)
     case.gradients.begin(ONLY, LOSS)
     for index in (2, 1, 0):
@@ -143,7 +143,7 @@ def test_at_most_as_many_elements_are_in_flight_as_may_be() -> None:
     assert [work.done for work in case.comm.works] == [True, False, False]
 
 
-def test_a_gradient_of_any_shape_and_strides_is_written_in_its_own_order() -> None:
+def test_a_gradient_of_any_strides_is_written_in_order() -> None:
     case = Case(without_copy=True)
     values = torch.arange(512.0).view(16, 32)
     case.gradients.begin(ONLY, LOSS)

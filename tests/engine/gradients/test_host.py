@@ -48,7 +48,7 @@ class Host(PinnedHostMemory):
         return self.copies[-1]
 
 
-def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
+def test_two_arrivals_do_not_stop_the_launching_thread() -> None:
     """Autograd's thread launches a backward's copies, and would launch no kernel while it waits for one."""
     host = Host()
     scratch = ScratchPool(CPU)

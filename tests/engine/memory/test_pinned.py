@@ -84,9 +84,7 @@ def test_pages_are_unlocked_when_no_copy_is_under_way(driver: Driver) -> None:
     ],
     ids=str,
 )
-def test_what_is_counted_is_what_is_locked_and_all_of_it_is_released(
-    spec: dict[str, Any], driver: Driver
-) -> None:
+def test_counted_memory_is_what_is_locked_and_released(spec: dict[str, Any], driver: Driver) -> None:
     memory = pinned()
     instruments = Instruments(memories=lambda device: Memories(DeviceMemory(device), memory))
     common = {"dtype": "bfloat16", "gradient_accumulation_steps": 2, "sub_group_size": 256}

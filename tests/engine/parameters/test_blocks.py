@@ -1,14 +1,16 @@
-"""Whole blocks are gathered at once where a device asks for it, whatever a model does with them."""
+"""Which parameters are gathered together: those of a module, of a whole block, and all small ones."""
 
 from typing import Any
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tests.engine import models
 from tests.engine.lattice import check, row_id
 from zbench.engine import Instruments, build_engine
-from zbench.engine.parameters.grouping import blocks_of
+from zbench.engine.parameters.base import ParamInfo
+from zbench.engine.parameters.grouping import blocks_of, module_groups
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
@@ -43,7 +45,7 @@ def names(model: nn.Module, most: int) -> list[str]:
     return [name for name, module in model.named_modules() if module in blocks]
 
 
-def test_the_blocks_are_the_outermost_entries_of_lists_that_are_small_enough() -> None:
+def test_blocks_are_the_outermost_entries_of_lists() -> None:
     model = models.make("stack")
     assert names(model, 1 << 30) == [f"blocks.{k}" for k in range(5)]
     size = sum(p.numel() for p in model.get_submodule("blocks.0").parameters())
@@ -51,9 +53,12 @@ def test_the_blocks_are_the_outermost_entries_of_lists_that_are_small_enough() -
     within = [f"blocks.{k}.several.{n}" for k in range(5) for n in range(2)]
     assert names(model, size - 1) == within, "a block that is too large is gathered in parts"
     assert names(model, 0) == []
+    backbone = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    most = names(nn.Sequential(backbone, nn.Linear(8, 2)), size)
+    assert most == ["0.0", "0.1", "0.2", "1"], "no block is most of the model"
 
 
-def test_a_block_that_computes_again_within_its_forward_is_not_kept() -> None:
+def test_a_block_that_recomputes_in_its_forward_is_not_kept() -> None:
     """It does so in backward, in no module's call."""
     model = models.make("recomputing")
     keys = {"param_persistence_threshold": 0, "prefetch_bucket_size": 1}
@@ -72,3 +77,33 @@ def test_a_block_that_computes_again_within_its_forward_is_not_kept() -> None:
     engine.close()
     assert len(seen) == 3 * 2 * 7
     assert max(seen) <= 3  # the one before, this one, and the next
+
+
+def test_modules_own_groups_and_small_parameters_stay_together() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 3))
+    infos = [ParamInfo(k, f"p{k}", p, 0) for k, p in enumerate(model.parameters())]
+    plan = module_groups(model, infos, torch.float32, threshold=3)
+    assert [group.parameters for group in plan.groups] == [(2,), (0,), (3, 1)]
+    assert plan.resident == {2}
+
+
+def test_moments_round_stochastically_alike_however_parameters_are_grouped() -> None:
+    moments = {"optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
+
+    def state(**keys: int) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+        engine = build_engine(net, EngineSpec.model_validate(moments | keys))
+        for _ in range(2):
+            engine.backward(net(torch.ones(3, 30)).square().sum())
+            engine.step()
+        whole = engine.state_dict()
+        engine.close()
+        return whole
+
+    one = state(zero_stage=0)
+    for other in (
+        state(zero_stage=1, sub_group_size=256),
+        state(zero_stage=3, param_persistence_threshold=50),
+    ):
+        assert all(torch.equal(value, other[name]) for name, value in one.items())

@@ -8,7 +8,7 @@ from zbench.engine.partition import Extent
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_an_edit_of_any_parameter_or_page_is_seen_also_where_values_change_places(dtype: torch.dtype) -> None:
+def test_an_edit_of_any_parameter_or_page_is_seen(dtype: torch.dtype) -> None:
     page = 4096 // dtype.itemsize
     extents = [Extent(0, 7), Extent(256, 24), Extent(512, 5 * page), Extent(512 + 6 * page, 256)]
     buffer = torch.arange(512 + 7 * page).to(dtype)

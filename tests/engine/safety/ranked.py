@@ -48,7 +48,7 @@ def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tens
 
 
 def refused_write(group: dist.ProcessGroup, row: dict[str, Any], others: bool) -> tuple[str, bool]:
-    """Return what a rank hears when rank 1 raises in a context for writing, or (others) names the layers in
+    """Return the error of a rank when rank 1 raises in a context for writing, or (others) names the layers in
     another order; and whether nothing changed.
     """
     rank = dist.get_rank(group)

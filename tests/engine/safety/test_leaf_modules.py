@@ -40,7 +40,7 @@ def test_without_the_key_ranks_that_use_other_experts_are_refused(ranks: RankPoo
         assert "leaf_modules" in message
 
 
-def test_a_name_of_no_module_is_refused_before_anything_has_changed() -> None:
+def test_a_name_of_no_module_changes_nothing_and_is_refused() -> None:
     net = nn.Linear(WIDTH, WIDTH)
     with pytest.raises(UsageError, match=r"leaf_modules.*'Expert'.*Linear"):
         build(net, {"zero_stage": 3}, leaf_modules=["Expert"])

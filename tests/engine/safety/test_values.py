@@ -172,7 +172,7 @@ def test_gathered_refuses_what_it_cannot_do(engine: Engine, plain: Plain) -> Non
     assert_same(engine.full_parameters(), plain.values())
 
 
-def test_a_closed_engine_leaves_ordinary_parameters_or_says_what_is_missing(
+def test_a_closed_engine_leaves_ordinary_parameters_or_names_the_remedy(
     row: dict[str, Any], engine: Engine, plain: Plain
 ) -> None:
     values = engine.full_parameters()

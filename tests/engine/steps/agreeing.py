@@ -1,7 +1,7 @@
-"""What ranks do in the tests of ranks that disagree or leave; every case returns what this rank heard.
+"""Cases of ranks that disagree or leave; every case returns the error that its rank raises.
 
 Run as `python -m tests.engine.steps.agreeing STORE RANK WORLD`, the last rank raises outside the engine, and
-each other one prints what it hears.
+the other ranks print the error that they raise then.
 """
 
 import os
@@ -175,7 +175,7 @@ def backend_of(group: dist.ProcessGroup, backend: str) -> str:
 
 
 def leave(group: dist.ProcessGroup, way: str, how: str, stage: int) -> str:
-    """Return what a rank hears when the last rank leaves before its third forward."""
+    """Return the error of a rank when the last rank leaves before its third forward."""
     hears = mock.patch.object(agreement, "_SECONDS_TO_HEAR", 1.0)
     with hears, engine_on(group, way, zero_stage=stage) as (engine, loss):
 

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of checkpoints: random generators, weights alone, and torch's own format."""
+"""Cases of checkpoints, on every rank: random generators, weights alone, and torch's own format."""
 
 import random
 import warnings
@@ -49,7 +49,7 @@ def engine_with_more(group: dist.ProcessGroup, spec: Spec) -> Engine:
 
 
 def weights(group: dist.ProcessGroup, path: str, spec: Spec) -> tuple[bool, str]:
-    """Save weights only; whether plain PyTorch loads them, bit for bit, and what a second save hears."""
+    """Save weights only; whether plain PyTorch loads them, bit for bit, and the error of a second save."""
     engine = engine_with_more(group, spec)
     take_step(engine, 0)
     save_weights(engine, path)

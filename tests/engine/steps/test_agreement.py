@@ -34,7 +34,7 @@ def test_one_rank_that_reads_a_weight_alone_stops_every_rank(ranks: RankPool, wa
 
 
 @each_way
-def test_ranks_that_wait_for_one_another_are_named_with_their_calls(ranks: RankPool, way: str) -> None:
+def test_ranks_that_wait_for_one_another_are_named(ranks: RankPool, way: str) -> None:
     for message in ranks.run(2, CASES + "one_stops", way):
         assert message.startswith("RanksDisagreeError"), message
         assert "rank 0 reduces the gradients of bucket" in message
@@ -43,7 +43,7 @@ def test_ranks_that_wait_for_one_another_are_named_with_their_calls(ranks: RankP
 
 @each_way
 @pytest.mark.parametrize(("where", "stage"), [("inside", 3), ("without", 2)])
-def test_an_error_on_one_rank_alone_ends_the_others_with_that_reason(
+def test_an_error_on_one_rank_ends_the_others_with_it(
     ranks: RankPool, way: str, where: str, stage: int
 ) -> None:
     first, second = ranks.run(2, CASES + "one_raises", way, where, stage)

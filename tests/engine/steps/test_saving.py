@@ -39,9 +39,7 @@ def test_a_file_has_the_bytes_that_the_library_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["save", "async_save"])
-def test_torchs_format_loads_into_any_number_of_ranks_at_any_stage(
-    ranks: RankPool, tmp_path: Path, later: bool
-) -> None:
+def test_torchs_format_loads_at_any_size_and_stage(ranks: RankPool, tmp_path: Path, later: bool) -> None:
     expected, *_ = ranks.run(2, CASES + "saved_by_torch", str(tmp_path / "here"), SHARDED, later)
     for world, spec in ((1, {"zero_stage": 0}), (3, {"zero_stage": 3}), (3, {"zero_stage": 1})):
         for values, most in ranks.run(world, CASES + "loaded_by_torch", str(tmp_path / "here"), spec):
