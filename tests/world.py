@@ -1,13 +1,18 @@
-"""An executor with a clock of its own and a script: it starts no process, and nothing in it takes time."""
+"""An executor with a clock of its own and a script: it starts no process, and nothing in it takes time.
+
+And trials without a sweep, and tasks without a scheduler, of real executors.
+"""
 
 import itertools
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tests.launch.fake_worker import result_of
+from zbench.launch.events import Notice
 from zbench.launch.executor import (
     Attempt,
     Batch,
@@ -16,9 +21,12 @@ from zbench.launch.executor import (
     OnLine,
     ReferenceTask,
     RepeatTask,
+    Targets,
     Task,
     Vacancy,
 )
+from zbench.launch.process.local import LocalExecutor
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Failure
 
 Script = Callable[[Task, OnLine], Attempt]
@@ -169,3 +177,29 @@ class World(Executor):
             until = self.now + self._lot.uniform(1, 3)
             self._begun.append(_Begun(handle, *self._queue.pop(handle), until))
         self.most_at_once = max(self.most_at_once, len(self._begun))
+
+
+def local_runner(
+    run_dir: Path,
+    base_dir: Path,
+    *,
+    targets: Targets | None = None,
+    rerun_disturbed: bool = True,
+    on_notice: Callable[[str], None] = lambda _: None,
+) -> TrialRunner:
+    """Return a runner of trials on this machine. base_dir: where relative paths of the sweep begin."""
+    executor = LocalExecutor(run_dir, base_dir, targets=targets)
+    return TrialRunner(executor, run_dir, rerun_disturbed=rerun_disturbed, on_event=told_by(on_notice))
+
+
+def told_by(on_notice: Callable[[str], None]) -> Callable[[Any], None]:
+    """Return what tells the texts of notices alone."""
+    return lambda event: on_notice(event.text) if isinstance(event, Notice) else None
+
+
+def run(executor: Executor, task: Task, on_line: OnLine = lambda *_: None) -> Attempt:
+    """Run one task alone and return how it ended."""
+    handle = executor.submit(Batch((task,)), on_line)
+    ended, same, attempt = executor.next_ended()
+    assert (ended, same.name) == (handle, task.name)
+    return attempt

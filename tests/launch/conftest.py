@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from tests.world import local_runner
 from zbench.launch.executor import Targets
 from zbench.launch.trial import TrialRunner
 from zbench.spec.trial import TrialSpec

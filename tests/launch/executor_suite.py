@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import run
+from tests.world import run
 from zbench.launch.executor import Batch, Executor, ReferenceTask, RepeatTask
 
 from .conftest import make_trial

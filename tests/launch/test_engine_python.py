@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import FAKES
-from tests.running import run
+from tests.world import run
 from zbench.launch.executor import RepeatTask
 from zbench.launch.process.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, run_sweep

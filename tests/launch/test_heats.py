@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tests.running import local_runner, told_by
 from tests.worker.conftest import ROOT
 from tests.worker.conftest import trial as mlp
-from tests.world import OptionsScript, World, failed
+from tests.world import OptionsScript, World, failed, local_runner, told_by
 from zbench.launch.executor import Attempt, OnLine, RepeatTask, Task, Vacancy
 from zbench.launch.sweep import SweepPlan, run_sweep
 from zbench.launch.trial import TrialRunner

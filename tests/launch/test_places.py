@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.running import run
-from tests.world import OptionsScript, failed
+from tests.world import OptionsScript, failed, run
 from zbench.errors import TrialsFailedError
 from zbench.launch.cluster import places
 from zbench.launch.cluster.places import Node, Place, PlacesExecutor

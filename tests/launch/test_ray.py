@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import run
+from tests.world import run
 from zbench.errors import UsageError
 from zbench.launch.cluster import ray_cluster, ray_place
 from zbench.launch.cluster.places import PlacesExecutor

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import run
+from tests.world import run
 from zbench.errors import UsageError
 from zbench.launch.cluster import slurm
 from zbench.launch.cluster.slurm import SlurmExecutor

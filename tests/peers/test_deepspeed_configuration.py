@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine_keys import NEEDED, OTHER
+from tests.making import NEEDED, OTHER
 from zbench.peers.deepspeed import configuration
 from zbench.spec.engine import EngineSpec, OptimizerSpec
 from zbench.spec.peers import PEERS, peer_conflicts

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 from torch import nn
 
-from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from tests.world import local_runner
 from zbench.launch.trial import TrialRunner
 from zbench.peers import ddp
 from zbench.peers.stepping import TorchEngine

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.programs.table import HOGWILD, PROGRAMS, Program
-from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from tests.world import local_runner
 from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_keys import OTHER
+from tests.making import OTHER
 from zbench.spec.combinations import DEPENDENCIES, Dependency, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict, expand

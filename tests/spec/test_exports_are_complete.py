@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.engine_keys import NEEDED, OTHER
+from tests.making import NEEDED, OTHER
 from zbench.spec.combinations import acts
 from zbench.spec.engine import EngineSpec, OptimizerSpec
 from zbench.spec.expand import conflict

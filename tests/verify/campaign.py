@@ -25,11 +25,11 @@ from scipy.stats import beta
 
 import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
 from tests.making import make_trial
-from tests.running import local_runner
 from tests.verify.faults import KINDS, Fault
 from tests.verify.honest import KERNELS, Run, task_of
 from tests.verify.runs import reference
 from tests.verify.wrong import WrongRun
+from tests.world import local_runner
 from tests.zoo.sampling import DrawnRun, drawn_run
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Correctness

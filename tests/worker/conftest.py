@@ -8,8 +8,8 @@ import pytest
 
 from tests.engine.lattice import NO_CARD
 from tests.making import make_trial
-from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from tests.world import local_runner
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine_keys import NEEDED, OTHER
+from tests.making import NEEDED, OTHER
 from tests.nvml import Device, install
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.launch.processes import gone
-from tests.running import local_runner
 from tests.shared_processes import SharedProcesses
+from tests.world import local_runner
 from zbench import _nudge
 from zbench.job.jobs import ReferenceJob
 from zbench.job.progress import ProgressTail
