@@ -103,4 +103,10 @@ def test_keys_that_the_engine_does_not_know_are_refused_at_the_next_step(
         assert_same(engine.full_parameters(), before)
         del group[key]
         engine.zero_grad()
+    engine.backward(by_forward(engine.model, batch(0)))
+    group["amsgrad"] = True
+    with pytest.raises(UsageError, match="expected the groups' parameters and amsgrad as they were"):
+        engine.step()
+    group["amsgrad"] = False
+    engine.zero_grad()
     same_steps(engine, plain, 0, 1)
