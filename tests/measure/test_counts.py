@@ -1,6 +1,7 @@
 """One more copy, allocation or operator in a step is one more in its counts, whatever the machine does."""
 
 import ctypes
+import errno
 import json
 import struct
 import subprocess
@@ -68,6 +69,18 @@ def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
     before = read()
     step(100)
     assert read() > before
+
+
+def test_instructions_of_user_code_and_its_threads_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+    library = SimpleNamespace(syscall=lambda call, attributes, *where: asked.append(bytes(attributes)) or -1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EACCES)
+    assert instruction_counter() is None
+    assert "set it to 2 or less" in (instruction_problem() or "")
+    inherited_without_kernel_and_hypervisor = 0b110_0010
+    words = [0, 128, 1, 0, *[0] * 6, inherited_without_kernel_and_hypervisor, *[0] * 21]
+    assert asked == [struct.pack("32I", *words)] * 2
 
 
 def test_a_steps_instructions_are_the_kernels_count_after_less_before(
