@@ -30,25 +30,17 @@ def test_then_the_leaders_are_repeated_and_the_rest_is_not() -> None:
     assert contenders(measured(5, **asked), FASTEST) == frozenset(), "max_repeats"
 
 
-def test_where_it_was_not_asked_for_nobody_is_repeated_and_nothing_is_said() -> None:
+def test_without_separate_nothing_is_repeated_and_no_question_is_open() -> None:
     for rounds in (1, 3):
         records = measured(rounds)
         assert contenders(records, FASTEST) == frozenset()
         assert open_question(summarize(records), rank(summarize(records), FASTEST)) is None
 
 
-def test_one_that_leads_alone_answers_the_question() -> None:
-    for steps in ([[0.1] * 3], noisy([0.1, 0.3], 3, 0.01, 1)):
-        records = sweep(steps, **ASKED)
-        summaries = summarize(records)
-        assert contenders(records, FASTEST) == frozenset()
-        assert open_question(summaries, rank(summaries, FASTEST)) is None
-
-
 @pytest.mark.parametrize(
     ("within", "says"), [(0.125, "may differ by up to 12.5%"), (None, "an unknown share")]
 )
-def test_what_was_left_open_says_by_how_much_leaders_may_differ(within: float | None, says: str) -> None:
+def test_an_open_question_says_by_how_much_leaders_may_differ(within: float | None, says: str) -> None:
     summaries = summarize(measured(5, **ASKED))
     leaders = ("tn0", "tn1")
     bounds = {} if within is None else dict.fromkeys(leaders, within)

@@ -39,7 +39,7 @@ def test_undecided_answers_are_repeated_and_never_guessed(seed: int) -> None:
     assert search.first_bad == "c20"
 
 
-def test_what_does_not_build_is_skipped_and_left_open_only_where_it_matters() -> None:
+def test_revisions_that_do_not_build_are_skipped_or_left_open() -> None:
     def probe(name: str) -> Finding:
         return "skip" if name in ("c16", "c19", "c8") else "bad" if int(name[1:]) >= 20 else "good"
 
@@ -148,7 +148,7 @@ def blocks(rng: np.random.Generator, change: float, noise: float) -> Blocks:
 
 
 def answer(rng: np.random.Generator, bad: float, change: float, noise: float) -> Answer:
-    """Return what is said of a revision that takes `change` longer, looking as a measurement does."""
+    """Return the answer for a revision that takes `change` longer, with the looks of a measurement."""
     question = LikeGoodOrBad({"trial": block_differences(blocks(rng, bad, noise)["trial"])})
     cells = blocks(rng, change, noise)["trial"]
     decisions: dict[str, Decision] = {}
@@ -163,9 +163,7 @@ def answer(rng: np.random.Generator, bad: float, change: float, noise: float) ->
 @pytest.mark.parametrize(
     "noise", [0.02, *(pytest.param(noise, marks=pytest.mark.check) for noise in (0.003, 0.03, 0.05))]
 )
-def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
-    change: float, right: str, wrong: str, noise: float
-) -> None:
+def test_five_percent_is_told_from_none_in_noise(change: float, right: str, wrong: str, noise: float) -> None:
     """At 5 % noise a process, 24 blocks leave an interval of about 5 %: no margin of 2 % is met by that."""
     rng = np.random.default_rng(3)
     answers = [answer(rng, 0.05, change, noise) for _ in range(100)]
@@ -174,7 +172,7 @@ def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
 
 
 def likened(revision: float) -> Decision:
-    """Return what is said of a revision whose blocks all differ alike, where BAD's all differ by 0.5."""
+    """Return the decision for a revision whose blocks all differ alike, if BAD's all differ by 0.5."""
     data = {"trial": blocks_of(np.zeros((8, 4)), head=revision)}
     return LikeGoodOrBad({"trial": (0.5,) * 8}).decide(data, ALPHA, {})["trial"]
 

@@ -117,7 +117,7 @@ def test_bytes_need_no_test(before: int, after: int, threshold: float, answer: s
     assert comparison.exit_code == (ExitCode.REGRESSION if answer == "regression" else ExitCode.PASS)
 
 
-def test_bytes_that_vary_are_decided_by_the_smallest_and_the_largest() -> None:
+def test_varying_bytes_are_decided_by_the_smallest_and_the_largest() -> None:
     """Seen: 50 times the peak memory passed, because a single byte varied."""
     varying = [record(0.1, repeat=i, peak=1000 + i) for i in range(6)]
     fifty = [record(0.1, repeat=i, peak=50 * 1000 + i) for i in range(6)]
@@ -154,7 +154,7 @@ def test_steps_that_stall_are_a_regression() -> None:
         ({"memory": None}, 6, "unchecked", ExitCode.INCONCLUSIVE),
     ],
 )
-def test_a_figure_above_in_some_repeats_or_lost_is_never_a_silent_pass(
+def test_a_figure_lost_or_above_in_some_repeats_is_told(
     change: dict[str, Any], repeats: int, answer: str, code: ExitCode
 ) -> None:
     head = [replace(item, **change) if item.repeat < repeats else item for item in trial(EVEN)]
@@ -163,7 +163,7 @@ def test_a_figure_above_in_some_repeats_or_lost_is_never_a_silent_pass(
     assert any(answer in line or "+100.0 %" in line for line in texts.reasons(comparison.rows[0]))
 
 
-def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None:
+def test_a_category_that_grew_is_a_regression_activations_are_not() -> None:
     def of(categories: dict[str, int]) -> list[Record]:
         return [
             replace(item, memory=replace(item.memory, by_category=categories))
@@ -193,7 +193,7 @@ def test_summary_figures() -> None:
     assert (comparison.worst.base.axes, comparison.best.base.axes) == (AXES[1], AXES[2])
 
 
-def test_a_run_without_verification_matches_one_with_it_and_another_engine_does_not() -> None:
+def test_verification_does_not_tell_configurations_apart_the_engine_does() -> None:
     def head(engine: str) -> list[Record]:
         config = {"engine": {"engine": engine}, "verify": {"mode": "off"}, "run": {"steps": 3, "repeats": 9}}
         return [replace(item, trial_id="other", config=config) for item in trial(EVEN)]
@@ -225,7 +225,7 @@ def test_unlike_machines_are_refused_unless_insisted_and_then_marked() -> None:
     assert comparison.unlike == ("cpu: Example CPU, Other CPU",)
 
 
-def test_a_machine_of_which_nothing_is_known_is_unlike_every_other() -> None:
+def test_an_unknown_machine_is_unlike_every_other() -> None:
     unknown = replace(results(trial(EVEN)), source=Source("loose file"))
     with pytest.raises(IncomparableError, match="loose file: machine unknown"):
         compare_runs(unknown, unknown, Settings())
@@ -278,7 +278,7 @@ def test_another_way_to_fail_is_a_failure(before: Any, after: Any, answer: str) 
     assert comparison.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 
 
-def test_a_full_verdict_that_could_not_be_had_is_not_a_pass() -> None:
+def test_a_full_verdict_that_is_missing_is_not_a_pass() -> None:
     config = {"engine": {"engine": "builtin"}, "verify": {"mode": "full"}, "run": {}}
     base, head = (trial(EVEN, verdict="unchecked", config=config) for _ in "12")
     comparison = compared(base, head)

@@ -128,7 +128,7 @@ def test_unchanged_code_passes_nine_times_in_ten() -> None:
     assert not any(one.answer == "regression" for one in answers)
 
 
-def test_five_percent_is_found_in_two_percent_and_in_five_percent_of_noise() -> None:
+def test_five_percent_is_found_in_noise_of_five_percent() -> None:
     """Nothing is thrown away for a confirmation: that took the power at 5 % noise from 0.64 to 0.37."""
     for spread, least in ((0.02, 0.97), (0.05, 0.60)):
         answers = sequential_answers(400, TRUE_SLOWDOWN, spread, Plan(8, 24), seed=7)

@@ -1,4 +1,4 @@
-"""The answers, what they rest on and need, and that looking after every block keeps what was decided."""
+"""The answers, their evidence, and the number of blocks that they need; a decision stays."""
 
 import math
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def test_three_answers(centre: float, n: int, answer: str) -> None:
         (-0.03, 0.003, "pass"),
     ],
 )
-def test_three_processes_a_side_show_what_is_beyond_their_noise_and_the_yardsticks(
+def test_three_processes_a_side_show_a_change_beyond_their_noise(
     change: float, spread: float, answer: str
 ) -> None:
     decision = one(of_runs(around(0.0, 3, spread), around(change, 3, spread)))
@@ -69,7 +69,7 @@ def test_faster_needs_all_that_slower_needs(change: float) -> None:
     assert faster.faster == (slower.answer == "regression")
 
 
-def test_an_alarm_shares_alpha_over_the_family_and_a_pass_does_not() -> None:
+def test_alarms_share_alpha_over_the_family_and_passes_do_not() -> None:
     alarm = paired(around(0.045, 8, 0.012))
     assert one(alarm).answer == "regression"
     family = {"alarm": (alarm, MARGIN)} | {str(i): (paired(around(0.0, 8)), MARGIN) for i in range(9)}
@@ -93,7 +93,7 @@ def test_needed_number_settles_the_question_four_times_in_five() -> None:
     assert 0.75 <= sum(one(sample).answer == "regression" for sample in fresh) / 300 <= 0.87
 
 
-def test_what_was_decided_stays_and_an_alarm_counts_in_the_family() -> None:
+def test_a_decision_stays_and_an_alarm_counts_in_the_family() -> None:
     levels = Plan(8, 12).levels(0.01)
     assert levels[8] < levels[12] < 0.01
     first = decision.decide(
@@ -117,12 +117,12 @@ def estimated(log_ratio: float) -> Evidence:
         (-1.0, math.log(10.5), "within more than a factor of 10"),
     ],
 )
-def test_an_interval_beyond_a_factor_of_ten_is_told_as_that(low: float, high: float, interval: str) -> None:
+def test_an_interval_beyond_a_factor_of_ten_is_told_so(low: float, high: float, interval: str) -> None:
     told = str(replace(one(estimated(0.0)), low=low, high=high))
     assert told.startswith(f"+0.0% ({interval}), ")
 
 
-def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:
+def test_one_block_or_process_says_how_many_are_needed() -> None:
     block, process = one(paired((0.1,))), one(of_runs((0.0,), (0.1,)))
     assert block.reason == f"about {LEAST} blocks would decide"
     assert (

@@ -36,7 +36,7 @@ def ranked(records: list[Record]) -> Ranking:
     return rank(summarize(records), FASTEST)
 
 
-def test_an_effect_is_that_of_the_pairs_that_agree_in_all_other_axes() -> None:
+def test_an_effect_is_of_pairs_that_agree_in_other_axes() -> None:
     slow = dict.fromkeys(itertools.product(STAGES, OFFLOADS, (100,)), math.log(1.12))
     ranking = ranked(sweep(slow))
     bucket = ranking.effects[0]
@@ -49,6 +49,14 @@ def test_an_effect_is_that_of_the_pairs_that_agree_in_all_other_axes() -> None:
     others = [one for one in ranking.effects if one.axis != "bucket"]
     assert all(one.low < 0 < one.high for one in others if one.low is not None and one.high is not None)
     assert len(others) == 3, "each value against that of the recommended one"
+
+
+def test_a_recommended_value_without_pairs_hides_no_effect() -> None:
+    slow = dict.fromkeys(itertools.product(STAGES, OFFLOADS, (100,)), math.log(1.12))
+    alone = {"zero_stage": 2, "offload_optimizer": "none", "bucket": "default", "overlap": False}
+    records = sweep(slow) + [record(0.05 * math.exp(0.1 * n), axes=alone, repeat=n) for n in range(3)]
+    bucket = next(one for one in ranked(records).effects if one.axis == "bucket")
+    assert (bucket.value, bucket.against, bucket.pairs) == (100, 500, 6)
 
 
 def test_where_an_effect_is_another_one_is_named() -> None:

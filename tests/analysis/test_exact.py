@@ -1,4 +1,4 @@
-"""Figures that need no test: any growth is real, and what was not counted decides nothing."""
+"""Figures that need no test: any growth is real, and a figure that was not counted decides nothing."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_memory_that_one_side_did_not_divide_up_is_unchecked() -> None:
     assert exact_details(side(having, plain), side(having, plain, divided()), {}) == ()
 
 
-def test_a_collective_that_one_side_lacks_has_no_calls_there_and_is_no_regression() -> None:
+def test_a_collective_that_one_side_lacks_is_no_regression() -> None:
     one = record()
     gathers = {**one.traffic, "all_gather": Traffic(1, 50)}
     assert exact_details(side(one), side(replace(one, traffic=gathers)), {}) == (

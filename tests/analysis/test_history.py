@@ -18,7 +18,7 @@ def series(levels: list[float], each: int, noise: float = 0.01, seed: int = 0) -
     return [float(rng.normal(level, noise)) for level in levels for _ in range(each)]
 
 
-def test_a_step_is_found_beside_outliers_and_outliers_alone_are_none() -> None:
+def test_a_step_is_found_beside_outliers() -> None:
     """Runs beside other work, one in eight: 5 % at 2 % of noise is found in most series of 60."""
     rng = np.random.default_rng(1)
     hits = 0
@@ -43,7 +43,7 @@ def test_a_step_is_found_beside_outliers_and_outliers_alone_are_none() -> None:
         *(([float(i >= count // 2) for i in range(count)], []) for count in (0, 9)),
     ],
 )
-def test_levels_are_told_apart_and_noise_outliers_and_few_runs_are_none(
+def test_levels_are_told_apart_from_noise_outliers_and_few_runs(
     values: list[float], changes: list[int]
 ) -> None:
     """A change of spread is a change of level, too."""
@@ -51,7 +51,7 @@ def test_levels_are_told_apart_and_noise_outliers_and_few_runs_are_none(
 
 
 @pytest.mark.check
-def test_changes_of_a_long_history_are_found_once_and_where_they_are() -> None:
+def test_changes_of_a_long_history_are_found_once() -> None:
     """It is searched 200 runs at a time."""
     starts = [130, 230]
     assert change_points([float(sum(i >= start for start in starts) % 2) for i in range(240)]) == starts
@@ -66,7 +66,7 @@ def remembering(phi: float, n: int, rng: np.random.Generator) -> list[float]:
 
 
 @pytest.mark.parametrize("n", [12, pytest.param(60, marks=pytest.mark.check)])
-def test_times_that_remember_half_of_the_run_before_have_no_changes(n: int) -> None:
+def test_times_like_the_run_before_have_no_changes(n: int) -> None:
     """Seen: changes in 7 to 78 % of such series."""
     rng = np.random.default_rng(n)
     changes = [change_points(remembering(0.5, n, rng), remembers=True) for _ in range(400)]
@@ -92,7 +92,7 @@ def test_a_slowdown_is_blamed_on_its_commit() -> None:
     assert series.visits[0].value == pytest.approx(FAST), "the median over repeats"
 
 
-def test_times_are_held_against_the_machines_yardstick_where_all_runs_have_it() -> None:
+def test_times_are_divided_by_a_yardstick_that_all_runs_have() -> None:
     """The machine slows by a half after eight runs, the code by a fifth after twelve."""
 
     def beside(index: int, has_yardstick: bool, version: int = 1) -> RunResults:

@@ -1,4 +1,4 @@
-"""What a head has lost, or what no change of code explains, is no silent pass."""
+"""A figure that head has lost, or that no change of code explains, is no silent pass."""
 
 from dataclasses import replace
 from typing import Any

@@ -42,7 +42,7 @@ def measured(
         return PairedMeasurement(base, head, plan or Plan(), settings, store, tell, question).run()
 
 
-def test_a_drifting_machine_raises_no_alarm_and_a_spell_of_load_none() -> None:
+def test_neither_drift_nor_a_spell_of_load_raises_an_alarm() -> None:
     machine = Machine()
     comparison = measured(machine)
     for one in (comparison, measured(Machine(spell=1.1))):
@@ -92,7 +92,7 @@ def test_a_wrong_head_exits_4_and_one_that_crashes_6() -> None:
 
 
 @pytest.mark.parametrize("figure", [*COUNTS, *TRAFFIC, *PEAKS])
-def test_an_exact_figure_that_grew_is_a_regression_where_time_tells_nothing(figure: str) -> None:
+def test_an_exact_figure_decides_where_time_tells_nothing(figure: str) -> None:
     """A copy, a collective, an allocation a step: red on a machine that vetoes every time."""
 
     def grown(counts: dict[str, int]) -> dict[str, int]:
@@ -162,7 +162,7 @@ def test_plans_that_cannot_answer_are_refused_beforehand(plan: Plan, says: str) 
         check_plan(enough)
 
 
-def test_the_data_is_looked_at_after_every_fourth_block_and_after_the_last() -> None:
+def test_looks_come_after_every_fourth_block_and_the_last() -> None:
     assert list(Plan(8, 24).levels(0.01)) == [8, 12, 16, 20, 24]
     assert list(Plan(7, 9).levels(0.01)) == [7, 9]
 
@@ -184,7 +184,7 @@ def test_a_trial_that_fails_once_loses_only_that_block() -> None:
 
 
 class InTurns:
-    """Pairs whose two samples share what the machine does at that moment, and single samples besides."""
+    """Pairs whose two samples share the state of the machine, and single samples besides."""
 
     def __init__(self, machine: Machine, *, noise: float) -> None:
         self.machine, self.noise, self.pairs = machine, noise, 0
@@ -222,8 +222,8 @@ def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer:
     assert comparison.rows[0].answer == "pass"
 
 
-def test_a_measurement_that_was_interrupted_goes_on_where_it_was_and_ends_alike(tmp_path: Path) -> None:
-    """A kill in mid-write leaves half a line; what was taken is not taken again, and how long is known."""
+def test_an_interrupted_measurement_goes_on_and_ends_alike(tmp_path: Path) -> None:
+    """A kill in mid-write leaves half a line; no sample is taken twice, and its duration is known."""
     path = tmp_path / "kept.jsonl"
     whole = Machine(factor=1.05)
     parts = Machine(factor=1.05)
@@ -263,7 +263,7 @@ class Hours:
 
 
 @pytest.mark.parametrize("hours", [10, 60])
-def test_a_measurement_that_is_out_of_time_says_so_and_goes_on(
+def test_a_measurement_out_of_time_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """What a look decided stays. What no look decided is inconclusive, however clear it may seem."""

@@ -41,7 +41,7 @@ def sweep(steps: Sequence[Sequence[float]], peaks: Sequence[int] = (), **more: A
 
 
 def noisy(means: Sequence[float], rounds: int, noise: float, seed: int) -> list[list[float]]:
-    """Return step times whose rounds drift together: what pairing by round takes away."""
+    """Return step times whose rounds drift together; pairing by round removes the drift."""
     rng = np.random.default_rng(seed)
     drift = rng.normal(0, 0.1, rounds)
     return [
@@ -63,7 +63,7 @@ def test_six_equal_configurations_have_no_best() -> None:
     assert sorted(map(ranking.mark, ranking.indistinguishable)) == [*["≈"] * 5, "≈*"]
 
 
-def test_one_that_is_clearly_ahead_is_the_best_and_the_rest_say_by_how_much() -> None:
+def test_a_clear_leader_is_the_best_with_its_lead() -> None:
     ranking = ranked(sweep(noisy([0.08, 0.1, 0.12], 5, 0.005, 3)))
     assert (ranking.best, ranking.indistinguishable, ranking.recommended) == ("tn0", ("tn0",), "tn0")
     assert ranking.mark("tn0") == "*"
@@ -80,7 +80,7 @@ def test_pairing_by_round_takes_the_machines_drift_away() -> None:
 
 @pytest.mark.parametrize("rounds", [2, *(pytest.param(n, marks=pytest.mark.check) for n in (3, 4, 5))])
 @pytest.mark.parametrize("noise", [0.003, pytest.param(0.0001, marks=pytest.mark.check)])
-def test_a_drift_over_a_sweep_of_two_equals_names_no_best(rounds: int, noise: float) -> None:
+def test_a_drift_over_two_equals_names_no_best(rounds: int, noise: float) -> None:
     """Seen: in 23 % of sweeps of 2 or 3 repeats, where one came first in every round. 10 %, linear."""
     rng = np.random.default_rng(3)
     named = 0
@@ -120,7 +120,7 @@ def test_alone_links_configurations_that_never_met() -> None:
     ],
     ids=["least memory", "alike in memory", "alike but for the fastest", "6 % slower"],
 )
-def test_of_the_tied_within_5_percent_the_least_memory_is_recommended_and_ties_go_by_speed(
+def test_within_5_percent_the_least_memory_is_recommended(
     seconds: Sequence[float], peaks: Sequence[int], chosen: str, why: str
 ) -> None:
     steps = [[0.8 * s, s, 1.2 * s][::turn] for s, turn in zip(seconds, (1, -1, 1), strict=True)]
@@ -134,7 +134,7 @@ def test_one_with_fewer_repeats_than_its_rivals_is_not_recommended() -> None:
     assert (ranking.recommended, len(ranking.indistinguishable)) == ("tn0", 2)
 
 
-def test_what_a_leader_beats_in_speed_and_in_memory_is_not_recommended() -> None:
+def test_a_leader_beaten_in_speed_and_memory_is_not_recommended() -> None:
     """Seen: 9,935 tokens/s and 17.4 MiB, though 10,289 with 10.4 MiB led, too."""
     records = []
     for trial_id, turns, peak in (("tn0", (0.1, 0.11, 0.1), 10), ("tn1", (0.1, 0.1, 0.108), 17)):
@@ -204,7 +204,7 @@ def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking,
     return ranked(records), rounds
 
 
-def test_compute_alone_is_a_share_of_the_mean_step_whatever_the_goal() -> None:
+def test_compute_alone_is_a_share_of_the_mean_step() -> None:
     records = [
         replace(one, heat=Heat(str(one.repeat), [one.timing.mean_step_s] * 3, [0.05] * 3))
         for one in sweep([[0.1] * 4, [0.08] * 4])

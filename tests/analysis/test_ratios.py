@@ -22,16 +22,6 @@ ROWS = ("a", "b", "c", "d", "e", "f")
 TURNS, STEPS = 4, 3
 
 
-def one_value(table: Floats) -> list[Cell]:
-    """Return the cells of (rows, rounds) with one value each, NaN for none."""
-    return [
-        Cell(ROWS[row], str(number), str(number), (np.array([value]),))
-        for row, values in enumerate(table)
-        for number, value in enumerate(values)
-        if not math.isnan(value)
-    ]
-
-
 def in_turns(
     rng: np.random.Generator, true: Floats, heats: int, *, process: float = 0.01, turn: float = 0.03
 ) -> list[Cell]:
@@ -115,7 +105,7 @@ def stalled(cells: list[Cell], rng: np.random.Generator, rows: str, share: float
     ]
 
 
-def test_stalls_of_the_machine_are_left_out_and_those_of_a_row_are_its_own() -> None:
+def test_stalls_of_the_machine_are_left_out() -> None:
     rng = np.random.default_rng(2)
     quiet = in_turns(rng, np.zeros(6), 3, turn=0.01)
     assert fitted(stalled(quiet, rng, "abcdef", 0.15)).summary != "mean"
@@ -124,7 +114,7 @@ def test_stalls_of_the_machine_are_left_out_and_those_of_a_row_are_its_own() -> 
     assert fit.contrast({"a": 1.0, "b": -1.0}).value > 0.15
 
 
-def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
+def test_turns_are_split_as_taken_and_alone_is_a_row() -> None:
     timing = replace(record().timing, step_seconds=[0.1, 0.1, 0.2, 0.2, 0.2])
     beside = replace(record(), timing=timing, heat=Heat("h", [0.1, 0.2], alone=[0.05, 0.06]))
     cell, alone = cells_of(summarize([beside]), Goal("mean_step_s", "minimize"))
@@ -135,7 +125,7 @@ def test_turns_are_split_as_they_were_taken_and_alone_is_a_row() -> None:
     assert offset == pytest.approx(-math.log(beside.timing.samples_per_s * beside.timing.mean_step_s))
 
 
-def test_alone_is_shared_whatever_the_order_in_which_a_file_names_its_keys() -> None:
+def test_alone_is_shared_whatever_the_order_of_keys() -> None:
     workloads = [{"model": "mlp", "hidden": 8}, {"hidden": 8, "model": "mlp"}, {"model": "mlp", "hidden": 9}]
     first, second, other = (alone_row(record(config={"workload": workload})) for workload in workloads)
     assert first == second != other

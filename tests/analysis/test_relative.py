@@ -1,4 +1,4 @@
-"""Each configuration beside its counterpart: which one that is, by what ratio, and how sure."""
+"""Each configuration beside its counterpart: the choice, the ratio and its interval."""
 
 import math
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ def test_a_counterpart_agrees_in_all_other_axes() -> None:
     assert (table.by, table.lonely) == (("dtype",), ())
 
 
-def test_an_axis_that_does_not_apply_to_one_counts_with_what_its_configuration_holds() -> None:
+def test_an_axis_left_out_counts_with_its_configurations_value() -> None:
     """`when` and `include` leave axes out."""
     ours = repeats({"engine": "builtin", "zero_stage": 2}, 0.1)
     same = repeats({"engine": "ddp", "zero_stage": 2, "engine_python": None}, 0.2)
@@ -80,7 +80,7 @@ def test_the_faster_of_several_and_what_may_differ_too() -> None:
     assert [s.axes["zero_stage"] for s in relative(*stages, ddp, to=("engine=ddp",)).lonely] == [1]
 
 
-def test_heats_are_the_sample_and_alone_links_those_that_never_met() -> None:
+def test_alone_links_configurations_of_different_heats() -> None:
     """The machine is up to four times as slow in another heat; the two are alike but for 10 %."""
     ours = repeats({"engine": "builtin"}, 0.09, "abcd", alone=True)
     for heats, shared in (("abcd", 4), ("abcc", 3), ("dcba", 0), ("abba", 2)):
@@ -90,7 +90,7 @@ def test_heats_are_the_sample_and_alone_links_those_that_never_met() -> None:
         assert row.time.low < row.time.value < row.time.high
 
 
-def test_one_heat_shows_no_spread_and_more_of_them_an_interval() -> None:
+def test_one_heat_shows_no_spread_and_several_an_interval() -> None:
     ours, theirs = repeats({"engine": "builtin"}, 0.09, "abcd"), repeats({"engine": "ddp"}, 0.1, "abcd")
     (row,) = relative(ours[:1], theirs[:1], to=("engine=ddp",)).rows
     assert (row.time.low, row.time.high) == (0, math.inf)

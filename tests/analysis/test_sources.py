@@ -32,7 +32,7 @@ def test_the_newest_run(out: Path, name: str) -> None:
     assert results.source.commit == "beef+changes"
 
 
-def test_a_directory_with_one_run_is_that_run_and_with_several_it_is_refused(out: Path) -> None:
+def test_a_directory_is_its_one_run_or_is_refused(out: Path) -> None:
     write_run(out / "other" / BASE_ID, trial(STEPS))
     assert sources.load_results(str(out / "other"), out).source.run_ids == (BASE_ID,)
     with pytest.raises(UsageError, match=r"holds 2 runs .*; name one of them"):

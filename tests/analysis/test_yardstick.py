@@ -1,4 +1,4 @@
-"""Two stored runs beside the machine's yardstick: each part must say what is claimed."""
+"""Two stored runs beside the machine's yardstick: each part must agree with the claim."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from .synthetic import MACHINE, results, trial
 
 QUIET = {"compute": 0.0, "memory": 0.0, "meeting": 0.0}
 BUSY = {"compute": 0.5, "memory": 0.35, "meeting": 0.7}
-"""By how much a neighbour slows each part, a logarithm; a configuration by what lies between them."""
+"""By how much a neighbour slows each part, a logarithm; a configuration is slowed by a value between them."""
 
 
 def beside(logs: Sequence[float], pace: Mapping[str, Any] = QUIET, version: int = 1) -> list[Record]:
@@ -68,7 +68,7 @@ def test_without_a_history_a_quiet_machine_decides(
 
 @pytest.mark.parametrize("felt", [0.5, pytest.param(0.0, marks=pytest.mark.check)])
 @pytest.mark.parametrize("side", [0, pytest.param(1, marks=pytest.mark.check)])
-def test_a_neighbour_beside_one_side_makes_no_claim_and_hides_no_doubling(felt: float, side: int) -> None:
+def test_a_neighbour_makes_no_claim_and_hides_no_doubling(felt: float, side: int) -> None:
     rng = np.random.default_rng(2)
 
     def decisions(slower: float, count: int) -> list[Any]:
@@ -82,9 +82,7 @@ def test_a_neighbour_beside_one_side_makes_no_claim_and_hides_no_doubling(felt: 
     assert not any(one.faster for one in decisions(0.25, 60))
 
 
-def test_a_part_counts_as_far_as_the_repeats_may_follow_it_and_wholly_if_it_changed_between_the_runs() -> (
-    None
-):
+def test_a_part_counts_as_far_as_repeats_may_follow_it() -> None:
     rng = np.random.default_rng(3)
     answers = []
     for _ in range(300):
@@ -119,7 +117,7 @@ def test_a_part_that_disagrees_is_named() -> None:
     ],
     ids=["version", "none", "two repeats", "cpu"],
 )
-def test_without_a_common_yardstick_one_message_says_why_and_what_to_do(
+def test_without_a_common_yardstick_one_message_says_why(
     head: list[Record], source: dict[str, Any], why: str
 ) -> None:
     comparison = compared(beside([0.0] * 5), head, **source)

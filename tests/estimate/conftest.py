@@ -14,6 +14,6 @@ __all__ = ["one_thread", "ranks"]
 
 @pytest.fixture(scope="package")
 def simulate() -> Iterator[Simulate]:
-    """Return what simulates a rank of a trial, in a process that has the compiler."""
+    """Return a function that simulates a rank of a trial, in a process that has the compiler."""
     with ProcessPoolExecutor(1, mp_context=fork_server()) as process:
         yield lambda trial, rank=0: process.submit(simulated_rank, trial, rank).result()

@@ -1,4 +1,4 @@
-"""One rank that trains, with what torch's allocator says of its memory, and one that is simulated."""
+"""One rank that trains, with its memory by torch's allocator, and one rank that is simulated."""
 
 import gc
 import itertools
@@ -26,7 +26,7 @@ from zbench.workloads import build_workload
 
 
 class Simulated(NamedTuple):
-    """What a step of one rank holds and sends, by the simulation."""
+    """The memory and the traffic of a step of one rank, by the simulation."""
 
     peak: int
     engine_bytes: dict[str, int]
@@ -67,7 +67,7 @@ class Peaks:
         self.whole = self.outside = self.at_collectives = 0
 
     def read(self) -> None:
-        """Take in what was held since the last reading, outside of collectives."""
+        """Take in the bytes held since the last reading, outside of collectives."""
         self.outside = max(self.outside, self._meter.peak())
         self.whole = max(self.whole, self.outside)
         self._meter.reset()

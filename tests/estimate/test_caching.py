@@ -36,14 +36,23 @@ def in_mib(allocator: CachingAllocator, *sizes: float) -> list[MemoryBlock]:
         (10 * MIB + 1, 12 * MIB),
     ],
 )
-def test_a_segment_is_as_large_as_its_first_request_asks_for(nbytes: int, expected: int) -> None:
+def test_a_segment_is_as_large_as_its_first_request(nbytes: int, expected: int) -> None:
     allocator = CachingAllocator()
     allocator.allocate(nbytes)
     assert allocator.reserved == expected
 
 
+def test_sizes_are_rounded_up_to_512_bytes() -> None:
+    allocator = CachingAllocator()
+    for _ in range(2 * MIB // 512):
+        allocator.allocate(1)
+    assert allocator.reserved == 2 * MIB
+    allocator.allocate(1)
+    assert allocator.reserved == 4 * MIB
+
+
 @pytest.mark.parametrize(("remaining_bytes", "is_split"), [(MIB, False), (MIB + 512, True)])
-def test_a_large_block_is_split_if_more_than_1_mib_is_left(remaining_bytes: int, is_split: bool) -> None:
+def test_a_large_block_with_1_mib_left_is_split(remaining_bytes: int, is_split: bool) -> None:
     allocator = CachingAllocator()
     allocator.allocate(8 * MIB)
     allocator.allocate(12 * MIB - remaining_bytes)
@@ -106,6 +115,39 @@ def test_an_expandable_segment_grows_by_pages() -> None:
     assert allocator.reserved == 82 * MIB
 
 
+def test_a_block_that_can_grow_is_left_free() -> None:
+    allocator = CachingAllocator(expandable=True)
+    inner, _ = in_mib(allocator, 6, 10)
+    allocator.free(inner)
+    (block,) = in_mib(allocator, 3)
+    assert block.address == 0, "not the 4 MiB at the end"
+
+
+def test_released_pages_are_mapped_again_for_what_just_fits() -> None:
+    allocator = CachingAllocator(expandable=True)
+    first, _ = in_mib(allocator, 20, 20)
+    allocator.free(first)
+    allocator.release()
+    (block,) = in_mib(allocator, 20)
+    assert (block.address, allocator.reserved) == (0, 40 * MIB)
+
+
+def test_at_the_limit_free_pages_are_released_and_mapped_again() -> None:
+    def filled(limit: int) -> CachingAllocator:
+        allocator = CachingAllocator(limit * MIB, expandable=True)
+        allocator.free(in_mib(allocator, 20, 25, 15)[1])
+        return allocator
+
+    with pytest.raises(OutOfDeviceMemoryError):
+        in_mib(filled(79), 26)
+    allocator = filled(80)
+    (block,) = in_mib(allocator, 26)
+    assert (allocator.reserved, block.address) == (80 * MIB, 60 * MIB), "one page of the 25 MiB is whole"
+    allocator.limit = 100 * MIB
+    assert in_mib(allocator, 22)[0].address == 20 * MIB
+    assert allocator.reserved == 100 * MIB
+
+
 @pytest.mark.parametrize("expandable", [False, True])
 @pytest.mark.parametrize("limit", [None, 300 * MIB])
 def test_blocks_never_overlap_and_all_memory_comes_back(limit: int | None, expandable: bool) -> None:
@@ -166,7 +208,7 @@ def trial(device: str = "cuda", **engine: object) -> TrialSpec:
     return TrialSpec.model_validate({"workload": workload, "run": run, "engine": engine})
 
 
-def test_a_card_is_judged_by_reserved_memory_and_what_is_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_is_judged_by_reserved_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     forecast = estimate(trial(zero_stage=3), Path.cwd())
     assert forecast.reserved is not None

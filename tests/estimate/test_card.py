@@ -1,4 +1,4 @@
-"""What an H100 allocated and reserved, and what is simulated (results/benchmarks/gpu.md)."""
+"""Memory that an H100 allocated and reserved, and its simulation (results/benchmarks/gpu.md)."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ ALLOCATED, RESERVED = 0.002, 0.01
         for number, row in enumerate(MEASURED)
     ],
 )
-def test_memory_of_a_card_is_what_it_was_measured_to_be(
+def test_memory_of_a_card_is_that_measured(
     engine: dict[str, Any], allocated: float, reserved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
@@ -68,7 +68,7 @@ class Rotated(nn.Module):
         return x, x
 
 
-def test_buffers_of_a_model_that_is_built_in_shards_are_on_the_card() -> None:
+def test_buffers_of_a_sharded_build_are_on_the_card() -> None:
     workload = {"model": f"{__name__}:Rotated"}
     engine = {"zero_stage": 3, "build": "sharded"}
     run = {"world_size": 2, "device": "cuda"}

@@ -17,7 +17,7 @@ from zbench.spec.trial import TrialSpec
 PYTHON = os.environ.get("DEEPSPEED_PYTHON")
 MLP: dict[str, Any] = {"model": "mlp", "options": {"layers": 6, "hidden": 500}}
 RULES = Path(__file__).parents[2] / "results/benchmarks/deepspeed_rules.json"
-"""The most that one of two ranks of DeepSpeed 0.19.8 allocated in a step, and what the rules say."""
+"""The most that one of two ranks of DeepSpeed 0.19.8 allocated in a step, and the result of the rules."""
 SHORT = (1, 12)
 OPTIONS = ("layers", "width", "heads", "hidden", "vocabulary", "tied_head")
 NEAR = 0.012

@@ -35,9 +35,7 @@ EIGHT = list(range(8))
         ("all_reduce", [1, 5], 4 * 2 * 800 / 2),
     ],
 )
-def test_bytes_that_leave_a_node_are_those_of_all_its_ranks(
-    name: str, ranks: list[int], expected: float
-) -> None:
+def test_bytes_that_leave_a_node_are_of_all_ranks(name: str, ranks: list[int], expected: float) -> None:
     """Two nodes of four ranks; groups across nodes exist once for each rank of a node."""
     assert leaving_a_node(name, 800, ranks, 4) == expected
 
@@ -61,7 +59,7 @@ def noted(step: Callable[[StepCounter], None]) -> StepLaunches:
     return counter.take({})
 
 
-def test_a_gather_is_exposed_if_nothing_was_computed_before_it_was_waited_for() -> None:
+def test_a_gather_without_computation_meanwhile_is_exposed() -> None:
     def step(counter: StepCounter) -> None:
         watched = WatchedCollectives(Gathers(), TrafficMeter(PhaseClock()), counter)  # type: ignore[arg-type]
         x = torch.ones(8)
@@ -78,7 +76,7 @@ def test_a_gather_is_exposed_if_nothing_was_computed_before_it_was_waited_for() 
     assert noted(step).gathers == {"calls": 2, "exposed": 1}
 
 
-def test_the_host_waits_for_a_value_once_and_computes_with_it_for_nothing() -> None:
+def test_the_host_waits_for_a_value_once() -> None:
     def step(counter: StepCounter) -> None:
         values = torch.ones(4) * 2
         there = counter.to_host(values)
@@ -98,7 +96,7 @@ def counts_of(device: str, nodes: int = 1, **engine: Any) -> StepLaunches:
     return simulate(trial, Path.cwd()).counts
 
 
-def test_a_card_launches_the_process_groups_collectives_and_a_cpu_what_it_asks_for() -> None:
+def test_a_card_and_a_cpu_launch_the_collectives_asked_for() -> None:
     card, cpu = (counts_of(device, nodes=2, zero_stage=2) for device in ("cuda", "cpu"))
     assert set(card.collectives) == set(cpu.collectives) == {"reduce_scatter", "all_gather", "all_reduce"}
     in_order = counts_of("cuda", nodes=2, zero_stage=2, reduction="rank_order")
@@ -115,7 +113,7 @@ def test_offloaded_state_is_another_device_that_the_host_waits_for() -> None:
     assert (near.host_waits, far.host_waits) == (1, 4), "the flags; the copies of one bucket there and back"
 
 
-def test_a_card_has_its_own_default_sizes_and_holds_what_it_receives() -> None:
+def test_a_card_has_own_sizes_and_receive_buffers() -> None:
     trial = {
         "workload": {"options": {"layers": 2, "width": 384, "heads": 2}, "sequence_length": 16},
         "run": {"world_size": 8, "device": "cuda"},

@@ -1,4 +1,4 @@
-"""Operators of a card keep for the backward what its fused kernels keep."""
+"""Operators of a card keep for the backward as many bytes as its fused kernels keep."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +52,15 @@ def test_a_mask_is_kept_once_for_all_heads() -> None:
     nbytes = kept(scaled_dot_product_attention, QUERY, QUERY, QUERY, dtype=torch.bfloat16, attn_mask=True)
     mask = 2 * BATCH * LENGTH * LENGTH
     assert nbytes == pytest.approx(2 * ELEMENTS + 4 * ROWS + mask, abs=2 * GENERATOR)
+
+
+def test_fewer_keys_than_queries_are_not_repeated_in_half_precision() -> None:
+    flash, composed = (
+        kept(scaled_dot_product_attention, QUERY, FEWER, FEWER, dtype=dtype, enable_gqa=True)
+        for dtype in (torch.bfloat16, torch.float32)
+    )
+    assert flash == pytest.approx(2 * ELEMENTS + 4 * ROWS, abs=2 * GENERATOR)
+    assert composed > 4 * SCORES, "no fused kernel takes them in float32"
 
 
 @pytest.mark.parametrize(

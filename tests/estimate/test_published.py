@@ -1,4 +1,4 @@
-"""Memory figures that others published: what ran on a card fits it, and states are those of the papers.
+"""Memory figures that others published: a step that ran on a card fits it, and states have the papers' sizes.
 
 All that a layer takes is the same for each layer, so few layers show what many take: as many as have all
 buckets in flight.
@@ -38,12 +38,12 @@ FEW = (6, 8)
 
 
 def extended(layers: int, six: float, eight: float) -> float:
-    """Return what `layers` layers take."""
+    """Return the bytes that `layers` layers take."""
     return six + (eight - six) / 2 * (layers - 6)
 
 
 def per_parameter(world_size: int, **engine: Any) -> float:
-    """Return the bytes that a rank keeps for a parameter. What is sent, and what is gathered, is not kept."""
+    """Return the bytes that a rank keeps for a parameter, without buffers of collectives."""
     trial = TrialSpec.model_validate(
         {
             "workload": {
@@ -99,7 +99,7 @@ def test_what_llm_foundry_ran_on_a_card_fits_it(row: dict[str, Any]) -> None:
     ],
 )
 def test_states_are_those_of_zero_with_sums_in_float32(stage: int, wider: float) -> None:
-    """wider: what sums over the ranks take besides. Stage 3 frees its sums, 4 bytes, after a step."""
+    """wider: the bytes of sums over the ranks. Stage 3 frees its sums, 4 bytes, after a step."""
     engine = {"zero_stage": stage, "grad_accum_dtype": "bfloat16"}
     if stage:
         engine["gradient_accumulation_steps"] = 2

@@ -42,7 +42,7 @@ HAVE_SCRATCH = {
     COLLECTIVES,
     "fsdp.chunk_cat.default",
 }
-"""Operators that allocate more than SMALL and free it within themselves: what a simulation cannot see."""
+"""Operators that allocate more than SMALL and free it within themselves: a simulation cannot see this."""
 SMALL = 1024
 LOSS = 4
 """Bytes of a micro-batch's loss."""
@@ -63,7 +63,7 @@ def trial_of(point: dict[str, Any]) -> TrialSpec:
 
 
 def check(ranks: RankPool, simulate: Simulate, trial: TrialSpec, *, apart: int = 0) -> None:
-    """Compare the simulation of every rank with what torch's allocator counted on it.
+    """Compare the simulation of every rank with the count of torch's allocator on it.
 
     apart: bytes by which the real rank may hold more between operators, beside the losses of micro-batches
     that are not simulated.
@@ -101,7 +101,5 @@ def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(simulate:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("k", range(SHORT, len(POINTS)))
-def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(
-    ranks: RankPool, simulate: Simulate, k: int
-) -> None:
+def test_the_peak_of_every_pair_is_the_allocators(ranks: RankPool, simulate: Simulate, k: int) -> None:
     check(ranks, simulate, trial_of(POINTS[k]))

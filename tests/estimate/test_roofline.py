@@ -1,4 +1,4 @@
-"""The range of a step's time: what its ends are, and what is said where a rate is missing."""
+"""The range of a step's time: its ends, and the message if a rate is missing."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ def time_of(work: StepWork, sent: int = 0, **machine: Any) -> StepTime | str:
 
 
 def cells(row: EstimateRow) -> dict[str, str]:
-    """Return what the table of `zbench estimate` shows of a row, by title."""
+    """Return the cells of a row in the table of `zbench estimate`, by title."""
     table = estimate_table([row])
     return dict(zip(table.titles, table.texts()[0], strict=True))
 
@@ -48,7 +48,7 @@ def known(time: StepTime | str) -> StepTime:
     return time
 
 
-def test_a_product_takes_its_operations_or_its_bytes_whichever_is_longer() -> None:
+def test_a_product_takes_its_operations_or_its_bytes() -> None:
     assert known(time_of(StepWork(products=[Product(1000.0, 10, 2)]))).compute_s == 20.0
     assert known(time_of(StepWork(products=[Product(1000.0, 300, 2)]))).compute_s == 60.0
 
@@ -67,7 +67,7 @@ def test_operators_and_collectives_have_latencies_where_they_are_known() -> None
         (StepWork(streamed_bytes=10, copied_bytes=90, host_bytes=500), 60),
     ],
 )
-def test_the_ends_are_a_factor_of_two_apart_and_hold_the_truth_between(work: StepWork, sent: int) -> None:
+def test_the_ends_are_a_factor_of_two_apart(work: StepWork, sent: int) -> None:
     time = known(time_of(work, sent))
     assert time.high_s / time.low_s == pytest.approx(2.0)
     parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
@@ -103,7 +103,7 @@ def test_a_rate_that_is_needed_and_missing_is_named(work: StepWork, sent: int, r
     assert isinstance(time_of(StepWork(operators=1), 0, **{rate: None}), StepTime)
 
 
-def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middle() -> None:
+def test_the_attained_share_puts_a_measured_step_in_the_middle() -> None:
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
     work = StepWork(operators=100, streamed_bytes=100)
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, work)
@@ -114,7 +114,7 @@ def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middl
     assert attaining(machine, estimate, trial, 1e9).attained == pytest.approx(LEAST_ATTAINED)
 
 
-def test_a_row_has_what_was_asked_for_and_the_rest_of_the_peak_is_other() -> None:
+def test_a_row_says_whether_it_fits_and_what_is_left() -> None:
     held = {"parameters": 300, "moments": 200, "activations": 100}
     estimate = Estimate(1000, 0, 1200, held, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
@@ -168,7 +168,7 @@ def test_a_verdict_says_what_is_to_be_known(
     assert ("fits" in shown) == (room.device is not None and outcome is CARD)
 
 
-def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
+def test_a_line_says_how_long_steps_and_tokens_take() -> None:
     estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None)
     trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
     time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
@@ -184,9 +184,7 @@ def test_a_line_says_how_long_a_step_and_so_many_tokens_take() -> None:
     ("kind", "sent", "received"),
     [("reduce_scatter", 75, 75), ("all_gather", 300, 300), ("broadcast", 100, 300)],
 )
-def test_a_rank_sends_and_receives_parts_by_what_a_collective_does(
-    kind: str, sent: float, received: float
-) -> None:
+def test_a_rank_sends_and_receives_parts_by_the_collective(kind: str, sent: float, received: float) -> None:
     """Of four ranks, or of the four that share shards: these add a quarter over both groups of four."""
     traffic = {kind: {"calls": 1, "bytes": 100}}
     assert moved(traffic, make_trial({}, world_size=4)) == (sent, received)

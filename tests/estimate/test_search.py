@@ -1,4 +1,4 @@
-"""The limits that fit, by bisection; what cannot be simulated decides nothing."""
+"""The limits that fit, by bisection; a point that cannot be simulated decides nothing."""
 
 from dataclasses import dataclass, field
 
@@ -52,7 +52,7 @@ def test_none_fits_only_where_every_point_was_simulated():
     assert bounds.undecided == {}
 
 
-def test_a_point_that_cannot_be_simulated_is_named_and_never_called_too_large():
+def test_a_point_that_is_not_simulated_is_named():
     bounds = limits(Formula(refused={8}), TRIAL, Capacity(960 // 7 + 10 * BATCH))
     assert bounds.smallest_world_size is None
     assert bounds.undecided == {"smallest_world_size": "world_size=8: its shapes depend on data"}

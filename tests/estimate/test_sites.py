@@ -1,4 +1,4 @@
-"""What memory is for does not depend on the stage: what the model allocates is never the engine's."""
+"""The category of memory does not depend on the stage: the model's allocations are never the engine's."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def activations(model: dict[str, Any], **engine: Any) -> int:
 
 
 def check_categories(step: Step, names: list[str]) -> None:
-    """Check that what the ledger finds after the step is what the engine says that it holds, by category."""
+    """Check that the ledger and the engine name the same bytes after the step, by category."""
     for host, prefix in ((False, ""), (True, "host_")):
         held = step.ledger.by_category(step.end, host=host)
         for name in names:

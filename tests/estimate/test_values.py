@@ -1,4 +1,4 @@
-"""What a simulation knows of values, and what it refuses."""
+"""Values that a simulation knows, and values that it refuses."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ def trial(**engine: object) -> TrialSpec:
     return TrialSpec.model_validate({"workload": workload, "run": {"world_size": 64}, "engine": engine})
 
 
-def test_whole_numbers_that_follow_from_shapes_are_known_and_computed_ones_are_not() -> None:
+def test_whole_numbers_of_shapes_are_known_computed_ones_are_not() -> None:
     ledger = SimulatedLedger()
     with FakeTensorMode(), ledger.watching(), ledger.during("forward"):
         assert int((torch.arange(5) + 1).sum()) == 15
@@ -50,8 +50,8 @@ def test_whole_numbers_that_follow_from_shapes_are_known_and_computed_ones_are_n
     assert "control flow on shapes" in explained(told.value)
 
 
-def test_what_is_computed_reads_as_zero_of_its_type_after_the_forward() -> None:
-    """A norm or a flag that the engine reads: it must go on, and no value may change what it allocates."""
+def test_computed_values_read_as_zero_after_the_forward() -> None:
+    """A norm or a flag that the engine reads: it must go on, and no value may change its allocations."""
     ledger = SimulatedLedger()
     with FakeTensorMode(), ledger.watching(), ledger.during("optimizer"):
         values = [torch.randn(3).sum().to(dtype).item() for dtype in (torch.bool, torch.float64, torch.int32)]
@@ -72,7 +72,7 @@ def test_why_a_simulation_failed_is_said_in_one_line(error: Exception, text: str
     assert explained(error).split(";")[0] == text
 
 
-def test_a_process_that_ends_is_replaced_and_what_is_known_is_not_asked_again(
+def test_a_process_that_ends_is_replaced_and_answers_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trials = [trial(zero_stage=stage) for stage in (0, 1, 0)]
@@ -89,7 +89,7 @@ def test_a_process_that_ends_is_replaced_and_what_is_known_is_not_asked_again(
 
 
 def test_an_estimate_says_what_the_peak_is_made_of() -> None:
-    """On the device and on the host; the largest allocations first, those of one kind together."""
+    """On the device and on the host; the largest allocations first, allocations of one kind together."""
     estimate = answer(trial(zero_stage=2, offload_optimizer="cpu"), Path())
     assert isinstance(estimate, Estimate)
     assert sum(estimate.device.values()) == estimate.peak_device_bytes
@@ -129,14 +129,14 @@ def test_one_process_answers_again_and_knows_a_models_own_constants() -> None:
     assert not child.alive
 
 
-def test_a_shape_that_depends_on_data_is_named_with_the_remedy() -> None:
+def test_a_shape_of_data_is_named_with_the_remedy() -> None:
     with FakeTensorMode(), SimulatedLedger().watching(), pytest.raises(Exception, match="nonzero") as told:
         torch.randn(3).nonzero()
     assert "aten.nonzero.default" in explained(told.value)
     assert "fixed shape" in explained(told.value)
 
 
-def test_a_model_is_compiled_and_what_its_graph_delivers_is_reduced() -> None:
+def test_a_compiled_models_gradients_are_reduced() -> None:
     counters.clear()
     step, eager = (simulate(trial(zero_stage=1, compile=how), Path()) for how in ("aot_eager", "off"))
     assert counters["stats"]["unique_graphs"] > 0

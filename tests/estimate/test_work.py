@@ -1,4 +1,4 @@
-"""The work of a simulated step is what the real operators do."""
+"""The work of a simulated step is that of the real operators."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def work_of(step, host: set[int] = frozenset()) -> StepWork:  # type: ignore[no-
     return counting.work.take()
 
 
-def test_a_product_has_its_operations_and_all_bytes_that_it_touches() -> None:
+def test_a_product_has_its_operations_and_all_its_bytes() -> None:
     a, b = torch.ones(8, 16), torch.ones(16, 4)
     assert work_of(lambda: a @ b).products == [Product(2 * 8 * 16 * 4, 4 * (8 * 16 + 16 * 4 + 8 * 4), 1)]
 
@@ -48,7 +48,7 @@ def test_attention_with_a_causal_mask_has_half_the_operations() -> None:
     assert attend(is_causal=True) == attend(is_causal=False) / 2
 
 
-def test_views_are_operators_that_touch_nothing_and_sums_read_and_write() -> None:
+def test_views_touch_nothing_and_sums_read_and_write() -> None:
     x = torch.ones(100)
     assert work_of(lambda: x.view(10, 10)[2:4]) == StepWork(operators=2)
     assert work_of(lambda: x.add(1.0)) == StepWork(operators=1, streamed_bytes=2 * x.nbytes)
@@ -67,8 +67,8 @@ def test_copies_between_device_and_host_are_counted_once() -> None:
     assert work_of(lambda: far.copy_(far), host) == StepWork(1, host_bytes=400)
 
 
-def test_an_update_reads_its_gradients_and_reads_and_writes_the_rest() -> None:
-    """Seven quarters of what it is given; beside offloaded state the rest crosses the link instead."""
+def test_an_update_reads_gradients_and_writes_the_rest() -> None:
+    """Seven quarters of its tensors; beside offloaded state the rest crosses the link instead."""
     near, far = torch.ones(8), torch.ones(16)
     for tensors, expected in (
         ([near, near], StepWork(1, streamed_bytes=112)),
@@ -85,7 +85,7 @@ def trial(**engine: object) -> TrialSpec:
     return TrialSpec.model_validate({"workload": workload, "run": {"world_size": 8}, "engine": engine})
 
 
-def test_a_step_multiplies_what_the_model_does_and_updates_what_is_offloaded_on_the_host() -> None:
+def test_offloaded_state_is_updated_on_the_host() -> None:
     step = simulate(trial(zero_stage=2, offload_optimizer="cpu"), Path.cwd())
     twice = simulate(trial(zero_stage=2, gradient_accumulation_steps=2), Path.cwd())
     assert twice.flops == 2 * (step.flops or 0)

@@ -12,7 +12,7 @@ from tests import making
 from zbench.record.inputs import changed, digest, inputs
 
 
-def test_of_a_file_beyond_64_mib_the_time_of_its_last_change_counts(tmp_path: Path) -> None:
+def test_beyond_64_mib_the_time_of_the_last_change_counts(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.touch()
     for size, different in ((64 << 20, 1), ((64 << 20) + 1, 2)):
@@ -24,9 +24,7 @@ def test_of_a_file_beyond_64_mib_the_time_of_its_last_change_counts(tmp_path: Pa
         assert len(digests) == different
 
 
-def test_modules_of_the_users_own_are_read_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_of_the_user_are_read_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "project").mkdir()
     for name in ("project/mine", "project/unused", "beside"):
         (tmp_path / f"{name}.py").write_text("x = 1\n")

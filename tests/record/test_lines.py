@@ -1,4 +1,4 @@
-"""A record survives its way to disk and back, and what is no record is refused in words."""
+"""A record survives its way to disk and back; a line that is no record is refused in words."""
 
 import json
 import math

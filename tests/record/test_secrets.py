@@ -22,7 +22,7 @@ SECRET = "aB3dE5gH7jK9"
         "env A=1 DB_PASSWD={} x", "client_secret: {}",
     ],
 )  # fmt: skip
-def test_the_value_of_what_is_named_like_a_secret_is_masked(text: str) -> None:
+def test_a_value_named_like_a_secret_is_masked(text: str) -> None:
     assert masked(text.format(SECRET)) == text.format(MASK)
     assert masked(masked(text.format(SECRET))) == text.format(MASK)
 
@@ -57,18 +57,6 @@ def test_records_and_logs_hold_no_secret(tmp_path: Path) -> None:
     mask_files(tmp_path)
     assert (tmp_path / "rank0.log").read_bytes() == b"\xfftrain --token ***\r\nmore"
     assert (tmp_path / "rank1.log").read_text() == "nothing"
-
-
-@pytest.mark.parametrize(("name", "shortest"), [("password", 6), ("api_key", 8), ("token", 8)])
-def test_a_secret_has_no_fewer_characters_than_its_kind(
-    monkeypatch: pytest.MonkeyPatch, name: str, shortest: int
-) -> None:
-    for value, clean in ((SECRET[:shortest], MASK), (SECRET[: shortest - 1], SECRET[: shortest - 1])):
-        assert masked({name: value}) == {name: clean}
-        assert masked(f"{name}={value}") == f"{name}={clean}"
-    for value, clean in ((SECRET[:8], MASK), (SECRET[:7], SECRET[:7])):
-        monkeypatch.setenv(name, value)
-        assert masked(f"said {value}") == f"said {clean}"
 
 
 def test_a_log_above_64_mib_is_left(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
 
 
 @pytest.mark.parametrize("length", [20, -1])
-def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, length):
+def test_a_torn_tail_is_repaired_without_loss(run, make_record, length):
     run.append(make_record())
     written = (run.path / TRIALS).read_bytes()
     torn = lines.encode(make_record(repeat=1), checksum_of(written))[:length]
@@ -233,7 +233,7 @@ def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
 
 
 def test_record_whose_append_was_interrupted_counts(run, make_record, monkeypatch):
-    """Ctrl-C and SIGTERM can come between the write and what follows it."""
+    """Ctrl-C and SIGTERM can come between the write and the next statement."""
 
     def interrupted(_: int) -> None:
         raise KeyboardInterrupt

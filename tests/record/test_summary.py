@@ -52,7 +52,7 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
     assert (summary.metric("verdict"), summary.diagnosis) == ("wrong", "why")
 
 
-def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it(make_record):
+def test_the_time_of_a_phase_is_the_median_over_repeats(make_record):
     phases = [{"forward": 0.2, "backward": 0.4}, {"forward": 0.3}, {"forward": 0.7, "reduce": 0.9}]
     records = [
         make_record(repeat=n, timing=Timing([1.0], 1.0, 256.0, 2.0, phases=one))
@@ -132,9 +132,7 @@ def test_a_rate_is_the_work_over_the_representative_time() -> None:
     ],
     ids=["every fourth", "one as the mean", "below the limit", "alternating"],
 )
-def test_a_rate_counts_steps_that_stall_and_a_warning_names_them(
-    steps: list[float], stalls: str | None
-) -> None:
+def test_a_rate_counts_stalls_and_a_warning_names_them(steps: list[float], stalls: str | None) -> None:
     timing = Timing(steps, statistics.median(steps), None, None)
     assert timing.mean_step_s == pytest.approx(sum(steps) / 20)
     assert timing.p95_step_s == sorted(steps)[18]
@@ -157,7 +155,7 @@ def timed(step_s: float, repeat: int) -> Record:
     ("mode", "outcome", "unjudged"),
     [("full", "ok", True), ("full", "crashed", False), ("reference", "ok", False)],
 )
-def test_a_full_verdict_that_was_asked_for_and_is_not_there(make_record, mode, outcome, unjudged):
+def test_a_full_verdict_that_is_missing_is_noticed(make_record, mode, outcome, unjudged):
     record = make_record(verdict="unchecked", outcome=outcome, config={"verify": {"mode": mode}})
     assert summarize([record])[0].is_unjudged is unjudged
 

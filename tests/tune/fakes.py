@@ -101,7 +101,7 @@ def paced(seconds: dict[int, float], peaks: dict[int, int] | None = None) -> Fig
 
 
 class FakeMachine:
-    """A script of a `World`: what trials leave on a machine of these figures; keeps what it began.
+    """A script of a `World`: the results of trials on a machine of these figures. Lists the begun repeats.
 
     outcomes: what becomes of some points, as (axes, outcome) pairs; a pair matches points that hold its axes.
     before_each: called with each repeat; what it raises interrupts the search. seconds: how long a repeat
@@ -150,7 +150,7 @@ class FakeMachine:
         return Attempt("ok", result=jsonable(make_record(**fields)), seconds=SECONDS)
 
     def record(self, trial: TrialSpec) -> Record:
-        """Return what a trial leaves."""
+        """Return the record of a trial."""
         task = RepeatTask(trial)
         return record_of("fake", task, self(task, lambda *_: None), None)
 
@@ -162,7 +162,7 @@ class FakeMachine:
 
 @dataclass(frozen=True)
 class Searched:
-    """A search that ended: where, what it ran, what it says and what it told meanwhile."""
+    """A search that ended: its folder, its world, its outcome and its events."""
 
     path: Path
     world: World
@@ -176,7 +176,7 @@ class Searched:
 
     @property
     def records(self) -> list[Record]:
-        """The records of what was run."""
+        """The records of all repeats."""
         return load_records(self.path)
 
     @property
@@ -283,12 +283,12 @@ def begun(book: Ledger, index: int) -> Trial:
 
 
 def result(index: int, **changes: Any) -> Record:
-    """Return what the trial at a point leaves, the same whenever it is asked for."""
+    """Return the record of the trial at a point, the same at every call."""
     return replace(FakeMachine().record(trial_of(index)), **{"elapsed_s": 0.25, **changes})
 
 
 def silence(url: str, pid: int | None = None) -> None:
-    """Make the last signs of life of what runs look years old: of one process, or of all."""
+    """Make the last signs of life of running trials look years old: of one process, or of all."""
     storage = relational_storage(url)
     running = [
         trial

@@ -14,7 +14,7 @@ import psutil
 _PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 BINARIES = next((place for place in _PLACES if (place / "initdb").exists()), None)
 PASSWORD = "se/cret@" + secrets.token_hex(4)
-"""Needs percent-encoding in a URL, so that both spellings are looked for in what is printed."""
+"""Needs percent-encoding in a URL, so that both spellings are looked for in the output."""
 
 
 class Server:

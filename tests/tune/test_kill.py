@@ -1,4 +1,4 @@
-"""kill -9 of a search at random moments: what was finished stays, nothing runs twice, the end is the same."""
+"""kill -9 of a search at random moments: finished trials stay, nothing runs twice, the end is the same."""
 
 import json
 import os

@@ -33,7 +33,7 @@ def shared(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/study"
 
 
-def test_what_is_finished_is_there_for_the_next_process_and_for_optunas_tools(url: str) -> None:
+def test_a_finished_trial_is_there_for_processes_and_optunas_tools(url: str) -> None:
     book = ledger(url)
     lease = begun(book, 0)
     assert [trial.state for trial in book.trials()] == [TrialState.RUNNING]
@@ -61,7 +61,7 @@ def test_a_point_is_taken_once_until_it_is_given_back(url: str) -> None:
     assert begin(book, 0) is None, "it has run"
 
 
-def test_what_was_begun_or_stored_when_the_connection_broke_is_this_workers(url: str) -> None:
+def test_a_trial_whose_connection_broke_stays_its_workers(url: str) -> None:
     book = ledger(url)
     first, again = begun(book, 0), begun(book, 0)
     assert again.number == first.number
@@ -82,7 +82,7 @@ def test_of_many_at_once_one_has_each_point(shared: str) -> None:
         assert sorted(itertools.chain(*threads.map(race, books))) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_lost_workers_point_is_freed_and_its_late_result_refused(shared: str) -> None:
+def test_a_lost_workers_point_is_freed_its_result_refused(shared: str) -> None:
     theirs, book = ledger(shared), ledger(shared)
     lease = begun(theirs, 0)
     assert not book.reap()
@@ -120,7 +120,7 @@ def test_what_runs_far_longer_than_any_trial_may_is_lost(url: str) -> None:
         ({"objective": {"minimize": "median_step_s"}}, "objective"),
     ],
 )
-def test_another_sweep_may_not_use_the_study_and_is_told_what_differs(
+def test_another_sweep_is_refused_with_the_difference(
     shared: str, changes: dict[str, Any], named: str
 ) -> None:
     ledger(shared)
@@ -179,7 +179,7 @@ def test_new_records_of_this_kind_of_machine_are_gathered_once(url: str, directo
     assert gather(book.of_this_kind(book.trials()), directory) == []
 
 
-def test_the_first_repeats_in_a_directory_make_a_lost_study_again(url: str, directory: RunDirectory) -> None:
+def test_first_repeats_make_a_lost_study_again(url: str, directory: RunDirectory) -> None:
     here = {"run_id": directory.run_id}
     invalid = {"outcome": "invalid", "timing": None, "memory": None}
     for index, changes in enumerate([{}, OOM, {"repeat": 1}, invalid, {"trial_id": "abcdefabcdef"}]):

@@ -12,7 +12,7 @@ from zbench.tune.objective import Score, directions_of, score
 
 
 def scored(*records: Record, **objective: Any) -> Score:
-    """Return what a search for tokens per second within 200 bytes makes of these repeats."""
+    """Return the score of these repeats in a search for tokens per second within 200 bytes."""
     usual: dict[str, Any] = {"maximize": ["tokens_per_s"], "subject_to": {"peak_device_bytes": "<= 200"}}
     return score(summarize(records)[0], ObjectiveSpec(**(usual | objective)))
 
@@ -27,9 +27,7 @@ def scored(*records: Record, **objective: Any) -> Score:
     ],
     ids=["met exactly", "missed", "no figure", "touched"],
 )
-def test_a_margin_is_the_share_of_its_bound_by_which_it_is_missed(
-    record: dict[str, Any], bound: str, margin: float
-) -> None:
+def test_a_margin_is_the_share_missed_of_its_bound(record: dict[str, Any], bound: str, margin: float) -> None:
     result = scored(make_record(**record), subject_to={"peak_device_bytes": bound})
     assert result.values == (100.0,)
     assert result.margins[f"peak_device_bytes {bound} B"] == pytest.approx(margin, rel=1e-6)
@@ -37,7 +35,7 @@ def test_a_margin_is_the_share_of_its_bound_by_which_it_is_missed(
 
 
 @pytest.mark.parametrize(("outcome", "margin"), [("oom", 1), ("crashed", 2)])
-def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome: str, margin: float) -> None:
+def test_an_unfinished_trial_misses_every_bound_and_has_no_value(outcome: str, margin: float) -> None:
     error = Failure(outcome, "made so")
     failed = make_record(repeat=1, outcome=outcome, timing=None, memory=None, error=error)
     result = scored(make_record(), failed)
@@ -46,7 +44,7 @@ def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome:
     assert result.margins["finished"] == margin
 
 
-def test_a_trial_without_the_figure_of_its_objective_did_not_finish() -> None:
+def test_a_trial_without_its_objectives_figure_did_not_finish() -> None:
     result = scored(make_record(memory=None), maximize=[], minimize=["peak_device_bytes"])
     assert (result.values, result.margins["finished"]) == (None, 1)
 

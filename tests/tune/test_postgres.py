@@ -81,7 +81,7 @@ def ended_once(url: str, study: str) -> Counter[str]:
     ("workers", "lost", "buckets", "seconds", "is_restarted"),
     [(2, 1, 2, 0.25, False), pytest.param(WORKERS - 2, 2, 16, 8.0, True, marks=pytest.mark.soak)],
 )
-def test_workers_run_every_point_once_though_some_and_the_server_are_killed(
+def test_workers_run_every_point_once_though_processes_are_killed(
     server: postgres.Server,
     tmp_path: Path,
     workers: int,
@@ -148,9 +148,7 @@ def test_no_message_and_no_file_holds_the_password(
         assert not any(secret.encode() in text for secret in secrets)
 
 
-def test_a_search_goes_on_where_the_server_is_killed_under_a_trial(
-    server: postgres.Server, tmp_path: Path
-) -> None:
+def test_a_search_outlives_a_server_killed_under_a_trial(server: postgres.Server, tmp_path: Path) -> None:
     begun = itertools.count()
 
     def unlucky(_: RepeatTask) -> None:

@@ -1,4 +1,4 @@
-"""What every proposer keeps to, and what a model adds."""
+"""The rules of every proposer, and the gain of a model."""
 
 import pytest
 from optuna.trial import FrozenTrial
@@ -25,7 +25,7 @@ def proposer(sweep: SweepSpec, method: str, seed: int = 0) -> tuple[Space, Propo
 
 
 def play(space: Space, propose: Propose, count: int, objectives: int = 1) -> list[str]:
-    """Return the keys of what is proposed when a third of the trials is infeasible and a fifth fails."""
+    """Return the keys of the proposals when a third of the trials is infeasible and a fifth fails."""
     history: list[FrozenTrial] = []
     taken: list[str] = []
     for turn in range(count):
@@ -42,7 +42,7 @@ def play(space: Space, propose: Propose, count: int, objectives: int = 1) -> lis
 
 
 @pytest.mark.parametrize("method", ["grid", "tpe"])
-def test_what_is_proposed_is_decided_by_the_seed_and_the_history(method: str) -> None:
+def test_proposals_follow_from_the_seed_and_the_history(method: str) -> None:
     first, again, other = (play(*proposer(small_sweep(), method, seed), 12) for seed in (1, 1, 2))
     assert first == again
     assert (first == other) == (method == "grid")
@@ -60,7 +60,7 @@ def test_ranges_are_drawn_from_and_there_may_be_several_objectives(method: str) 
 
 
 @pytest.mark.parametrize("method", ["tpe", "nsga2"])
-def test_the_first_point_is_the_files_own_if_that_can_run(method: str) -> None:
+def test_the_first_point_is_the_files_own(method: str) -> None:
     engine = {"zero_stage": 1, "reduce_bucket_size": 100_000}
     space, propose = proposer(small_sweep(engine=engine), method)
     assert propose([], ()) == space.base_point()

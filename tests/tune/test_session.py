@@ -1,4 +1,4 @@
-"""A search from start to finish, with a machine that measures nothing: what it runs, leaves out and tells."""
+"""A search from start to finish, with a machine that measures nothing: its trials and its messages."""
 
 import itertools
 from collections.abc import Collection
@@ -53,7 +53,7 @@ def test_every_point_runs_once_where_the_budget_allows(tmp_path: Path, method: s
     assert len(first_ids(search)) == len(set(first_ids(search))) == len(search.firsts) == 15
 
 
-def test_every_finished_trial_is_in_the_run_directory_and_was_told(tmp_path: Path) -> None:
+def test_every_finished_trial_is_recorded_and_told(tmp_path: Path) -> None:
     search = searched(tmp_path, search=budget(8))
     assert search.outcome.stopped == "the budget of 8 trials is spent"
     records = search.records
@@ -84,7 +84,7 @@ def test_the_announced_best_is_the_one_that_every_table_marks(tmp_path: Path) ->
 NEAR = paced({0: 0.1, 1: 0.101, 2: 0.102})
 
 
-def test_finalists_take_turns_so_all_have_the_repeats_of_the_same_heats(tmp_path: Path) -> None:
+def test_finalists_have_the_repeats_of_the_same_heats(tmp_path: Path) -> None:
     """Their memory is known from the search; of the yardsticks none is wanted here."""
     world = World(FakeMachine(NEAR), takes_turns=True)
     run = {"world_size": 2, "repeats": 2, "steps": 8, "yardstick": "none"}
@@ -143,7 +143,7 @@ def test_the_journal_is_made_from_the_records(tmp_path: Path, damage: bytes | No
 
 
 @pytest.mark.parametrize(("trials", "rest"), [(5, 2), (2, 0)])
-def test_a_resumed_search_tells_what_is_done_and_what_is_left(tmp_path: Path, trials: int, rest: int) -> None:
+def test_a_resumed_search_tells_finished_and_remaining_trials(tmp_path: Path, trials: int, rest: int) -> None:
     done = searched(tmp_path, search=budget(3)).records
     (started,) = searched(tmp_path, search=budget(trials)).told(SweepStarted)
     assert (started.finished, started.repeats) == (done, rest)
@@ -156,7 +156,7 @@ def simulated(trial: TrialSpec) -> SimulationOutcome:
     return estimated(trial.workload.micro_batch_size << 20)
 
 
-def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(
+def test_points_too_large_by_the_simulation_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulating(monkeypatch, simulated)
@@ -170,7 +170,7 @@ def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(
     assert len(search.firsts) == 18
 
 
-def test_a_search_ends_where_two_hundred_points_in_a_row_cannot_fit(
+def test_a_search_ends_after_two_hundred_points_too_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulating(monkeypatch, lambda _: estimated(1 << 40))
@@ -197,7 +197,7 @@ def test_clearly_slow_trials_are_pruned_and_teach(tmp_path: Path) -> None:
         ({"method": "grid", "prune_slower_than": 1.5}, "timeout"),
     ],
 )
-def test_a_search_ends_what_is_twice_as_slow_but_a_grid_only_when_it_is_asked_to(
+def test_a_search_ends_slow_trials_a_grid_only_when_asked(
     tmp_path: Path, search: dict[str, Any], outcome: str
 ) -> None:
     axes = {"zero_stage": [1]}
@@ -225,7 +225,7 @@ def test_a_flattened_search_ends_before_its_budget(tmp_path: Path) -> None:
     assert len(search.firsts) < 15
 
 
-def test_of_several_objectives_the_front_holds_only_what_meets_every_bound(tmp_path: Path) -> None:
+def test_the_front_holds_only_trials_that_meet_every_bound(tmp_path: Path) -> None:
     goals = {"maximize": "tokens_per_s", "minimize": "peak_device_bytes"}
     goals |= {"subject_to": {"median_step_s": ">= 1.5"}}
     machine = FakeMachine(paced({0: 1.0, 1: 2.0, 2: 3.0}, {0: 50, 1: 200, 2: 100}))
@@ -243,7 +243,7 @@ def test_points_of_include_run_first(tmp_path: Path) -> None:
 BAD_INPUT = failed("usage", "no such file: none.txt")
 
 
-def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) -> None:
+def test_bad_input_ends_a_search_only_before_the_first_trial(tmp_path: Path) -> None:
     """Each of the two points has a reference of its own."""
     keys: dict[str, Any] = {"axes": {"micro_batch_size": [2, 4]}, "search": {"trials": 2, "method": "random"}}
     with pytest.raises(UsageError, match=r"no such file: none\.txt"):
@@ -271,8 +271,6 @@ def test_a_search_begins_where_earlier_runs_of_its_sweep_ended(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("kind", "method"), [("other", "tpe"), ("kind", "random")])
-def test_runs_of_other_machines_and_methods_that_do_not_learn_are_taught_nothing(
-    tmp_path: Path, kind: str, method: str
-) -> None:
+def test_neither_other_machines_nor_random_search_are_taught(tmp_path: Path, kind: str, method: str) -> None:
     searched(tmp_path, search=budget(5))
     assert not searched(tmp_path, kind=kind, is_new=True, search=budget(3, method)).told(Notice)

@@ -38,7 +38,7 @@ def beside(url: str, index: int) -> FakeMachine:
     return FakeMachine(before_each=before_each)
 
 
-def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(url: str, tmp_path: Path) -> None:
+def test_trials_of_another_worker_are_told_without_time(url: str, tmp_path: Path) -> None:
     task = {"storage": url, "study": "s", "is_worker": True}
     search = searched(tmp_path, beside(url, 7), task=task, search=budget(3))
     ended = search.told(TrialFinished)
@@ -48,7 +48,7 @@ def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(url:
     assert theirs == [(result(7).trial_id, 0.0)]
 
 
-def test_of_two_that_begin_the_last_trial_of_a_budget_the_later_gives_way(
+def test_the_last_trial_of_a_budget_runs_once(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def late(history: History, taken: Collection[str]) -> Point:
@@ -87,15 +87,13 @@ def test_a_trial_that_is_interrupted_is_free_again(url: str, tmp_path: Path) -> 
     assert ledger(url).trials() == []
 
 
-def test_a_study_is_named_after_the_run_or_where_it_is_shared_after_the_sweep(
-    url: str, tmp_path: Path
-) -> None:
+def test_a_study_is_named_after_its_run_or_sweep(url: str, tmp_path: Path) -> None:
     tasks = [{}, {"storage": url}, {"storage": url, "study": "own"}]
     searches = [searched(tmp_path / str(n), task=task, search=budget(1)) for n, task in enumerate(tasks)]
     assert [search.outcome.study for search in searches] == [searches[0].path.name, "small", "own"]
 
 
-def test_a_storage_that_fails_when_the_study_is_opened_is_named(tmp_path: Path) -> None:
+def test_a_storage_that_fails_to_open_is_named(tmp_path: Path) -> None:
     file = tmp_path / "study.db"
     relational_storage(f"sqlite:///{file}")
     url = f"sqlite:///file:{file}?mode=ro&uri=true"

@@ -1,4 +1,4 @@
-"""The space holds each computation once, and never draws what cannot exist."""
+"""The space holds each computation once, and never draws a point that cannot exist."""
 
 import optuna
 from hypothesis import given, settings
@@ -31,11 +31,7 @@ def ranged() -> SweepSpec:
     )
 
 
-def of_axes(**axes: object) -> Space:
-    return Space(small_sweep(axes=axes, engine={"zero_stage": 1}))
-
-
-def test_points_are_distinct_computations_that_stand_for_all_of_the_grid() -> None:
+def test_points_are_distinct_and_stand_for_the_whole_grid() -> None:
     sweep = small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})
     space = Space(sweep)
     points = space.points() or []
@@ -50,7 +46,7 @@ def test_points_are_distinct_computations_that_stand_for_all_of_the_grid() -> No
         assert space.canonical(point) == point
 
 
-def test_an_axis_without_effect_keeps_the_files_value_or_its_first() -> None:
+def test_an_axis_without_effect_keeps_one_value() -> None:
     space = Space(small_sweep(axes={**CONDITIONAL, "prefetch_bucket_size": [7_000, 70_000]}))
     point = space.canonical(
         {"zero_stage": 1, "offload_optimizer": "none", "offload_ratio": 0.5, "overlap_comm": True}
@@ -107,9 +103,6 @@ def test_included_points_need_not_lie_on_the_axes() -> None:
     assert isinstance(trial, TrialSpec)
     assert not trial.engine.overlap_comm
     assert space.encode(point) is None, "a model cannot learn from keys that are no axes"
-
-
-RANGE = {"low": 1e4, "high": 1e8}
 
 
 def test_an_axis_with_a_condition_is_varied_where_that_holds() -> None:

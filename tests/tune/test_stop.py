@@ -42,25 +42,20 @@ NO_BUDGET = ("", "40", "soon", "-3trials", "1s,2s", "infs")
 
 
 @pytest.mark.parametrize("text", [*NOTHING, *NO_BUDGET])
-def test_a_budget_of_zero_or_of_no_sense_is_refused_with_an_example(text: str) -> None:
+def test_a_senseless_budget_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="expected a budget such as 40trials") as caught:
         parse_budget(text)
     assert ("a budget of nothing finds nothing" in str(caught.value)) == (text in NOTHING)
 
 
-@pytest.mark.parametrize(
-    ("begun", "now", "reason"),
-    [
+def test_a_budget_is_spent_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    for begun, now, reason in (
         (2, 59.5, None),
         (3, 59.5, "the budget of 3 trials is spent"),
         (0, 60.0, "the budget of 60 s is spent"),
-    ],
-)
-def test_a_budget_is_spent_when_it_is_over(
-    monkeypatch: pytest.MonkeyPatch, begun: int, now: float, reason: str | None
-) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert Stopper(3, 60.0, ONE, None, 0.01, began=0.0).spent(begun) == reason
+    ):
+        monkeypatch.setattr(time, "monotonic", lambda now=now: now)
+        assert Stopper(3, 60.0, ONE, None, 0.01, began=0.0).spent(begun) == reason
 
 
 STEADY = (1.0, 2.0, 2.0, 2.01)
@@ -80,7 +75,7 @@ FRONT = ((1.0, 5.0), (2.0, 6.0))
         (2, 0.01, (*FRONT, (0.5, 6.0), (1.0, 7.0)), True),
     ],
 )
-def test_a_search_has_flattened_when_its_patience_is_used_up_without_a_gain(
+def test_a_search_flattens_after_its_patience_without_a_gain(
     patience: int | None, gain: float, values: tuple[Any, ...], is_flat: bool
 ) -> None:
     """None: a trial that failed, which is one without gain, once anything worked. Pairs: of two objectives,
@@ -96,7 +91,7 @@ def test_a_flattened_search_says_for_how_long_it_gained_nothing() -> None:
     assert stopper.flattened(history(*STEADY, 1.5)) == "the last 3 trials brought no gain of 1.0%"
 
 
-def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
+def test_a_grid_runs_to_its_end_a_search_has_patience() -> None:
     grid = stopper_of(SearchSpec(method="grid"), ONE, axes=3)
     assert (grid.trials, grid.seconds, grid.patience) == (None, None, None)
     assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).trials == 5

@@ -67,19 +67,6 @@ def test_a_url_that_is_none_is_refused(url: str, message: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
-    storage = relational_storage(f"sqlite:///{tmp_path}/study.db")
-    pooled = [storage.engine.connect() for _ in range(5)]
-    drivers = [connection.connection.driver_connection for connection in pooled]
-    for connection in pooled:
-        connection.close()
-    for driver in drivers:
-        assert driver is not None
-        driver.close()
-    assert storage.get_all_studies() == []
-    storage.engine.dispose()
-
-
 @pytest.mark.parametrize(
     ("argument", "redacted"),
     [
@@ -93,7 +80,7 @@ def test_a_command_line_is_kept_without_passwords(argument: str, redacted: str) 
     assert redacted_arguments(["tune", argument]) == ["tune", redacted]
 
 
-def test_of_two_passwords_of_which_one_begins_the_other_nothing_is_left() -> None:
+def test_nothing_is_left_of_passwords_that_begin_alike() -> None:
     url = f"postgresql://me:{SECRET}@host/db?sslpassword={SECRET}and-more"
     assert redacted(f"{SECRET}and-more was refused, as was {SECRET}", url) == "*** was refused, as was ***"
 
@@ -122,7 +109,7 @@ class Clock:
         monkeypatch.setattr(time, "sleep", lambda seconds: setattr(self, "now", self.now + seconds))
 
 
-def test_an_outage_that_is_too_long_ends_with_the_databases_own_error(
+def test_a_long_outage_ends_with_the_databases_own_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
@@ -151,7 +138,7 @@ def test_a_defect_is_no_outage_and_is_not_tried_again(monkeypatch: pytest.Monkey
     assert clock.now == 1000.0
 
 
-def test_a_journal_begins_anew_and_makes_no_lock_that_outlives_a_kill(
+def test_a_journal_leaves_no_lock_that_outlives_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "study.journal"

@@ -72,7 +72,7 @@ def test_text_that_cannot_serve_is_refused_with_the_remedy(tmp_path: Path) -> No
         workload(tmp_path, data=DataSpec(text="text"), options={"vocabulary": 100})
 
 
-def test_numbers_drawn_by_a_seed_follow_from_it_and_leave_the_generators() -> None:
+def test_numbers_drawn_by_a_seed_leave_the_generators() -> None:
     def draw(seed: int) -> tuple[float, float, float]:
         with drawn_by(seed):
             return float(torch.rand(())), random.random(), float(np.random.rand())

@@ -61,7 +61,7 @@ def test_gradients_keep_their_bits_and_no_weight_is_copied() -> None:
 
 
 class Noting(Offload):
-    """Notes the elements of what it is asked to keep."""
+    """Notes the elements of each tensor that it is asked to keep."""
 
     def __init__(self) -> None:
         super().__init__()

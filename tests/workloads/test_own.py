@@ -42,7 +42,7 @@ def test_every_way_to_a_loss(base_dir: Path, model: str, dataset: str, keys: dic
         ("mine:Regression", None, {}, None),
     ],
 )
-def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
+def test_tokens_are_counted_only_where_the_workload_defines_them(
     base_dir: Path, model: str, dataset: str | None, keys: dict[str, object], tokens: int | None
 ) -> None:
     made = load(base_dir, model, dataset, **keys)
@@ -53,9 +53,9 @@ def test_tokens_are_counted_only_where_the_workload_says_what_one_is(
 
 @pytest.mark.parametrize(
     ("model", "dataset", "weight"),
-    [("mine:Counts", None, 7), ("mine:Reads", "mine:Labelled", 8)],
+    [("mine:Counts", None, 7), ("mine:Reads", "mine:Labelled", 8), ("mine:Read", "mine:Ids", 12)],
 )
-def test_a_loss_counts_by_its_labels_or_else_by_its_tokens(
+def test_a_loss_counts_by_labels_or_else_by_tokens(
     base_dir: Path, model: str, dataset: str | None, weight: int
 ) -> None:
     made = load(base_dir, model, dataset, loss_weighting="tokens")
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused(
         load(base_dir, model, dataset, **keys)
 
 
-def test_a_model_trains_on_tokens_and_may_count_its_own_operations(base_dir: Path) -> None:
+def test_a_model_may_count_its_own_operations(base_dir: Path) -> None:
     made = load(base_dir, "mine:Predicts", options={"width": 16}, sequence_length=5)
     model = made.make_model()
     assert model.get_parameter("embed.weight").shape == (256, 16)
@@ -147,14 +147,14 @@ def test_the_folder_of_the_sweep_is_searched_first(base_dir: Path, monkeypatch: 
     assert load(base_dir, "mine:Regression").make_model().line.in_features == 3
 
 
-def test_a_model_in_eval_mode_is_trained_and_a_part_that_is_kept_in_it_stays(base_dir: Path) -> None:
+def test_only_a_part_kept_in_eval_mode_stays_so(base_dir: Path) -> None:
     assert all(module.training for module in load(base_dir, "mine:pretrained").make_model().modules())
     frozen = load(base_dir, "mine:frozen_part").make_model()
     modes = {name: module.training for name, module in frozen.named_modules()}
     assert modes == {"": True, "line": True, "kept": False}
 
 
-def test_a_model_may_make_its_own_batches_and_floats_take_its_dtype(base_dir: Path) -> None:
+def test_a_model_may_make_its_own_batches(base_dir: Path) -> None:
     made = load(base_dir, "mine:Regression")
     (batch,) = made.batch(2, 0, 0)
     assert batch.shape == (4, 3)

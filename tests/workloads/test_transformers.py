@@ -1,4 +1,4 @@
-"""Language models of transformers: their sizes, losses and operations; what cannot be built."""
+"""Language models of transformers: their sizes, losses and operations; models that cannot be built."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_a_dataset_of_tokens_alone_trains_a_language_model(base_dir: Path) -> No
     assert made.loss(made.make_model(), batch).ndim == 0
 
 
-def test_a_transformers_model_of_ones_own_is_taken_as_it_is(base_dir: Path) -> None:
+def test_a_transformers_model_of_a_user_is_taken(base_dir: Path) -> None:
     (base_dir / "theirs.py").write_text(
         "from transformers import GPT2Config, GPT2LMHeadModel\n"
         "def make(**sizes): return GPT2LMHeadModel(GPT2Config(**sizes))\n"
@@ -85,7 +85,7 @@ def test_a_transformers_model_of_ones_own_is_taken_as_it_is(base_dir: Path) -> N
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_what_follows_from_the_number_of_layers_follows_from_the_option(base_dir: Path, layers: int) -> None:
+def test_layer_types_follow_from_the_number_of_layers(base_dir: Path, layers: int) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8, "vocab_size": 256}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     window = {"use_sliding_window": True, "sliding_window": 4}
