@@ -38,7 +38,8 @@ cast, or added in a dtype of their own.
 """
 
 
-WORLDS = {"no_reduction_first": 0, "checkpoints_not_captured": 0, "no_reduction_last": 1, "checkpointed": 1}
+WORLDS = dict.fromkeys(("no_reduction_first", "checkpoints_not_captured", "new_sequence_lengths"), 0)
+WORLDS |= {"no_reduction_last": 1, "checkpointed": 1}
 """Ranks of a kind of graph by default [2; 0: none]; `make check` has every kind on 1, 2 and 3."""
 UNDER_BACKWARD = ("one_graph", "partly_trained", "new_sequence_lengths")
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.engine.covering import by_default
 from tests.engine.far_memory import streams
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory import kinds
@@ -149,8 +150,11 @@ def waits_of_a_step(size: int, transport: Any, keys: dict[str, Any]) -> Counter[
         return +waits.counts
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_the_host_waits_as_often_as_the_page_says(row: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "k", by_default(lambda k: k % 3 == 0, [(k,) for k in range(len(ROWS))]), ids=lambda k: ROWS[k][0]
+)
+def test_the_host_waits_as_often_as_the_page_says(k: int) -> None:
+    row = ROWS[k]
     keys = YAML(typ="safe").load(row[0])
     counts = [waits_of_a_step(*column, keys) for column in COLUMNS]
     assert [c.total() for c in counts] == list(map(int, row[1:])), [dict(c) for c in counts]
