@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch.attempts import Retries
+from zbench.launch.attempts import Retries, record_of
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask
 from zbench.record.record import OTHER_LOAD, Disturbance, Failure
 
@@ -74,3 +74,10 @@ def test_three_repeats_disturbed_twice_are_the_last_to_run_again() -> None:
     for repeat in range(3):
         settle(of, *twice, task=RepeatTask(make_trial(), repeat))
     assert settle(of, measured(2.0)).severity == 2.0
+
+
+def test_a_record_has_what_disturbed_a_measurement_and_nothing_of_a_failure() -> None:
+    good = record_of("run", TASK, measured(2.0), None)
+    assert (good.disturbance, good.elapsed_s) == (Disturbance(OTHER_LOAD * 2), 1.0)
+    failed = Attempt("crashed", CRASHED.error, disturbance=Disturbance(1.0))
+    assert record_of("run", TASK, failed, None).disturbance is None
