@@ -7,7 +7,7 @@ import pytest
 from zbench.errors import UsageError, ZbenchError, reason_of, undamaged
 
 
-def test_the_reason_of_a_failed_call_is_the_systems_text_alone() -> None:
+def test_a_failed_calls_reason_is_the_systems_text() -> None:
     assert reason_of(OSError(errno.ENOSPC, "No space left on device", "/tmp/x")) == "No space left on device"
     assert reason_of(OSError("cannot")) == "cannot"
 

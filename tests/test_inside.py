@@ -12,7 +12,7 @@ from zbench import _inside
 FILE = Path(_inside.__file__)
 
 
-def test_python_38_reads_it_and_it_begins_with_the_standard_library() -> None:
+def test_python_38_reads_it_with_the_standard_library_alone() -> None:
     ast.parse(FILE.read_text(), feature_version=(3, 8))
     assert outside(FILE, lazy=False) <= sys.stdlib_module_names
 

@@ -15,7 +15,7 @@ def mode_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o2700])
-def test_a_folder_of_this_user_alone_is_used_whatever_its_group_bit(tmp_path: Path, mode: int) -> None:
+def test_a_private_folder_is_used_with_any_group_bit(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "cache"
     assert private_directory(folder, "") == folder
     assert mode_of(folder) == 0o700

@@ -15,7 +15,7 @@ def search(tmp_path: Path) -> list[str]:
     return ["bisect", names[0], names[-1], "--sweep", "sweep.yaml", "--versions", ",".join(names[1:-1])]
 
 
-def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_path):
+def test_the_first_bad_version_is_found_and_kept(zbench, search, tmp_path):
     document = zbench(*search, "--json").document
     assert (document["exit_code"], document["first_bad"]) == (0, str(tmp_path / "v3"))
     assert "peak_device_bytes" in document["metrics"]

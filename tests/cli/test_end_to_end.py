@@ -34,7 +34,7 @@ def real(zbench, monkeypatch, tmp_path):
     return zbench
 
 
-def test_a_right_engine_is_identical_and_a_wrong_engine_is_never_the_best(real):
+def test_a_wrong_engine_is_named_and_never_the_best(real):
     """An offload that cannot be is a row as well, and is not run."""
     axes = "axes={engine: [builtin, 'broken:build']}"
     impossible = "include=[{zero_stage: 0, offload_optimizer: cpu}]"
@@ -55,7 +55,7 @@ def test_a_right_engine_is_identical_and_a_wrong_engine_is_never_the_best(real):
 
 
 @pytest.mark.check
-def test_a_version_with_a_wrong_engine_ends_a_comparison_with_4(real, tmp_path):
+def test_a_wrong_engine_in_head_ends_a_comparison_with_4(real, tmp_path):
     for side, code in (("base", RIGHT), ("head", BROKEN)):
         (tmp_path / side).mkdir()
         (tmp_path / side / "versioned.py").write_text(code)

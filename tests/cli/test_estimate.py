@@ -21,7 +21,7 @@ def estimate(zbench):
     return estimate
 
 
-def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
+def test_an_estimate_says_which_configurations_fit_and_the_rest(estimate):
     flags = ("--world-size", "1024", "--device-memory", "100Ki", "--json")
     output = estimate("axes: {zero_stage: [0, 3]}\n", *flags)
     document = output.document
@@ -100,7 +100,7 @@ class Picks(nn.Module):
 """
 
 
-def test_a_model_that_cannot_be_simulated_is_named_with_operator_and_remedy(zbench, tmp_path):
+def test_an_unsimulated_model_is_named_with_operator_and_remedy(zbench, tmp_path):
     (tmp_path / "unfit.py").write_text(UNFIT)
     file = tmp_path / "sweep.yaml"
     file.write_text("axes: {model: ['unfit:Picks'], zero_stage: [1]}\n")
@@ -111,7 +111,7 @@ def test_a_model_that_cannot_be_simulated_is_named_with_operator_and_remedy(zben
     assert "fixed shape" in row["not_simulated"]
 
 
-def test_a_card_is_simulated_as_a_card_and_its_launches_are_counted(estimate):
+def test_a_cards_launches_copies_and_collectives_are_counted(estimate):
     more = "run: {world_size: 4, nodes: 2}\nengine: {zero_stage: 3, offload_optimizer: cpu}\n"
     given = ("--set", "machine.host_memory_bandwidth=100e9", "--machine", "H100")
     (row,) = estimate(more, *given, "--json").document["trials"]

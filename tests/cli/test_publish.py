@@ -82,7 +82,7 @@ def test_feed_and_badge(zbench, out, tmp_path):
     }
 
 
-def test_published_again_only_what_is_new_is_written_and_runs_that_are_gone_stay(zbench, out, tmp_path):
+def test_publishing_again_writes_new_runs_and_keeps_removed_runs(zbench, out, tmp_path):
     site = tmp_path / "site"
     assert zbench("publish", "--to", site, "--json").document["runs"] == RUNS
     assert zbench("publish", "--to", site, "--json").document["written"] == 0

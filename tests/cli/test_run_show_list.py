@@ -21,7 +21,7 @@ def test_run_shows_everything_that_was_measured(zbench, sweep_file):
     assert not (only_run() / "traces").exists(), "nobody asked for one"
 
 
-def test_run_of_a_file_takes_its_base_and_can_be_resumed(zbench, refusal, sweep_file):
+def test_run_takes_the_base_of_a_file_and_resumes(zbench, refusal, sweep_file):
     trials = zbench("run", sweep_file, "--json").document["trials"]
     assert {record["config"]["engine"]["zero_stage"] for record in trials} == {0}
     assert zbench("sweep", "--resume", "last", "--json").document["trials"] == trials

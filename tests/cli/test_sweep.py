@@ -164,7 +164,7 @@ def test_resume_at_another_commit_says_so(zbench, sweep_file):
     assert [words in text for text in warnings] == [False, True]
 
 
-def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file):
+def test_more_repeats_of_a_finished_run_are_added_to_it(zbench, sweep_file):
     """What `compare` advises: `zbench sweep --resume RUN --repeats N`."""
     first = zbench("sweep", sweep_file, "--json").document
     more = zbench("sweep", "--resume", first["run_id"], "--repeats", "3", "--json").document
@@ -185,7 +185,7 @@ def test_trials_can_be_jobs(zbench, sweep_file, command):
     assert {r.correctness.verdict for r in load_records(only_run())} == {"identical"}
 
 
-def test_a_sweep_that_is_out_of_time_says_how_to_go_on_and_names_no_best_yet(zbench, sweep_file, monkeypatch):
+def test_a_sweep_out_of_time_names_no_best_yet(zbench, sweep_file, monkeypatch):
     now = [0.0]
     keep = sweeps.Rounds.keep
     monkeypatch.setattr(sweeps, "time", SimpleNamespace(monotonic=lambda: now[0]))

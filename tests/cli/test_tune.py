@@ -48,7 +48,7 @@ def test_json_is_one_document_with_records_and_findings(zbench, space_file) -> N
     assert document["search"]["separated"] == (document["best"] is not None)
 
 
-def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(zbench, space_file) -> None:
+def test_a_search_resumes_to_the_same_end(zbench, space_file) -> None:
     output = zbench("sweep", space_file, "--set", "search.method=random", "--set", "search.trials=3")
     assert output.code == 0, output.err
     before = load_records(only_run())
@@ -58,7 +58,7 @@ def test_a_sweep_with_a_search_method_is_a_search_that_resumes_to_the_same_end(z
     assert load_records(only_run()) == before
 
 
-def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, space_file) -> None:
+def test_the_memory_flag_is_a_constraint(zbench, space_file) -> None:
     output = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
     assert output.code == 6
     assert "no best: no configuration is both correct and within the constraints" in output.out
@@ -137,7 +137,7 @@ def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_
         ("worker --storage sqlite:///x.db --study none", "sqlite:///x.db: there is no such file"),
     ],
 )
-def test_without_a_file_or_a_study_one_line_says_what_is_missing(refusal, words, message) -> None:
+def test_a_missing_file_or_study_is_one_line(refusal, words, message) -> None:
     text = refusal(*words.split())
     assert message in text
     assert SECRET not in text
@@ -154,7 +154,7 @@ def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_pa
     assert not any(SECRET.encode() in file.read_bytes() for file in run.rglob("*") if file.is_file())
 
 
-def test_out_of_memory_crash_and_invalid_points_leave_the_rest_unaffected(zbench, space_file) -> None:
+def test_failing_points_of_a_search_leave_the_rest_unaffected(zbench, space_file) -> None:
     axes = "axes={offload_optimizer: [none, cpu], options.do: [describe, crash, allocate]}"
     output = zbench("tune", space_file, "--budget", "9trials", "--set", "search.patience=99", "--set", axes)
     assert output.code == 0, output.err

@@ -37,7 +37,7 @@ def test_every_command_and_key_has_its_entry(site: Path) -> None:
             assert f"<code>{rest[-1]}</code>" in keys, path
 
 
-def test_every_page_is_in_the_navigation_by_a_name_that_says_something(site: Path) -> None:
+def test_every_page_has_a_name_in_the_navigation(site: Path) -> None:
     index = (site / "index.html").read_text()
     assert "Two stored runs of one version" in index
     assert not re.search(r">\s*A a\s*<", index)

@@ -28,7 +28,7 @@ DEEPSPEED = os.environ.get("DEEPSPEED_PYTHON") or (
 )
 
 
-def test_the_page_has_a_command_and_a_script_for_each_target() -> None:
+def test_each_target_has_a_command_and_a_script() -> None:
     assert set(FILES) == set(TARGETS)
     for target, file in FILES.items():
         assert f"zbench export last --trial best --to {target} --output {file}" in PAGE

@@ -18,7 +18,7 @@ from zbench.report.screen import Screen, print_table
 SUMMARIES = summarize([record(1, 500.0), record(2, 90.0, "wrong"), failed(3, "oom", "no room")])
 
 
-def test_a_missing_value_is_a_dash_for_people_and_none_in_documents() -> None:
+def test_a_missing_value_is_a_dash_or_none() -> None:
     table = DataTable([metric("peak_device_bytes"), RESULT], SUMMARIES)
     assert table.titles == ["peak device", "verdict"]
     assert table.texts() == [["20 MiB", "identical"], ["20 MiB", "wrong"], ["-", "oom"]]

@@ -73,7 +73,7 @@ def test_one_configuration_in_full() -> None:
     check(KEPT / "configuration.txt", text)
 
 
-def test_one_configuration_has_a_line_for_each_figure_on_a_narrow_screen_too() -> None:
+def test_a_configuration_is_as_long_on_a_narrow_screen() -> None:
     first, *_ = summarize(RUN)
     texts = [shown(lambda screen: print_configuration(screen, first), width=width) for width in (20, 200)]
     assert texts[0] == texts[1]

@@ -41,7 +41,7 @@ def of(*rows: RelativeRow, lonely: int = 0, by: tuple[str, ...] = ()) -> Relativ
         (Ratio(1.2, 0.0, math.inf), None, ["1.20", "-"], [1.2, *[None] * 5]),
     ],
 )
-def test_a_ratio_has_its_interval_where_more_than_one_repeat_gives_it(
+def test_a_ratio_of_several_repeats_has_an_interval(
     time: Ratio, peak: Ratio | None, texts: list[str], figures: list[float | None]
 ) -> None:
     relative = of(row(1, time, peak))

@@ -45,7 +45,7 @@ def without_styles(output: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
 
 
-def test_best_is_first_and_marked_and_the_others_are_behind_it():
+def test_the_best_is_first_and_marked():
     rates = {0: (600.0, 602.0, 598.0), 1: (1000.0, 1100.0, 1048.0)}
     lines = printed([record(s, rate, repeat=n) for s in rates for n, rate in enumerate(rates[s])])
     words = [line.split() for line in lines[:3]]
@@ -68,7 +68,7 @@ def test_best_is_first_and_marked_and_the_others_are_behind_it():
         (10, "the least memory within 5 % of the fastest repeat by repeat"),
     ],
 )
-def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(size, why):
+def test_equals_lead_together_and_one_is_recommended_with_its_reason(size, why):
     sizes, rates = (20, size, 5), ((1005.0, 995.0, 1003.0), (1000.0, 1010.0, 990.0), (500.0, 505.0, 495.0))
     lines = printed(
         record(stage, rate, repeat=n, memory=MemoryPeaks(sizes[stage] << 20, 0, 1))
@@ -95,7 +95,7 @@ def test_where_there_is_no_best_it_says_why(records, words):
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
+def test_every_figure_is_shown_or_named_as_left_out(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     lines = printed(records, width=width, terminal=True)
     content = " ".join(" ".join(lines).split())
@@ -115,7 +115,7 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
 
 
 @pytest.mark.parametrize("width", [40])
-def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
+def test_a_pipe_loses_no_figure_if_columns_is_small(width):
     records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     content = " ".join(" ".join(printed(records, width=width)).split())
     for figure in ("2 GiB", "3 GiB", "640 us", "1.04", "identical"):
@@ -149,7 +149,7 @@ def test_values_read_as_a_sweep_file_spells_them():
     assert text.value_text(group) == "*.bias.weight_decay:0.1,*.bias.frozen:false"
 
 
-def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
+def test_a_trial_that_a_search_ended_is_pruned():
     pruned = failed(2, "timeout", "pruned after 2 of 8 steps").error
     records = [record(0, 900.0), failed(1, "timeout", "no end within 60 s")]
     slow = record(2, 1.0, timing=None, memory=None, outcome="timeout", error=replace(pruned, kind="pruned"))
@@ -159,7 +159,7 @@ def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
     assert lines[-2].startswith("pruned zero_stage=2")
 
 
-def test_a_difference_is_that_of_the_repeat_farthest_from_the_reference() -> None:
+def test_the_repeat_farthest_from_the_reference_gives_the_difference() -> None:
     near, far = Correctness("drifted", 2.0), Correctness("drifted", 9.0, first_differing_step=3)
     lines = printed(record(0, 9.0, repeat=n, correctness=one) for n, one in enumerate((near, far)))
     assert lines[-2].endswith(": error ratio 9.00, differs from step 3 on")
@@ -173,7 +173,7 @@ def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
     assert len(text.sparkline(range(100))) == 40, "the last values are shown"
 
 
-def test_a_table_of_thousands_shows_the_best_and_says_what_has_the_rest():
+def test_a_table_of_thousands_shows_the_best():
     records = [record(stage, float(stage)) for stage in range(1, 504)]
     lines = printed(records)
     assert "id503" in lines[1]

@@ -127,7 +127,7 @@ def imported(monkeypatch, name: str, **modules: object) -> ModuleType:
     return module
 
 
-def test_wandb_gets_each_repeat_with_its_steps_and_how_it_ended(tmp_path, monkeypatch):
+def test_wandb_gets_each_repeat_with_steps_and_exit_code(tmp_path, monkeypatch):
     wandb, good, bad = MagicMock(), MagicMock(), MagicMock()
     wandb.init.side_effect = [good, bad]
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
@@ -145,7 +145,7 @@ def test_wandb_gets_each_repeat_with_its_steps_and_how_it_ended(tmp_path, monkey
     assert good.summary.update.mock_calls[0].args[0]["tokens_per_s"] == 100.0
 
 
-def test_mlflow_gets_each_repeat_below_its_parent_and_how_it_ended(tmp_path, monkeypatch):
+def test_mlflow_gets_each_repeat_with_parent_and_status(tmp_path, monkeypatch):
     client = MagicMock()
     client.get_experiment_by_name.return_value = None
     client.create_run.side_effect = lambda experiment, *, run_name, tags: SimpleNamespace(

@@ -49,13 +49,11 @@ CAN_EXIST: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(("parts", "remedy"), CANNOT_EXIST)
-def test_a_combination_that_cannot_exist_has_a_reason_and_a_remedy(
-    parts: dict[str, Any], remedy: str
-) -> None:
+def test_an_impossible_combination_has_a_reason_and_a_remedy(parts: dict[str, Any], remedy: str) -> None:
     assert remedy in (reason(**parts) or "")
 
 
-def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(tmp_path: Path) -> None:
+def test_a_transformers_model_that_cannot_be_built_is_invalid(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for name, text in (("new", '{"model_type": "qwen33"}'), ("old", "{}"), ("broken", "{,}")):
         (tmp_path / f"{name}.json").write_text(text)
@@ -96,7 +94,7 @@ def test_what_deepspeed_trains_without_a_verdict_is_refused(
 REFUSED = [one for one in DEPENDENCIES if one.refusal is not None]
 
 
-def test_defaults_are_never_refused_and_several_keys_without_effect_are_all_found() -> None:
+def test_all_keys_without_effect_are_refused_and_no_defaults() -> None:
     for stage in (0, 1, 2, 3):
         assert list(refusals(EngineSpec.model_validate({"zero_stage": stage}))) == []
     assert dependency_of(("engine", "gradient_clipping")) is None
@@ -105,7 +103,7 @@ def test_defaults_are_never_refused_and_several_keys_without_effect_are_all_foun
 
 
 @pytest.mark.parametrize("dependency", REFUSED, ids=lambda d: d.key[-1])
-def test_a_key_that_does_not_act_is_refused_with_both_ways_out(dependency: Dependency) -> None:
+def test_an_idle_key_is_refused_with_both_ways_out(dependency: Dependency) -> None:
     assert dependency.refusal is not None
     section, _, key = ".".join(dependency.key[1:]).rpartition(".")
     value = OTHER[".".join(dependency.key[1:])]

@@ -16,9 +16,7 @@ def read(tmp_path: Path, text: str) -> Document:
     return read_document(path)
 
 
-def test_a_file_may_have_just_as_many_nodes_as_are_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_may_have_as_many_nodes_as_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "MAX_NODES", 5)
     assert read(tmp_path, "[[1, 2], 3]").data == [[1, 2], 3]
     with pytest.raises(SpecError, match="too large"):

@@ -66,7 +66,7 @@ def test_what_is_handed_to_deepspeed_is_the_users_own(tmp_path: Path) -> None:
         expanded(THEIRS, engine="ddp")
 
 
-def test_auto_and_what_is_missing_are_filled_in_by_the_axes() -> None:
+def test_axes_fill_in_missing_keys_and_auto() -> None:
     theirs = THEIRS | {"zero_optimization": {"stage": "auto"}, "gradient_clipping": "auto"}
     axes = {"zero_stage": [1, 3], "reduce_bucket_size": [1000]}
     configs: list[Any] = [t.engine.ds_config for t in expanded(theirs, axes, gradient_clipping=0.25).trials]
@@ -75,7 +75,7 @@ def test_auto_and_what_is_missing_are_filled_in_by_the_axes() -> None:
     assert {one["gradient_clipping"] for one in configs} == {0.25}
 
 
-def test_keys_of_the_sweep_fill_in_what_the_file_leaves_out_and_may_not_disagree_with_it() -> None:
+def test_keys_of_the_sweep_may_not_contradict_the_file() -> None:
     engine: Any = the_trial(THEIRS, reduce_bucket_size=1000).engine
     assert engine.reduce_bucket_size == engine.ds_config["zero_optimization"]["reduce_bucket_size"] == 1000
     with pytest.raises(SpecError, match=r"is 1\.0, and ds_config says gradient_clipping: 0\.5"):

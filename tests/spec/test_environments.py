@@ -40,9 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("values", ["[old, new]", "[old, /somewhere/new]"])
-def test_a_trial_runs_under_the_path_and_is_shown_by_the_name(
-    values: str, loaded: Loaded, folder: Path
-) -> None:
+def test_an_environment_runs_by_path_and_is_shown_by_name(values: str, loaded: Loaded, folder: Path) -> None:
     trials = expand(loaded(AXIS.replace("[old, new]", values) + "environments: envs\n")).trials
     second = values.strip("[]").split(", ")[1]
     paths = [str(folder / "old"), str(folder / "new") if second == "new" else second]
@@ -50,7 +48,7 @@ def test_a_trial_runs_under_the_path_and_is_shown_by_the_name(
     assert [trial.axes["engine_python"] for trial in trials] == ["old", second]
 
 
-def test_a_name_that_is_not_there_is_invalid_with_those_that_are(
+def test_an_unknown_environment_is_invalid_with_the_known_names(
     loaded: Loaded, refusal: Refusal, folder: Path
 ) -> None:
     (missing,) = expand(loaded(AXIS.replace("new", "nwe"), ZBENCH_ENVIRONMENTS=str(folder))).invalid
@@ -65,7 +63,7 @@ def test_a_name_that_is_not_there_is_invalid_with_those_that_are(
     ("python", "is_refused"),
     [((3, 10, 14), True), ((3, 11, 0), False)],
 )
-def test_a_python_older_than_the_workers_is_refused_with_both_versions(
+def test_an_older_python_is_refused_with_both_versions(
     python: tuple[int, int, int], is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = dict.fromkeys(("torch", *environments.WORKER_NEEDS), "2")

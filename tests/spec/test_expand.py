@@ -113,7 +113,7 @@ def test_nccl_adds_only_where_each_rank_has_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert not expand(sweep).invalid
 
 
-def test_included_points_stand_on_the_base_configuration_and_are_never_excluded() -> None:
+def test_included_points_have_the_base_and_are_never_excluded() -> None:
     sweep = SweepSpec(
         engine=EngineSpec(gradient_clipping=1.0),
         axes={"zero_stage": [1, 2]},
@@ -136,7 +136,7 @@ def test_a_conditional_axis_varies_only_where_it_applies() -> None:
     ]
 
 
-def test_a_range_has_no_product_and_any_point_of_it_is_a_trial() -> None:
+def test_any_point_of_a_range_is_a_trial() -> None:
     axes = {"reduce_bucket_size": {"low": "1e4", "high": "10M", "log": True}, "lr": {"low": 1e-5, "high": 1}}
     sweep = SweepSpec.model_validate({"search": {"method": "tpe"}, "axes": axes})
     with pytest.raises(SpecError, match="a range has no list of points"):
@@ -162,7 +162,7 @@ COMMAND: dict[str, Any] = {
 }
 
 
-def test_a_command_is_held_against_the_base_with_the_same_training() -> None:
+def test_a_command_is_compared_with_its_base() -> None:
     axes = {"zero_stage": [0, 2], "lr": [1e-3, 0.5]}
     sweep = SweepSpec.model_validate({"workload": COMMAND, "axes": axes})
     base = {"zero_stage": 0}
@@ -180,7 +180,7 @@ def combinations(points: list[dict[str, Any]], strength: int) -> set[tuple[tuple
     }
 
 
-def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:
+def test_a_covering_sweep_runs_possible_points_with_every_pair() -> None:
     axes = {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "overlap_comm": [True, False]}
     sweep = {"axes": axes | {"dtype": ["float32", "bfloat16"]}, "search": {"method": "covering"}}
     expansion = expand(sweep_from_mapping(sweep, environ={}))

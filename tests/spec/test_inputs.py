@@ -28,7 +28,7 @@ def test_a_text_shorter_than_a_sequence_and_its_last_target(
     assert load_sweep(tmp_path / "sweep.yaml", (), {}).workload.data.text == "a.txt"
 
 
-def test_every_text_of_an_axis_is_looked_at_with_every_length(refusal: Refusal, tmp_path: Path) -> None:
+def test_every_text_is_long_enough_for_every_length(refusal: Refusal, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_bytes(b"x" * 100)
     (tmp_path / "short.txt").write_bytes(b"x" * 10)
     axes = "axes:\n  sequence_length: [4, 32]\n  data.text: [long.txt, short.txt]\n"
@@ -65,7 +65,7 @@ axes:
 """
 
 
-def test_an_engine_axis_that_the_command_does_not_use_is_refused(refusal: Refusal) -> None:
+def test_an_axis_that_the_command_ignores_is_refused(refusal: Refusal) -> None:
     assert refusal(COMMAND.format(used="{lr}") + "  zero_stage: [0, 1]\n") == (
         "sweep.yaml:7: axes.zero_stage: the command does not use {zero_stage}, so this axis changes nothing;"
         " add it to the command"
@@ -73,7 +73,7 @@ def test_an_engine_axis_that_the_command_does_not_use_is_refused(refusal: Refusa
 
 
 @pytest.mark.parametrize("used", ["{lr}", "{ds_config}"])
-def test_a_command_is_given_its_batch_its_interpreter_and_whole_files_unasked(
+def test_a_command_gets_batch_interpreter_and_files_unasked(
     used: str, loaded: Callable[..., SweepSpec]
 ) -> None:
     text = COMMAND.format(used=used) + f"  micro_batch_size: [1, 2]\n  engine_python: [{sys.executable}]\n"

@@ -62,7 +62,7 @@ def test_a_first_sweep_is_what_is_kept(tmp_path: Path) -> None:
     check(KEPT / "first.yaml", commented(starting_sweep(None, tmp_path).document, None))
 
 
-def test_the_rates_of_known_cards_are_those_of_their_data_sheets() -> None:
+def test_known_cards_have_the_rates_of_their_data_sheets() -> None:
     check(KEPT / "cards.txt", "\n".join(f"{name}: {rates}" for name, rates in CARDS.items()))
 
 

@@ -94,7 +94,7 @@ SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective",
 
 @settings(max_examples=50)
 @given(st.sampled_from(SET_KEYS), values)
-def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
+def test_any_setting_makes_a_sweep_or_a_clear_error(key: str, value: object) -> None:
     with suppress(SpecError):
         sweep = sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
         assert isinstance(sweep, SweepSpec)
@@ -116,9 +116,7 @@ def test_half_a_character_is_no_text(refusal: Callable[..., str]) -> None:
         ("offload_ratio", "1", "auto", ""),
     ],
 )
-def test_a_value_at_the_limit_is_taken_and_one_beyond_is_refused_with_it(
-    key: str, taken: str, refused: str, limit: str
-) -> None:
+def test_a_value_beyond_its_limit_is_refused_with_it(key: str, taken: str, refused: str, limit: str) -> None:
     machine = {"machine": {"flops": 1, "memory_bandwidth": 1}}
     assert sweep_from_mapping(machine, [f"{key}={taken}"], {}).name == "sweep"
     with pytest.raises(SpecError, match=f"expected a number{limit}, got "):
@@ -153,7 +151,7 @@ def extending(tmp_path: Path, text: str, base: str = BASE) -> SweepSpec:
     return load_sweep(tmp_path / "own.yaml", (), {})
 
 
-def test_a_file_that_extends_another_has_its_keys_below_its_own(tmp_path: Path) -> None:
+def test_a_files_own_keys_replace_those_that_it_extends(tmp_path: Path) -> None:
     sweep = extending(tmp_path, "engine: {optimizer: {lr: 0.5}}\naxes: {overlap_comm: [true]}\n")
     assert (sweep.name, sweep.workload.model, sweep.engine.zero_stage) == ("own", "mlp", 1)
     assert (sweep.engine.optimizer.name, sweep.engine.optimizer.lr) == ("adamw", 0.5)
@@ -187,7 +185,7 @@ SECRET = "machine example.org login x password SECRETPASS"
 
 
 @pytest.mark.parametrize("text", ["extends: theirs\n", "machine: theirs\n"])
-def test_a_sweep_file_shows_nothing_of_a_file_that_it_names(tmp_path: Path, text: str) -> None:
+def test_messages_show_nothing_of_a_file_that_a_sweep_names(tmp_path: Path, text: str) -> None:
     (tmp_path / "theirs").write_text(SECRET)
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(SpecError) as refused:
@@ -197,7 +195,7 @@ def test_a_sweep_file_shows_nothing_of_a_file_that_it_names(tmp_path: Path, text
 
 
 @pytest.mark.parametrize("key", ["extends: pipe", "machine: pipe", "workload: {data: {text: pipe}}"])
-def test_a_pipe_that_a_sweep_file_names_is_not_waited_for(tmp_path: Path, key: str) -> None:
+def test_nothing_waits_for_a_pipe_that_a_sweep_names(tmp_path: Path, key: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "own.yaml").write_text(f"{key}\n")
     with pytest.raises(SpecError):

@@ -87,7 +87,7 @@ def plugged(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
         del METRICS[name]
 
 
-def test_a_metric_of_a_plug_in_ranks_constrains_and_is_exported(plugged: dict[str, object]) -> None:
+def test_a_plugged_in_metric_ranks_constrains_and_is_exported(plugged: dict[str, object]) -> None:
     def cost(record: Record) -> float | None:
         return None if record.timing is None else 10 / (record.timing.tokens_per_s or 0.0)
 
@@ -111,9 +111,7 @@ def test_a_metric_of_a_plug_in_ranks_constrains_and_is_exported(plugged: dict[st
         (Metric("mine", "s", "minimize", compute=lambda _: 1 / 0), "metric mine: ZeroDivisionError"),
     ],
 )
-def test_a_plug_in_that_is_no_metric_or_fails_is_named(
-    plugged: dict[str, object], metric: object, says: str
-) -> None:
+def test_a_plug_in_that_fails_is_named(plugged: dict[str, object], metric: object, says: str) -> None:
     plugged["mine"] = metric
     with pytest.raises(UsageError, match=re.escape(says)):
         summarize([make_record()])[0].metric("mine")

@@ -63,7 +63,7 @@ def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], keys: set[
         assert why == f"ddp has no {key.removeprefix('engine.')}; leave it out, or set engine: builtin"
 
 
-def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -82,7 +82,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
     ("engine", "tag", "runs"),
     [("builtin", "cpython-27", False), ("ddp", "cpython-27", True), ("builtin", None, True)],
 )
-def test_the_builtin_kernels_run_under_the_python_that_they_are_built_for(
+def test_the_kernels_run_under_the_python_of_their_build(
     engine: str, tag: str | None, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Environment(

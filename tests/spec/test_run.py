@@ -23,7 +23,7 @@ from zbench.spec.sweep import SweepSpec
         (None, {"nodes": 3}, 6),
     ],
 )
-def test_auto_is_one_rank_for_each_gpu_that_may_be_used_and_two_on_a_cpu(
+def test_auto_is_a_rank_a_gpu_and_two_on_cpus(
     visible: str | None, run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, Device("GPU-a"), Device("GPU-b"))
@@ -41,7 +41,7 @@ def test_auto_is_one_rank_for_each_gpu_that_may_be_used_and_two_on_a_cpu(
         (["gpus_per_node=4"], {"device": "cpu"}, 2),
     ],
 )
-def test_auto_counts_the_gpus_of_a_jobs_nodes_and_not_of_a_login_node(
+def test_auto_counts_the_gpus_of_a_jobs_nodes(
     options: list[str], run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, Device("GPU-of-the-login-node"))

@@ -43,5 +43,5 @@ def parameters(shape: dict[str, Any]) -> int:
         ("qwen3-0.6b", 596_049_920),
     ],
 )
-def test_a_bundled_shape_has_as_many_parameters_as_its_maker_published(name: str, published: int) -> None:
+def test_a_bundled_shape_has_the_parameters_that_its_maker_published(name: str, published: int) -> None:
     assert parameters(SHAPES[name]) == published

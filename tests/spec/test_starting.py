@@ -28,9 +28,7 @@ def around(tmp_path: Path, data: Any) -> dict[str, Any]:
         ({"output_dir": "out"}, "trainer"),
     ],
 )
-def test_a_file_is_known_by_its_keys_and_becomes_a_sweep(
-    data: dict[str, Any], name: str, tmp_path: Path
-) -> None:
+def test_the_keys_of_a_file_tell_its_tool(data: dict[str, Any], name: str, tmp_path: Path) -> None:
     sweep = sweep_from_mapping(around(tmp_path, data), environ={})
     assert sweep.name == name
     assert {trial.engine.zero_stage for trial in expand(sweep).trials} >= {2, 3}
@@ -53,14 +51,14 @@ def test_a_model_of_transformers_has_two_layers_at_first(
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])
-def test_a_file_of_no_known_form_is_refused_with_the_forms(data: Any, tmp_path: Path) -> None:
+def test_an_unknown_file_is_refused_with_the_known_forms(data: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected one of ds_config|or use one of ds_config"):
         around(tmp_path, data)
     with pytest.raises(UsageError, match=r"no such file; expected ds_config\.json"):
         starting_sweep(str(tmp_path / "absent.json"), tmp_path)
 
 
-def test_a_bare_name_is_a_shipped_sweep_unless_such_a_file_is_there(
+def test_a_bare_name_without_a_file_is_a_shipped_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -85,7 +85,7 @@ def test_the_trainer_reads_its_arguments(tmp_path: Path, engine: dict[str, Any])
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_export_says_which_engine_was_measured_and_how_to_measure_its_own(target: str) -> None:
+def test_an_export_says_which_engine_was_measured(target: str) -> None:
     assert f"zbench's own engine, not of {target}; to measure {target}, " in measured_by(trial({}), target)
     other = measured_by(trial({"engine": "fsdp2", "zero_stage": 3}), target)
     verb = "were measured with" if target == "fsdp2" else "are those of"

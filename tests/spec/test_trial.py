@@ -45,14 +45,14 @@ def test_trial_ids_are_what_they_were() -> None:
         ({}, {"workload": {"sequence_length": 64}}, True),
     ],
 )
-def test_a_key_at_its_default_or_that_shapes_no_result_counts_for_no_identity(
+def test_keys_that_shape_no_result_count_for_no_identity(
     engine: dict[str, Any], others: dict[str, Any], is_other: bool
 ) -> None:
     plain = make_trial({"zero_stage": 3})
     assert (make_trial({"zero_stage": 3, **engine}, **others).trial_id != plain.trial_id) is is_other
 
 
-def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:
+def test_the_run_beside_a_command_differs_by_named_keys() -> None:
     engine = {"zero_stage": 2, "gradient_clipping": 1.0, "dtype": "bfloat16", "engine_python": "/other"}
     against = {"zero_stage": 1, "engine_python": None, "gradient_clipping": None, "reduce_bucket_size": 7}
     trial = make_trial(engine, workload={"command": "train"})
@@ -82,7 +82,7 @@ def expanded(workload: dict[str, Any], **changes: Any) -> Any:
     return expand(sweep_from_mapping(data | changes, environ={}))
 
 
-def test_accumulation_follows_the_micro_batch_and_what_does_not_fit_is_invalid() -> None:
+def test_accumulation_follows_the_micro_batch() -> None:
     expansion = expanded({}, axes={"micro_batch_size": [1, 2, 3, 4, 8]})
     assert [trial.engine.gradient_accumulation_steps for trial in expansion.trials] == [8, 4, 2, 1]
     (bad,) = expansion.invalid
@@ -111,7 +111,7 @@ def test_data_has_one_source(data: dict[str, Any], sources: str) -> None:
         expanded({"data": data})
 
 
-def test_a_step_and_the_fullest_node_are_counted_over_all_ranks() -> None:
+def test_samples_and_the_fullest_node_count_all_ranks() -> None:
     uneven = make_trial({"gradient_accumulation_steps": 5}, workload={"micro_batch_size": 3}, world_size=7)
     assert samples_per_step(uneven) == 3 * 7 * 5
     nodes = uneven.run.model_copy(update={"nodes": 2})

@@ -83,7 +83,7 @@ def test_markdown_shows_hostile_text_as_text() -> None:
         ("\r=1\n2\t3", "\\r=1\\n2\\t3"),
     ],
 )
-def test_a_cell_of_csv_is_one_line_of_text_that_no_spreadsheet_computes(trial_id: str, cell: str) -> None:
+def test_no_spreadsheet_computes_a_cell_of_csv(trial_id: str, cell: str) -> None:
     run = results([replace(record(), trial_id=trial_id)])
     row = next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(run, run, Settings())))))
     assert row["trial_id"] == cell

@@ -64,7 +64,7 @@ def test_figures_that_changed_are_folded_before_any_is_left_out() -> None:
         (0.000149, "+0.01 %"),
     ],
 )
-def test_a_percentage_keeps_a_digit_where_it_would_round_to_nothing(fraction: float, text: str) -> None:
+def test_a_small_percentage_keeps_a_digit(fraction: float, text: str) -> None:
     assert texts.percent(fraction) == text
 
 

@@ -50,9 +50,7 @@ def using(device: int | None, host: int | None) -> list[Record]:
         (None, None, "2 KiB -> 1 KiB, -50.0 %"),
     ],
 )
-def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
-    base: int | None, head: int | None, peak: str
-) -> None:
+def test_without_device_memory_the_peak_is_the_hosts(base: int | None, head: int | None, peak: str) -> None:
     row = compared(using(base, 2048), using(head, 1024))
     assert cells(using(base, 2048), using(head, 1024))["peak memory"] == peak
     if "unchecked" not in peak:
@@ -66,7 +64,7 @@ def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
         ("identical", "verdict fell from identical to unchecked"),
     ],
 )
-def test_a_verdict_that_head_lacks_is_told_as_lost_or_missing(verdict: Any, reason: str) -> None:
+def test_a_verdict_that_head_lacks_is_lost_or_missing(verdict: Any, reason: str) -> None:
     row = compared(*(trial(EVEN, verdict=one, config=FULL) for one in (verdict, "unchecked")))
     assert texts.reasons(row) == [reason]
 

@@ -22,7 +22,7 @@ def report(*records: Record, **limits: str) -> Report:
     return replace(base, objective=ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits))
 
 
-def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_allow() -> None:
+def test_the_limit_of_a_metric_is_its_largest_allowed_value() -> None:
     page = report(record(), peak_device_bytes="<= 2Gi", peak_host_bytes="< 3Gi", median_step_s=">= 1s")
     assert page.limit("peak_device_bytes") == 2 << 30
     assert page.limit("peak_host_bytes") == 3 << 30
@@ -30,7 +30,7 @@ def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_all
     assert page.limit("peak_rss_bytes") is None
 
 
-def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
+def test_without_device_memory_the_chart_shows_host_memory() -> None:
     shown = pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
     assert "Peak host memory of one rank. Less is better" in drawn(shown["throughput-memory"], narrow=False)
 
@@ -59,7 +59,7 @@ def test_a_best_of_several_equals_is_called_one_of_them(
     assert ("tied with 1 other, recommended" in page) == told
 
 
-def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None:
+def test_a_dashed_line_joins_the_points_that_none_beats() -> None:
     """Of these none beats another: each is faster than the last and needs more."""
     page = report(*(record(axes={"n": n}, step_s=10 / n, peak=n << 20) for n in (1, 2)))
     marks = drawn(pictures(page)["throughput-memory"], narrow=False)
@@ -76,7 +76,7 @@ def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None
         (0.5, -0.9, 3.0, "[[-50.0, 0.66], [100.0, 0.66]]", "none"),
     ],
 )  # fmt: skip
-def test_an_interval_of_a_choice_is_drawn_up_to_a_factor_of_two_and_coloured_if_sure(
+def test_an_interval_is_drawn_to_a_factor_of_two(
     change: float, low: float | None, high: float | None, drawn_to: str | None, role: str
 ) -> None:
     page, effect = report(record()), Effect("bucket", 100, "5 against 6", change, low, high, 2)

@@ -53,7 +53,7 @@ def test_pages_fit_every_screen_and_no_text_covers_another(site: Path, tmp_path:
 
 
 @pytest.mark.check
-def test_the_script_runs_under_the_pages_own_policy_and_is_short(site: Path, tmp_path: Path) -> None:
+def test_the_script_runs_under_the_pages_own_policy(site: Path, tmp_path: Path) -> None:
     dom = browse(tmp_path, "--dump-dom", (site / "index.html").as_uri())
     assert '<button type="button">throughput</button>' in dom
     assert '<p class="filter">' in dom

@@ -21,7 +21,7 @@ CHOICES: list[dict[str, Any]] = YAML(typ="safe").load(Path(__file__).with_name("
 
 
 @pytest.mark.parametrize("case", FILES, ids=lambda case: "-".join(list(case["file"])[:3]))
-def test_a_public_file_is_read_right_or_refused_with_its_reason(
+def test_a_public_file_is_read_right_or_refused(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "mistake", lambda model, base_dir: None)  # transformers takes seconds to ask

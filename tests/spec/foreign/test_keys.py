@@ -48,9 +48,7 @@ def zero(**keys: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_value_that_deepspeed_would_not_read_is_refused_with_its_key(
-    config: dict[str, Any], message: str
-) -> None:
+def test_a_value_that_deepspeed_refuses_is_refused_with_its_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as error:
         from_deepspeed(config)
     assert message in str(error.value)
@@ -105,7 +103,7 @@ def test_an_export_of_fsdp2_comes_back(engine: dict[str, Any]) -> None:
     assert back["workload"] == checkpointing
 
 
-def test_another_tools_file_in_place_of_a_sweep_names_the_command_that_converts_it(tmp_path: Path) -> None:
+def test_another_tools_file_is_refused_with_the_converting_command(tmp_path: Path) -> None:
     files = {
         "ds.json": ('{"bf16": {"enabled": true,}, // yes\n}', "is a file of DeepSpeed"),
         "a.yaml": ("distributed_type: FSDP", "is a file of accelerate"),
@@ -162,7 +160,7 @@ def paths_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=50)
 @given(st.sampled_from(REAL), st.integers(0, 2**32))
-def test_a_file_with_any_change_becomes_a_sweep_or_is_refused(
+def test_any_changed_file_becomes_a_sweep_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any], seed: int
 ) -> None:
     draw = random.Random(seed)
