@@ -68,6 +68,19 @@ def test_a_loss_computed_before_a_layer_was_thawed_is_differentiated(twins: Twin
     same_steps(engine, plain, 1, loss=loss)
 
 
+@pytest.mark.parametrize("row", [{"zero_stage": 3}], ids=row_id)
+def test_a_frozen_weight_that_the_loss_read_is_released(twins: Twins) -> None:
+    """Stage 3 would hold all frozen weights, where parents read the weights of their children."""
+
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        return by_forward(net, x) + 0.1 * net.get_parameter("0.weight").square().sum()
+
+    engine, plain = twins(lambda: Layers((2, 3)))
+    parameters = engine.memory_by_category()["parameters"]
+    same_steps(engine, plain, 0, 1, loss=loss)
+    assert engine.memory_by_category()["parameters"] == parameters
+
+
 @pytest.mark.parametrize("begun", [False, True], ids=["between steps", "in a step"])
 def test_a_layer_that_was_frozen_at_the_build_is_refused_when_it_is_unfrozen(
     twins: Twins, begun: bool
