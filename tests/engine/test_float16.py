@@ -45,7 +45,7 @@ def overflow(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[StepI
 
 
 @rows_of(lambda k: k in (0, 3, 8, 10))
-def test_scaled_runs_have_the_bits_of_plain_ones_skipped_steps_and_all(ranks: RankPool, k: int) -> None:
+def test_scaled_runs_have_plain_bits_skipped_steps_included(ranks: RankPool, k: int) -> None:
     point = EVERY_ROW[k] | SIZES | MODES[k % 3] | {"dtype": "float16", "loss_scale_window": 2}
     scaled = point | {"initial_loss_scale": 2.0**26, "gradient_clipping": 0.1 * (k % 2)}
     expected = check(ranks, "mlp", 2, scaled, steps=10)
@@ -56,9 +56,7 @@ def test_scaled_runs_have_the_bits_of_plain_ones_skipped_steps_and_all(ranks: Ra
 
 
 @pytest.mark.parametrize("row", ALL, ids=row_id)
-def test_an_overflow_on_one_rank_changes_nothing_but_the_loss_scale_on_all(
-    ranks: RankPool, row: dict[str, Any]
-) -> None:
+def test_an_overflow_on_one_rank_changes_the_loss_scale_alone(ranks: RankPool, row: dict[str, Any]) -> None:
     spec = row | SIZES | {"initial_loss_scale": 256.0, "gradient_accumulation_steps": 2}
     for infos, changed in ranks.run(2, f"{__name__}:overflow", spec):
         assert [info.skipped for info in infos] == [False, True]

@@ -166,7 +166,7 @@ def test_a_failed_or_discarded_backward_leaves_no_bytes(ranks: RankPool, k: int)
         assert max(held[3:]) <= held[2], "the same every time, so nothing may be left"
 
 
-def test_a_model_made_in_parts_is_never_whole_on_a_rank(ranks: RankPool) -> None:
+def test_a_model_made_in_parts_is_never_whole(ranks: RankPool) -> None:
     layer = WHOLE // LAYERS
     for world_size in (2, 4):
         case = f"{__name__}:build_in_parts"

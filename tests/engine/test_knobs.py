@@ -139,7 +139,7 @@ def usual(ranks: RankPool, stage: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_reduce_bucket_size_sets_how_much_is_sent_at_once_and_held_for_it(observe: Any, stage: int) -> None:
+def test_reduce_bucket_size_bounds_the_bytes_sent_and_held(observe: Any, stage: int) -> None:
     held = []
     for size in (4 * ALIGNMENT, 16 * ALIGNMENT, EVERYTHING):
         seen = observe(stage, reduce_bucket_size=size, dtype="float32")
@@ -155,7 +155,7 @@ def test_reduce_bucket_size_sets_how_much_is_sent_at_once_and_held_for_it(observ
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_allgather_bucket_size_sets_how_much_is_gathered_at_once(observe: Any, stage: int) -> None:
+def test_allgather_bucket_size_bounds_the_elements_gathered_at_once(observe: Any, stage: int) -> None:
     for size in (ALIGNMENT, 4 * ALIGNMENT, EVERYTHING):
         gathered = observe(stage, allgather_bucket_size=size, prefetch_bucket_size=1).of("gather")
         assert max(gathered) <= size
@@ -168,7 +168,7 @@ def test_allgather_bucket_size_sets_how_much_is_gathered_at_once(observe: Any, s
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, LAYERS])
-def test_prefetch_bucket_size_sets_how_many_elements_are_gathered_ahead(observe: Any, ahead: int) -> None:
+def test_prefetch_bucket_size_bounds_the_elements_gathered_ahead(observe: Any, ahead: int) -> None:
     seen = observe(3, prefetch_bucket_size=max(ahead * UNIT, 1))
     gathers = 0
     gathered = [0]

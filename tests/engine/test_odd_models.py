@@ -19,7 +19,7 @@ MODELS = ("checkpointed", "mixed", "outside", "wandering")
 
 
 @rows_of(lambda k: k in (0, 1, 4, 5, 8, 11))
-def test_what_fails_or_is_refused_or_looked_at_leaves_no_trace(ranks: RankPool, k: int) -> None:
+def test_failures_refusals_and_reads_leave_no_trace(ranks: RankPool, k: int) -> None:
     everything = "backward,interrupt,forward,evaluate,read,misuse"
     counted, unknown = {"gradient_accumulation_steps": 2}, {"accumulation_mode": "unmanaged", "backwards": 2}
     for model, mode in (("mlp", counted), ("odd-together", unknown)):
@@ -27,7 +27,7 @@ def test_what_fails_or_is_refused_or_looked_at_leaves_no_trace(ranks: RankPool, 
 
 
 @rows_of(lambda k: k in (0, 2, 5, 7, 9))
-def test_what_a_user_changes_between_steps_is_honoured(ranks: RankPool, k: int) -> None:
+def test_changes_between_steps_are_honoured(ranks: RankPool, k: int) -> None:
     groups = {"*bias": {"weight_decay": 0.0}, "layers.0*": {"betas": [0.8, 0.9]}}
     check(ranks, "mlp", 2, EVERY_ROW[k] | SIZES | {"param_groups": groups}, change="schedule")
     check(ranks, "odd-together", 2, EVERY_ROW[k] | CLIPPED, change="thaw")
@@ -67,9 +67,7 @@ def scattered(group: dist.ProcessGroup, stage: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_a_model_with_gaps_in_its_memory_begins_with_the_values_of_rank_0(
-    ranks: RankPool, stage: int
-) -> None:
+def test_a_model_with_gaps_in_memory_begins_with_rank_0(ranks: RankPool, stage: int) -> None:
     """A backend sends memory as it lies: it would leave out elements, and write where none are."""
     base = torch.arange(24.0).view(4, 6)
     for rank, values in enumerate(ranks.run(2, f"{__name__}:scattered", stage)):
@@ -79,7 +77,7 @@ def test_a_model_with_gaps_in_its_memory_begins_with_the_values_of_rank_0(
         assert torch.equal(values["beside"], base[:, 5] + 100 * rank)
 
 
-def test_a_model_that_a_closed_stage_3_engine_let_go_of_is_refused() -> None:
+def test_a_model_of_a_closed_stage_3_engine_is_refused() -> None:
     model = models.make("mlp")
     engine = build_engine(model, EngineSpec(zero_stage=3, param_persistence_threshold=0))
     values = engine.full_parameters()

@@ -82,7 +82,7 @@ def test_odd_numbers_of_ranks_and_of_shards(many: RankPool, world_size: int, gro
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.check)])
-def test_gradients_that_are_sent_without_a_copy_have_the_same_bits(ranks: RankPool, turn: int) -> None:
+def test_gradients_sent_without_a_copy_have_the_same_bits(ranks: RankPool, turn: int) -> None:
     """Two ranks and four take turns, so that each meets every way, and each way every row."""
     ways = [
         {"gradient_clipping": 0.1, "reduce_bucket_size": 140_000},
@@ -94,7 +94,7 @@ def test_gradients_that_are_sent_without_a_copy_have_the_same_bits(ranks: RankPo
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_parameters_used_on_some_ranks_only_count_as_zero_on_the_others(ranks: RankPool, stage: int) -> None:
+def test_parameters_unused_on_some_ranks_count_as_zero_there(ranks: RankPool, stage: int) -> None:
     for accumulation in CHOICES["accumulation"]:
         check(ranks, "odd", 3, {"zero_stage": stage, "gradient_clipping": 0.1} | accumulation)
 

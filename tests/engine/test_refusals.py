@@ -68,7 +68,7 @@ def test_stochastic_rounding_on_a_gpu_needs_zbenchs_kernels() -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_second_gradient_and_a_backward_outside_of_the_engine_are_refused(stage: int) -> None:
+def test_a_second_gradient_and_a_backward_outside_are_refused(stage: int) -> None:
     net = nn.Linear(4, 4)
     x = torch.ones(2, 4, requires_grad=True)
     engine = build_engine(net, EngineSpec(zero_stage=stage, param_persistence_threshold=0))

@@ -44,7 +44,7 @@ def test_peaks_are_exact_to_the_byte(exact: dict[str, Any], case: str, expected:
     assert exact[case] == expected
 
 
-def test_a_steps_peak_is_the_largest_and_leaves_out_what_happens_between(exact: dict[str, Any]) -> None:
+def test_a_steps_peak_leaves_out_memory_between_steps(exact: dict[str, Any]) -> None:
     peak = 1000 + (1 << 22)
     device = peak - 400
     assert exact["steps"] == [
@@ -76,7 +76,7 @@ def meter(peak: int, live: Callable[[], int] = lambda: 0) -> PeakMeter:
     return PeakMeter(lambda: None, lambda: peak, live, exact=True)
 
 
-def test_on_cuda_host_memory_is_not_part_of_the_devices_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_host_memory_is_no_part_of_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = StepMemory(meter(1000), torch.device("cuda"))
     reserved = iter([4096, 2048])
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: next(reserved))
@@ -112,7 +112,7 @@ def test_a_gpus_meter_is_exact_and_asks_its_own_allocator(monkeypatch: pytest.Mo
     assert (found.peak(), found.live(), found.exact, warning) == (700, 0, True, None)
 
 
-def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:
+def test_over_ranks_each_figure_is_the_largest() -> None:
     one = MemoryPeaks(10, 4, 100, {"parameters": 10}, peak_reserved_bytes=64, context_bytes=5)
     other = MemoryPeaks(20, 3, 90, {"parameters": 20}, False, peak_reserved_bytes=32, context_bytes=7)
     assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, False, 64, 7)

@@ -61,9 +61,7 @@ def test_deepspeed_counts_micro_batches_by_its_own_step() -> None:
 
 
 @pytest.mark.parametrize(("mode", "boundaries"), [("multi_backward", [False, True]), ("unmanaged", [])])
-def test_other_modes_say_which_backward_is_the_last_where_it_is_known(
-    mode: str, boundaries: list[bool]
-) -> None:
+def test_other_modes_mark_the_last_backward_if_known(mode: str, boundaries: list[bool]) -> None:
     module = StandIn()
     engine = adapter.DeepSpeedEngine(module, nn.Linear(1, 1), spec_of(accumulation_mode=mode))
     for is_last in (False, True):
@@ -77,9 +75,7 @@ def test_other_modes_say_which_backward_is_the_last_where_it_is_known(
     ("limit", "norm", "clipped"),
     [(0.5, 0.75, True), (2.0, 2.0, False), (2.0, None, False)],
 )
-def test_a_norm_is_told_and_above_the_limit_it_was_clipped(
-    limit: float, norm: float | None, clipped: bool
-) -> None:
+def test_a_norm_above_the_limit_was_clipped(limit: float, norm: float | None, clipped: bool) -> None:
     module = StandIn(norm)
     engine = adapter.DeepSpeedEngine(module, nn.Linear(1, 1), spec_of(gradient_clipping=limit))
     engine.backward(torch.zeros(()))
@@ -118,7 +114,7 @@ def test_whole_parameters_are_the_masters_or_gathered(stage: int, monkeypatch: p
     assert engine.memory_by_category() == {"parameters": 3 * 4}
 
 
-def test_stage_0_reads_torchs_optimizer_and_tells_a_norm_only_where_it_clips(
+def test_stage_0_reads_torchs_optimizer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace())
@@ -181,7 +177,7 @@ def test_sharded_moments_are_read_once_every_rank_has_them(
         (2, "cpu", {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "here"}, ("0", "2", "here")),
     ],
 )
-def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
+def test_ranks_of_two_hosts_are_told_their_host(
     rank: int, device: str, env: dict[str, str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = [("one", 11), ("two", 11), ("one", 12), ("two", 12)]
@@ -198,7 +194,7 @@ def test_ranks_of_two_hosts_are_told_which_they_share_memory_with(
 
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.usefixtures("alone")
-def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
+def test_deepspeed_is_built_as_by_its_launcher(
     shares: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     launcher = "RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE MASTER_ADDR MASTER_PORT LOCAL_WORLD_SIZE DS_ACCELERATOR"

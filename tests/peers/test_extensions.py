@@ -8,7 +8,7 @@ from zbench.peers.extensions import remove_abandoned_locks
 
 
 @pytest.mark.parametrize("by", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "HOME"])
-def test_a_lock_that_nobody_holds_is_removed_wherever_extensions_are_built(
+def test_an_abandoned_lock_of_an_extension_is_removed(
     by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -30,7 +30,7 @@ def plain(spec: EngineSpec, announced: list[bool]) -> tuple[nn.Module, TorchEngi
     return model, TorchEngine(model, named, adam.make(), spec, set_reducing=announced.append)
 
 
-def test_only_the_last_counted_backward_reduces_and_the_gradient_is_their_mean() -> None:
+def test_only_the_last_counted_backward_reduces_to_the_mean() -> None:
     announced: list[bool] = []
     model, engine = plain(spec_of(gradient_accumulation_steps=3), announced)
     x = torch.ones(2, 4)
@@ -82,7 +82,7 @@ def test_what_is_held_and_returned() -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)])
-def test_the_optimizer_is_torchs_with_the_specs_keys_in_the_fused_kernel(name: str, kind: Any) -> None:
+def test_the_optimizer_is_torchs_fused_with_the_specs_keys(name: str, kind: Any) -> None:
     model = small()
     optimizer = TorchAdam.of(model, spec_of(optimizer={"name": name, "lr": 0.25, "amsgrad": True})).make()
     assert type(optimizer) is kind
@@ -106,7 +106,7 @@ def test_ddp_is_made_as_its_guide_recommends(
 
 @pytest.mark.parametrize("where", ["none", "cpu"])
 @pytest.mark.usefixtures("alone")
-def test_fsdp_takes_a_layer_made_in_parts_beside_a_whole_one(where: str) -> None:
+def test_fsdp_takes_a_layer_made_in_parts(where: str) -> None:
     torch.manual_seed(3)  # draws what `small` draws
     with sharded_init():
         in_parts = nn.Sequential(nn.Linear(4, 2))
@@ -118,16 +118,14 @@ def test_fsdp_takes_a_layer_made_in_parts_beside_a_whole_one(where: str) -> None
 
 @pytest.mark.parametrize(("stage", "is_kept"), [(2, True), (3, False)])
 @pytest.mark.usefixtures("alone")
-def test_fsdp_keeps_what_it_gathered_for_backward_where_only_gradients_are_sharded(
-    stage: int, is_kept: bool
-) -> None:
+def test_fsdp_of_stage_2_keeps_gathered_weights_for_backward(stage: int, is_kept: bool) -> None:
     model = fsdp2.build_engine(small(), spec_of(engine="fsdp2", zero_stage=stage)).module
     model(torch.ones(2, 4)).sum()
     weights = [layer.weight for layer in (model[0], model[2])]
     assert [isinstance(weight, DTensor) for weight in weights] == [not is_kept] * 2
 
 
-def test_fsdps_units_are_the_entries_of_module_lists_that_have_parameters() -> None:
+def test_fsdps_units_are_entries_of_lists_with_parameters() -> None:
     model = small()
     assert fsdp2._blocks(model) == [model[0], model[2]]
     nested = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(1, 1)]), "head": nn.Linear(1, 1)})

@@ -17,7 +17,7 @@ def run_all(stream: Stream) -> None:
     stream.run(len(stream.operations))
 
 
-def test_a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:
+def test_a_copy_to_the_host_follows_its_sources_kernel() -> None:
     with modelled() as (device, memory):
         source, target = Values(device), Values(device)
         source.write(3.0)
@@ -29,7 +29,7 @@ def test_a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> 
 
 
 @pytest.mark.parametrize("freed", [False, True])
-def test_the_source_of_a_copy_to_the_host_may_be_freed_or_written_after_release(freed: bool) -> None:
+def test_a_copied_source_may_be_freed_or_written_after_release(freed: bool) -> None:
     with modelled() as (device, memory):
         source, target = Values(device, 3.0), Values(device)
         copy = memory.copy_in(source, target)  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def test_the_source_of_a_copy_to_the_host_may_be_freed_or_written_after_release(
         assert target.value == 3.0
 
 
-def test_a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it_alone() -> None:
+def test_the_reading_stream_alone_waits_for_a_copy() -> None:
     with modelled() as (device, memory):
         source, target, read, other = (Values(device, 3.0), *(Values(device) for _ in range(3)))
         copy = memory.copy_out(source, target)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_a_gather_is_launched_behind_the_copy_of_its_part() -> None:
         assert gathered.value == 3.0
 
 
-def test_the_ends_of_a_copy_to_the_device_may_be_freed_or_written() -> None:
+def test_ends_of_a_copy_to_the_device_may_be_freed() -> None:
     with modelled() as (device, memory):
         source, target, other = Values(device, 3.0), Values(device), Values(device, 1.0)
         memory.copy_out(source, other)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_memory_that_another_stream_still_reads_may_be_freed() -> None:
         assert out.value == 3.0
 
 
-def test_a_gradient_of_another_stream_is_taken_behind_its_kernel_and_may_be_freed() -> None:
+def test_a_gradient_of_another_stream_is_taken_behind_its_kernel() -> None:
     """Autograd computes a gradient on the stream of its forward, and calls hooks there."""
     with modelled() as (device, _):
         taken = GradientStream(torch.device("cuda", CARD))
@@ -143,7 +143,7 @@ def in_a_thread(call: Callable[[], object]) -> None:
         raise error
 
 
-def test_any_thread_waits_for_and_orders_the_streams_of_the_models_card() -> None:
+def test_any_thread_orders_the_streams_of_the_models_card() -> None:
     """Also one that has chosen no device, such as a user's that calls `engine.backward`."""
     with modelled() as (device, memory):
         card = torch.device("cuda", CARD)

@@ -124,7 +124,7 @@ def test_collectives_do_what_the_protocol_says_by_these_rules(world: RankPool, o
 DISTURBED = ("backward", "interrupt", "evaluate", "read", "write", "discard,backward")
 
 
-def test_what_goes_wrong_beside_a_step_leaves_no_trace(world: RankPool) -> None:
+def test_failures_beside_a_step_leave_no_trace(world: RankPool) -> None:
     spec = EAGER[6] | {"gradient_accumulation_steps": 2}
     chosen = DISTURBED[world.size % 3 :: 3]
     check(world, [Case(spec, 0, backwards=2, disturb=disturb) for disturb in chosen])

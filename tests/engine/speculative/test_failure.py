@@ -85,7 +85,7 @@ def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
         assert_same(bits(e), expected(2))
 
 
-def test_a_worker_that_throws_is_reported_and_the_step_can_be_taken_again() -> None:
+def test_a_failed_worker_is_reported_and_the_step_taken_again() -> None:
     with after_a_step() as (model, e, before):
         arrival = Arrival()
         arrival.error = OSError("bus gone")
@@ -146,7 +146,7 @@ def test_ctrl_c_in_a_commit_is_raised_at_its_end(fails: bool) -> None:
     assert done == [True]
 
 
-def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
+def test_close_in_the_middle_of_a_step_leaves_no_thread() -> None:
     before = threads()
     model = layers()
     with engine(model, optimizer_threads=3) as e:

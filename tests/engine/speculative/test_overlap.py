@@ -63,7 +63,7 @@ def test_a_bucket_has_one_gate_and_one_copy_back(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("stage", "mode"), [(1, "micro_steps"), (3, "multi_backward")])
-def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -> None:
+def test_a_parameter_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -> None:
     """The last layer's gradients come first: buckets after it must not wait for what will not come."""
     model = layers()
     counts = []
@@ -84,7 +84,7 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
 
 @pytest.mark.cuda
 @NO_CARD
-def test_an_update_begins_behind_its_copy_while_the_compute_stream_is_busy() -> None:
+def test_an_update_begins_while_the_compute_stream_is_busy() -> None:
     """The stream is kept busy after the first layers' gradients; their update ends before the stream does."""
     model = layers().cuda()
     with engine(model) as e:

@@ -53,7 +53,7 @@ def test_ranks_that_wait_for_different_calls_are_disconnected_after_patience(
     assert set(ranks.ended) == {0, 1}
 
 
-def test_ranks_that_wait_for_bytes_of_calls_of_both_are_in_no_deadlock(ranks: Ranks) -> None:
+def test_ranks_that_wait_for_common_calls_are_in_no_deadlock(ranks: Ranks) -> None:
     for rank in (0, 1):
         ranks.wait(rank, GATHERS, "of both")
     assert not any(ranks.looks(0, 1, 0))

@@ -60,7 +60,7 @@ def in_another_order(group: dist.ProcessGroup) -> bool:
     return torch.equal(flat, gathered) and bool((out == sum(range(world))).all())
 
 
-def test_gathers_of_a_group_of_their_own_need_no_order_among_reductions() -> None:
+def test_gathers_in_their_own_group_need_no_order_among_reductions() -> None:
     assert in_a_new_pool(3, "in_another_order") == [True] * 3
 
 
@@ -81,7 +81,7 @@ def subgroups(group: dist.ProcessGroup) -> list[Any]:
     return [*told, heard(lambda: subgroup(three, 1, CPU)) if dist.get_rank(group) < 3 else "not in it"]
 
 
-def test_a_subgroup_keeps_the_timeout_and_card_and_needs_an_agreed_name() -> None:
+def test_a_subgroup_keeps_timeout_and_card_and_needs_a_name() -> None:
     """torch's default is 30 minutes, and with NCCL 10. Without a name ranks would wait for ever."""
     *three, last = in_a_new_pool(4, "subgroups")
     assert last == [(7200.0, None), (7200.0, torch.device("cuda", 0)), "not in it"]
@@ -91,7 +91,7 @@ def test_a_subgroup_keeps_the_timeout_and_card_and_needs_an_agreed_name() -> Non
 
 
 @pytest.mark.parametrize("size", [0, 3])
-def test_shard_groups_that_do_not_fill_the_world_are_refused_with_those_that_do(size: int) -> None:
+def test_shard_groups_that_leave_ranks_over_are_refused(size: int) -> None:
     with pytest.raises(UsageError, match=rf"divides the 4 ranks into equal groups \(1, 2, 4\), got {size}"):
         check_shard_group_size(size, 4)
 
@@ -117,7 +117,7 @@ def bytes_between_groups(group: dist.ProcessGroup, dtype: torch.dtype) -> list[t
     return calls
 
 
-def test_only_shards_in_the_dtype_that_is_sent_leave_a_group(ranks: RankPool) -> None:
+def test_only_shards_in_the_sent_dtype_leave_a_group(ranks: RankPool) -> None:
     for calls in ranks.run(4, f"{__name__}:bytes_between_groups", torch.bfloat16):
         assert calls == [("reduce_scatter_tensor", 64, torch.bfloat16), ("all_reduce", 64, torch.bfloat16)]
 
@@ -136,7 +136,7 @@ def test_gloo_is_no_backend_that_adds(ranks: RankPool) -> None:
         assert ranks.run(2, f"{__name__}:refused", reduction) == ["nothing"] * 2
 
 
-def test_what_follows_a_collective_is_read_behind_it_and_computing_does_not_wait() -> None:
+def test_results_are_read_behind_a_collective_and_computing_goes_on() -> None:
     with modelled() as (device, _):
         side, backend = Stream(), Stream()
         received, sums, read, other = (Values(device) for _ in range(4))

@@ -57,7 +57,7 @@ def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
     return right
 
 
-def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPool) -> None:
+def test_memory_may_be_overwritten_after_the_wait(ranks: RankPool) -> None:
     assert all(ranks.run(3, f"{__name__}:many_in_flight", 50_000, 6))
 
 
@@ -114,7 +114,7 @@ def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, floa
     return heard, float(out[0])
 
 
-def test_a_rank_that_fails_to_read_tells_the_others_and_the_next_call_works(ranks: RankPool) -> None:
+def test_a_rank_that_fails_to_read_tells_the_others(ranks: RankPool) -> None:
     heard, values = zip(*ranks.run(3, f"{__name__}:one_fails_to_read", 2), strict=True)
     assert heard == (*["rank 2 could not read the memory of another rank"] * 2, "refused in the middle")
     assert values == (3.0,) * 3
@@ -147,5 +147,5 @@ def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     return heard, done
 
 
-def test_an_interrupt_is_raised_when_the_memory_is_no_longer_used(ranks: RankPool) -> None:
+def test_an_interrupt_is_raised_after_the_last_use_of_memory(ranks: RankPool) -> None:
     assert ranks.run(2, f"{__name__}:interrupted") == [("interrupt", True), ("nothing", True)]

@@ -54,7 +54,7 @@ def test_a_devices_kernel_adds_in_rank_order_in_one_pass(numel: int, world: int,
         ([65, 73], 8, 0, False),
     ],
 )
-def test_a_device_adds_in_one_pass_what_its_kernel_can_read(
+def test_a_device_adds_readable_parts_in_one_pass(
     starts: list[int], numel: int, at: int, reads: bool
 ) -> None:
     for dtype in FLOATS:
