@@ -78,7 +78,7 @@ def twice(net: Net, x: Tensor) -> Tensor:
     return (net(x) + net(2 * x)).square().mean()
 
 
-LOSSES = (by_another_method, with_weights_read_before_and_after, twice)
+LOSSES: tuple[Loss, ...] = (by_another_method, with_weights_read_before_and_after, twice)
 LOSSES += (with_a_weight_and_an_evaluation, with_a_part_in_inference_mode)
 
 
