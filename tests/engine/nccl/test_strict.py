@@ -61,7 +61,7 @@ def broken_rules(group: dist.ProcessGroup) -> list[str]:
 
 
 EAGER = [row for row in ROWS if "compile" not in row]
-WORLDS = (2, 3, pytest.param(4, marks=pytest.mark.check), pytest.param(8, marks=pytest.mark.soak))
+WORLDS = (2, 3, pytest.param(4, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.soak))
 
 
 @pytest.fixture(scope="module", params=WORLDS)
