@@ -157,6 +157,7 @@ def answer(rng: np.random.Generator, bad: float, change: float, noise: float) ->
     return decisions["trial"].answer
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("change", "right", "wrong"), [(0.0, "pass", "regression"), (0.05, "regression", "pass")]
 )

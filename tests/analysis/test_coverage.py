@@ -135,6 +135,7 @@ def test_five_percent_is_found_in_noise_of_five_percent() -> None:
         assert sum(one.answer == "regression" for one in answers) / 400 >= least
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("effect", "wrong"),
     [(MARGIN, ("regression", "pass")), pytest.param(0.0, ("regression",), marks=pytest.mark.check)],

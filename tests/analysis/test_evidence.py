@@ -39,6 +39,7 @@ def test_a_linear_drift_cancels_within_a_block(order: tuple) -> None:
     assert block_differences(cells) == pytest.approx((0.0,))
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("spread", "nominal"), [pytest.param((1.0, 1.0), 0.01, marks=pytest.mark.check), ((1.0, 0.05), 0.02)]
 )

@@ -50,6 +50,7 @@ def compared(base: list[Record], head: list[Record], **source: Any) -> Compariso
     return compare_runs(results(base), results(head, "head", **source), Settings(across=bool(source)))
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("slower", "repeats", "answer", "least"),
     [

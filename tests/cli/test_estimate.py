@@ -48,6 +48,7 @@ def test_the_table_says_what_fits_by_how_much(estimate):
         assert words in estimate("axes: {zero_stage: [0]}\n", "--device-memory", f"{needed + more}B").out
 
 
+@pytest.mark.check
 def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
     engine = "engine: {zero_stage: 1}\n"
     told = estimate(engine, "--device-memory", "1Mi", "--limits", "--json")
@@ -135,6 +136,7 @@ def test_nothing_that_fits_is_a_failure(estimate):
     assert estimate(offloaded, "--host-memory", "1Gi").code == 0
 
 
+@pytest.mark.check
 def test_the_header_says_what_is_simulated_and_marks_defaults(estimate):
     out = estimate("engine: {engine: fsdp2, zero_stage: 3}\nrun: {world_size: 8}\n").out
     first = out.splitlines()[0]
@@ -154,6 +156,7 @@ def test_a_model_is_simulated_by_its_name(zbench):
     assert model == "hf:Llama-3-8B with num_hidden_layers 1 (cut from 32), intermediate_size 64"
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("zbench")
 def test_python_gets_the_rows_of_the_command():
     mapping = {"workload": {"options": {"layers": 1, "width": 32, "heads": 2}, "sequence_length": 16}}

@@ -40,6 +40,7 @@ def test_a_hundred_lines_have_the_engines_bits(stage: int, ranks: RankPool) -> N
     assert ranks.run(2, f"{TEACHING}:hundred_lines", stage) == [[], []]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "bucket_size", [700, *(pytest.param(size, marks=pytest.mark.check) for size in (1, 10_000))]
 )

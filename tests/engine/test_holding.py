@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -159,6 +160,7 @@ def test_steps_keep_nothing_and_copy_each_gradient_once(ranks: RankPool, k: int)
                 assert copies["add_"] == 2 * (WHOLE if row["zero_stage"] < 2 else PART)
 
 
+@pytest.mark.check
 @rows_of(lambda k: k in (1, 4, 5, 8, 11))
 def test_a_failed_or_discarded_backward_leaves_no_bytes(ranks: RankPool, k: int) -> None:
     spec = EVERY_ROW[k] | SIZES | {"gradient_accumulation_steps": 2}

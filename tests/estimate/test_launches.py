@@ -113,6 +113,7 @@ def test_offloaded_state_is_another_device_that_the_host_waits_for() -> None:
     assert (near.host_waits, far.host_waits) == (1, 4), "the flags; the copies of one bucket there and back"
 
 
+@pytest.mark.check
 def test_a_card_has_own_sizes_and_receive_buffers() -> None:
     trial = {
         "workload": {"options": {"layers": 2, "width": 384, "heads": 2}, "sequence_length": 16},
@@ -129,6 +130,7 @@ def test_a_card_has_own_sizes_and_receive_buffers() -> None:
     assert default.ledger.peak[False] > cpu.ledger.peak[False]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "engine",
     [

@@ -133,6 +133,7 @@ def check(shape: str, world_size: int, engine: dict[str, Any], blocks: int = FEW
     assert (counts.inter_node_bytes > 0) == (world_size > PER_NODE)
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("shape", "world_size", "engine"),
     [
@@ -154,6 +155,7 @@ def test_whole_models_keep_them(shape: str, stage: int, world_size: int) -> None
     check(shape, world_size, {"zero_stage": stage}, BLOCKS[shape])
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("stage", [1, pytest.param(3, marks=pytest.mark.check)])
 def test_a_share_of_a_gradient_leaves_a_shard_group(stage: int) -> None:
     far = 128
@@ -164,6 +166,7 @@ def test_a_share_of_a_gradient_leaves_a_shard_group(stage: int) -> None:
     assert together <= 1.1 * 2 * sent, "a ring's reduction and gather"
 
 
+@pytest.mark.check
 def test_at_least_the_next_group_is_gathered_ahead() -> None:
     counts = launches("7B", 8, zero_stage=3, prefetch_bucket_size=1)
     assert counts.gathers["exposed"] <= 2

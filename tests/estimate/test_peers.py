@@ -119,6 +119,7 @@ def test_architectures_of_transformers_are_within_the_bar(
                 assert abs(peak / counted - 1) < 0.003, f"{engine}, rank {rank}: {peak:,} for {counted:,}"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "engine",
     [
@@ -131,6 +132,7 @@ def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]
     check_categories(simulated_step(trial(engine, device="cuda"), Path.cwd()), ["parameters", "moments"])
 
 
+@pytest.mark.check
 def test_gradients_of_an_offloaded_rank_are_on_its_host() -> None:
     offloaded = trial({"engine": "fsdp2", "zero_stage": 3, "offload_param": "cpu"}, device="cuda")
     step = simulated_step(offloaded, Path.cwd())
@@ -139,6 +141,7 @@ def test_gradients_of_an_offloaded_rank_are_on_its_host() -> None:
     assert step.work.copied_bytes > 2 * held["parameters"], "gathered, gradients, and blocks gathered again"
 
 
+@pytest.mark.check
 def test_a_rank_sends_what_its_engines_collectives_need() -> None:
     """Of eight ranks: a ring reduces and gathers; FSDP2 gathers a second time in its backward."""
     sent = {}

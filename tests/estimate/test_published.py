@@ -109,6 +109,7 @@ def test_states_are_those_of_zero_with_sums_in_float32(stage: int, wider: float)
     assert per_parameter(64, **engine) == pytest.approx(published + wider, rel=0.03)
 
 
+@pytest.mark.check
 def test_more_ranks_save_what_torchtitan_measured() -> None:
     """From 8 to 128 ranks only states shrink: 16 bytes a parameter of FSDP2."""
     few, many = (per_parameter(n, engine="fsdp2", zero_stage=3) for n in (8, 128))

@@ -89,6 +89,7 @@ def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, simulate: Simul
     check(ranks, simulate, trial_of(POINTS[k]))
 
 
+@pytest.mark.check
 def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(simulate: Simulate) -> None:
     first = {axis: values[0] for axis, values in AXES.items()}
     for offload in ("none", "cpu"):

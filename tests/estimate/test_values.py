@@ -72,6 +72,7 @@ def test_why_a_simulation_failed_is_said_in_one_line(error: Exception, text: str
     assert explained(error).split(";")[0] == text
 
 
+@pytest.mark.check
 def test_a_process_that_ends_is_replaced_and_answers_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_simulation_that_ends_its_process_says_how(tmp_path: Path, monkeypatch
     assert not child.alive
 
 
+@pytest.mark.check
 def test_one_process_answers_again_and_knows_a_models_own_constants() -> None:
     workload = {"model": "tests.estimate.test_values:Scaled"}
     constant = TrialSpec.model_validate({"workload": workload, "run": {"world_size": 2}, "engine": {}})
@@ -136,6 +138,7 @@ def test_a_shape_of_data_is_named_with_the_remedy() -> None:
     assert "fixed shape" in explained(told.value)
 
 
+@pytest.mark.check
 def test_a_compiled_models_gradients_are_reduced() -> None:
     counters.clear()
     step, eager = (simulate(trial(zero_stage=1, compile=how), Path()) for how in ("aot_eager", "off"))

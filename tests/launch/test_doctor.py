@@ -22,6 +22,7 @@ def checks(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPro
         return {check.name: check for check in doctor.examine(tmp_path_factory.mktemp("results"))}
 
 
+@pytest.mark.check
 def test_two_ranks_meet_and_cpus_that_are_kept_from_us_are_told(checks: dict[str, Check]) -> None:
     assert checks["two ranks"].status == "ok"
     assert checks["two ranks"].text.startswith("trained over gloo and ended within ")

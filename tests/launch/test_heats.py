@@ -175,6 +175,7 @@ def comparable(record: Record) -> tuple[object, ...]:
     return record.outcome, peaks, record.traffic, record.correctness, record.counts.get("operators")
 
 
+@pytest.mark.check
 @pytest.mark.timeout(300)
 def test_peaks_traffic_and_verdicts_are_those_of_a_trial_alone(tmp_path: Path) -> None:
     """Three real engines of two ranks in turns, and the same ones after another."""

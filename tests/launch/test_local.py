@@ -51,6 +51,7 @@ def test_a_module_that_a_server_cannot_import_is_told_once() -> None:
     assert told == [f"cannot import {problem}"]
 
 
+@pytest.mark.check
 @pytest.mark.skipif(bool(all_gpus()), reason="the kernels can be used here")
 def test_before_the_first_trial_it_is_told_that_updates_are_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

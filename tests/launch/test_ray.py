@@ -149,6 +149,7 @@ class TestRay(ProcessSuite):
         assert log.exists(), "what a rank wrote on its node is in the run directory"
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("run", "model", "message"),
     [
@@ -238,6 +239,7 @@ def test_a_node_that_something_else_holds_is_waited_for_with_one_notice(
     assert re.match(r"waiting for 127\.0\.0\.1 \(.*, which something else holds", text)
 
 
+@pytest.mark.check
 def test_another_version_of_ray_or_python_is_told_with_both(
     nodes: RayNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +252,7 @@ def test_another_version_of_ray_or_python_is_told_with_both(
         ray_cluster.connect(nodes.address)
 
 
+@pytest.mark.check
 def test_a_heat_takes_its_turns_on_one_node_while_the_other_node_has_its_own(
     nodes: RayNodes, cluster: RayCluster, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_in_an_allocation_trials_are_job_steps_beside_one_another(allocation: No
     assert {name for names in nodes for name in names} == {"one (one)", "two (two)"}
 
 
+@pytest.mark.check
 def test_a_job_step_that_is_lost_costs_no_trial(allocation: None, tmp_path: Path) -> None:
     executor = make_executor(tmp_path, tmp_path, SlurmOptions(), targets=FAKES)
     killed: list[int] = []

@@ -40,11 +40,13 @@ class TestDdp(Suite):
 
 
 class TestZeroRedundancy(Suite):
+    pytestmark = pytest.mark.check
     engine, resumes = "zero_redundancy", False
     keys: ClassVar[Mapping[str, Any]] = {"zero_stage": 1}
 
 
 class TestFsdp2(Suite):
+    pytestmark = pytest.mark.check
     engine, resumes = "fsdp2", False
     keys: ClassVar[Mapping[str, Any]] = {"zero_stage": 3}
 

@@ -15,7 +15,6 @@ from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
-QUICK = "graph_convolution"
 SHORT, LONG = 10, 60
 
 
@@ -32,14 +31,14 @@ def records_of(
 
 
 def cases(*programs: Program) -> list[object]:
-    """Return parameters: `make test` has one program, `make check` the short sweep of each."""
+    """Return parameters: `make check` has the short sweep of each program."""
     tiers = {SHORT: pytest.mark.check, LONG: pytest.mark.soak}
     return [
         pytest.param(
             program,
             steps,
             id=f"{program.name}-{steps}",
-            marks=() if (program.name, steps) == (QUICK, SHORT) else tiers[steps],
+            marks=tiers[steps],
         )
         for program in programs
         for steps in (SHORT, LONG)

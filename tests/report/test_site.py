@@ -55,6 +55,7 @@ def test_the_badge_tells_the_newest_run_and_late_regressions(
     assert figures == [str(RUNS), str(configurations), str(int(change < RUNS))]
 
 
+@pytest.mark.check
 def test_the_newest_five_and_tagged_runs_have_pictures(tmp_path: Path) -> None:
     place = tmp_path / "results" / "example"
     runs = [write_run(place / f"202601{day:02}-000000-00000", [record()]) for day in range(1, 9)]

@@ -148,6 +148,7 @@ def test_no_message_and_no_file_holds_the_password(
         assert not any(secret.encode() in text for secret in secrets)
 
 
+@pytest.mark.check
 def test_a_search_outlives_a_server_killed_under_a_trial(server: postgres.Server, tmp_path: Path) -> None:
     begun = itertools.count()
 

@@ -63,6 +63,7 @@ def test_the_last_trial_of_a_budget_runs_once(
     assert [trial.user_attrs["trial_id"] for trial in ledger(url).trials()] == [result(1).trial_id]
 
 
+@pytest.mark.check
 def test_unlike_machines_share_a_study_and_are_ranked_apart(url: str, tmp_path: Path) -> None:
     """One of another kind has run four points; the one who asks runs the others, and ranks these alone."""
     homes = [tmp_path / name for name in ("unlike", "alike")]

@@ -100,6 +100,7 @@ def test_an_operation_without_a_deterministic_form_is_named(
     assert "torch has no deterministic form of put_" in warning
 
 
+@pytest.mark.check
 def test_on_a_cpu_no_step_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result, modes = run("Plain", "cpu", tmp_path, monkeypatch)
     assert set(modes) == {USUAL}

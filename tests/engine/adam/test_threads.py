@@ -71,6 +71,7 @@ def test_optimizer_threads_counts_for_every_schedule(schedule: str) -> None:
     assert adam.threads == 3
 
 
+@pytest.mark.check
 @pytest.mark.skipif(len(this_host().allowed) < 2, reason="a thread is pinned where one can be spared")
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_threads_of_two_ranks_share_no_pinned_processor(ranks: RankPool, world_size: int) -> None:

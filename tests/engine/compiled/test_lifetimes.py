@@ -173,6 +173,7 @@ def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
     ranks.run(2, f"{__name__}:faults_free_everything")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("backwards", [1, 2])
 def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool, backwards: int) -> None:
     for seen, partition in ranks.run(2, f"{__name__}:targets_come_with_gradients", backwards):

@@ -92,6 +92,7 @@ def test_engines_side_by_side_do_not_mix(ranks: RankPool) -> None:
     ranks.run(2, f"{__name__}:train_side_by_side", "one_graph_for_many_layers")
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("option", "world_size"),

@@ -25,6 +25,7 @@ SUMMED_ROWS = {"after_backward": OFFLOADED, "speculative": SPECULATIVE}
 SUMMED_DTYPES = [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("other_worlds", [False, pytest.param(True, marks=pytest.mark.check)])
 @pytest.mark.parametrize("schedule", SUMMED_ROWS)
 @pytest.mark.parametrize("dtypes", range(3), ids=lambda k: str(SUMMED_DTYPES[k]))

@@ -50,6 +50,7 @@ def adapted(twins: Twins) -> tuple[Engine, Plain]:
     return twins(with_adapters)
 
 
+@pytest.mark.check
 def test_adapters_take_turns_and_are_merged(adapted: tuple[Engine, Plain]) -> None:
     engine, plain = adapted
     nets: list[Any] = [engine.model, plain.model]
@@ -66,6 +67,7 @@ def test_adapters_take_turns_and_are_merged(adapted: tuple[Engine, Plain]) -> No
     same_steps(engine, plain, 3)
 
 
+@pytest.mark.check
 def test_adapters_are_saved_and_taken_out_whole(adapted: tuple[Engine, Plain]) -> None:
     from peft import get_peft_model_state_dict
 

@@ -112,6 +112,7 @@ def test_a_model_is_compiled_around_what_the_engine_does(
     same_steps(engine, plain, 3, loss=loss)
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("row", [SHARDED, rarely(WHOLE), rarely(LEAVES)], ids=row_id)
 def test_a_whole_step_is_compiled_around_the_engine(engine: Engine, plain: Plain) -> None:
@@ -173,6 +174,7 @@ def test_torch_func_within_gathered_or_a_forward_names_the_remedy(
     same_steps(engine, plain, 0, 1)
 
 
+@pytest.mark.check
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("row", [{"zero_stage": 1}, rarely({"zero_stage": 2, **OFFLOADED})], ids=row_id)
 def test_inductor_compiles_a_model_as_it_would_without_an_engine(engine: Engine, plain: Plain) -> None:

@@ -84,6 +84,7 @@ def test_a_rank_that_leaves_is_named_on_the_others_with_its_last_call(
         ranks.close()
 
 
+@pytest.mark.check
 def test_an_error_outside_the_engine_that_ends_a_rank_is_named_on_the_others(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.engine.steps.agreeing", str(tmp_path / "store")]
     started = [

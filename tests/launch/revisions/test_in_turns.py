@@ -46,6 +46,7 @@ class Net(nn.Module):
 """
 
 
+@pytest.mark.check
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("ranks", "device"),

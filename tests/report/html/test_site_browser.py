@@ -68,6 +68,7 @@ ROWS = """[...document.querySelectorAll('table')].map((table) =>
 .map((row) => row.cells[0].textContent))"""
 
 
+@pytest.mark.check
 def test_rows_are_filtered_sorted_and_opened_by_keys_alone(site: Path, tmp_path: Path) -> None:
     with Keyboard(site / "index.html", tmp_path / "profile") as page:
         page.tab_to("#filter")
@@ -95,6 +96,7 @@ def test_dots_lead_to_runs_and_changes_to_commits(site: Path) -> None:
     assert "+20." in text
 
 
+@pytest.mark.check
 def test_hostile_text_runs_nothing(tmp_path: Path) -> None:
     """Names that files bring are escaped on every page of a site, without the policy's help."""
     about = {"git": {"commit": HOSTILE, "dirty": False}, "branch": HOSTILE, "machine": {"cpu": HOSTILE}}
