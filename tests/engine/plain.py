@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zbench.testing.adam import bits
+
 Batch = tuple[Tensor, ...]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,12 +35,6 @@ def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], context: str =
     assert a.keys() == b.keys(), f"{context}: {sorted(a.keys() ^ b.keys())}"
     differing = [k for k in b if a[k].dtype != b[k].dtype or not torch.equal(bits(a[k]), bits(b[k]))]
     assert not differing, f"{context}: {differing[:5]}"
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """Return the tensor's bits as integers, so that NaN equals NaN and 0 is not -0."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(whole)
 
 
 def padded(values: Tensor) -> Tensor:

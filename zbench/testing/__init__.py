@@ -10,7 +10,5 @@ if find_spec("pytest") is None:
 
 import pytest
 
-SUITES = ("adam", "collectives", "engine", "executor", "reporting", "rollback")
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in SUITES)
-)  # to show both sides of a failure
+SUITES = ("adam", "collectives", "engine", "reporting", "rollback")
+pytest.register_assert_rewrite(*(f"{__name__}.{suite}" for suite in SUITES))  # a failure shows both sides

@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.adam.cases import FLOATS, Case, part, results
-from tests.engine.plain import bits
 from zbench import _native
 from zbench.engine.adam import Hyper, NativeAdam
+from zbench.testing.adam import FLOATS, Case, bits, part, results
 
 BETAS = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 0.999]), st.floats(0.0, 0.9999))
 HYPERS = st.builds(

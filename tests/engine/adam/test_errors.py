@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.adam.cases import Case, results
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot, TorchFusedAdam, adam_step_
 from zbench.engine.adam.exact_sum import EXACT_WORDS, exact_zero
+from zbench.testing.adam import Case, results
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 BAD_TASKS: list[tuple[str, Callable[[AdamTask], dict[str, Any]]]] = [

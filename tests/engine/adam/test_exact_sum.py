@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.engine.adam.cases import FLOATS
 from tests.engine.plain import chunk_sums, padded
 from zbench import _native
 from zbench.engine.adam import AdamBackend, NativeAdam, TorchFusedAdam
 from zbench.engine.adam.exact_sum import EXACT_LIMBS, add_exactly, exact_zero, rounded
+from zbench.testing.adam import FLOATS
 
 LEAST = 5e-324
 GREATEST = math.nextafter(math.inf, 0.0)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from tests.engine.adam.cases import Case
 from zbench import _native
 from zbench.engine.adam import CpuAdam, Hyper, NativeAdam
 from zbench.engine.adam.exact_sum import exact_zero
 from zbench.engine.transport.sums import accumulate, sum_in_rank_order
+from zbench.testing.adam import Case
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 

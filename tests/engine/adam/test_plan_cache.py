@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.adam.cases import Case, results
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
+from zbench.testing.adam import Case, results
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 OTHER = Hyper(0.1, 0.5, 0.9, 1e-3, 0.0, False, False)

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.adam.cases import FLOATS, assorted, written
-from tests.engine.plain import bits
 from zbench.engine.adam import CpuAdam, NativeAdam, TorchFusedAdam
+from zbench.testing.adam import FLOATS, assorted, bits, written
 
 STEPS = 50
 CAPABLE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")

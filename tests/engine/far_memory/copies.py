@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.engine.plain import bits
 from zbench.engine.protocols import Collectives, Tag
+from zbench.testing.adam import bits
 
 
 class LateCopy:

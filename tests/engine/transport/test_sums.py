@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.engine.adam import host_kernels
-from tests.engine.adam.cases import FLOATS
 from zbench.engine.transport.sums import (
     add_in_rank_order,
     follow_one_another,
     sum_in_rank_order,
 )
+from zbench.testing.adam import FLOATS
 
 
 @pytest.mark.usefixtures("isa")

@@ -277,7 +277,7 @@ class WarmServer:
             return self._connection.recv() if self._connection.poll(timeout) else None
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_SECONDS)  # the reaper tells how the server ended; a signal would hide it
+                self._process.wait(_END_SECONDS)  # a signal would hide how the server ended
             self._kill_all()
             raise ServerLostError from None
 

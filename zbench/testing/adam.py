@@ -1,14 +1,18 @@
-"""Random updates as data: built twice from one seed, they are the same bits."""
+"""The suite of Adam backends: random updates as data, and the native backend's bits for each."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.plain import bits
-from zbench.engine.adam import AdamTask, Hyper, Slot
+from zbench.engine.adam import AdamBackend, AdamTask, Hyper, NativeAdam, Slot
+from zbench.engine.adam.contract import plain_square_sums
+from zbench.engine.adam.exact_sum import add_exactly, exact_zero, rounded
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HYPERS = (
@@ -16,6 +20,12 @@ HYPERS = (
     Hyper(0.1, 0.3, 0.5, 0.0, 0.3, bias_correction=False, decoupled=False),
     Hyper(1e-2, 0.0, 0.95, 1e-3, 0.0, decoupled=False),
 )
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return the tensor's bits as integers, so that NaN equals NaN and 0 is not -0."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(whole)
 
 
 @dataclass(frozen=True)
@@ -128,3 +138,69 @@ def part(task: AdamTask, begin: int, end: int) -> AdamTask:
         param_out=cut(task.param_out),
         rounding_offset=task.rounding_offset + begin,
     )
+
+
+class AdamBackendSuite:
+    """Conformance tests of an `AdamBackend`: the bits of the native one, whole or not at all.
+
+    device: where it computes.
+    """
+
+    device: ClassVar[str] = "cpu"
+
+    def backend(self) -> AdamBackend:
+        """Return the backend."""
+        raise NotImplementedError
+
+    def cases(self, grads: torch.dtype, moments: torch.dtype) -> list[Case]:
+        """Return updates around a vector's and a block's length, aligned and not."""
+        return assorted(grads, moments, (1, 255, 4096, 10_003), shifts=(0, 3))
+
+    @pytest.mark.parametrize("moments", FLOATS[:2])
+    @pytest.mark.parametrize("grads", FLOATS)
+    def test_one_call_leaves_the_bits_of_the_native_backend(
+        self, grads: torch.dtype, moments: torch.dtype
+    ) -> None:
+        cases = self.cases(grads, moments)
+        expected = [case.task() for case in cases]
+        found = [replace(case, device=self.device).task() for case in cases]
+        NativeAdam().update(expected, grad_scale=0.37)
+        self.backend().update(found, grad_scale=0.37)
+        for case, mine, theirs in zip(cases, found, expected, strict=True):
+            left, right = [value.cpu() for value in results(mine)], results(theirs)
+            assert all(map(torch.equal, left, right)), case
+
+    def test_subgroups_in_any_order_leave_the_bits_of_one_call(self) -> None:
+        for case in self.cases(torch.bfloat16, torch.float32):
+            whole, cut = (replace(case, device=self.device).task() for _ in range(2))
+            self.backend().update([whole], grad_scale=0.37)
+            middle = case.numel // 2
+            backend = self.backend()
+            for begin, end in ((middle, case.numel), (0, middle)):
+                backend.update([part(cut, begin, end)], grad_scale=0.37)
+            assert all(map(torch.equal, results(cut), results(whole))), case
+
+    @pytest.mark.parametrize("argument", ["grad", "step", "hyper", "param_out"])
+    def test_a_wrong_task_stops_the_whole_call_and_is_named(self, argument: str) -> None:
+        good, bad = (Case(64, seed, HYPERS[0], device=self.device).task() for seed in (0, 1))
+        wrong: dict[str, Any] = {
+            "grad": torch.zeros(63, device=self.device),
+            "step": 0,
+            "hyper": replace(HYPERS[0], beta1=1.0),
+            "param_out": bad.grad,
+        }
+        before = [tensor.clone() for tensor in results(good)]
+        with pytest.raises(ValueError, match=rf"tasks\[1\].*({argument}|overlaps)"):
+            self.backend().update([good, replace(bad, **{argument: wrong[argument]})])
+        assert all(map(torch.equal, results(good), before)), "nothing has been written"
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_square_sums_are_added_exactly(self, dtype: torch.dtype) -> None:
+        grads = [Case(n, n, HYPERS[0], grad_dtype=dtype).task().grad for n in (1, 256, 4097, 10_003)]
+        for each in (grads, [grad.nan_to_num(1.0, 2.0, 3.0) for grad in grads]):
+            sums, expected = exact_zero(self.device), exact_zero()
+            self.backend().add_square_sums([grad.to(self.device) for grad in each], sums)
+            for grad in each:
+                add_exactly(expected, plain_square_sums(grad))
+            found, total = rounded(sums.tolist()), rounded(expected.tolist())
+            assert found == total or (math.isnan(found) and math.isnan(total))
