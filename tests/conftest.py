@@ -43,26 +43,15 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-SHARED = {"ranks": "ranks"}
-"""Fixture -> the group of pytest-xdist whose one worker owns the fixture's processes for the whole run."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--shard K/N`: run the K-th of N parts of the suite, as the machines of a matrix do."""
     parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the suite")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Name the group of each test for `--dist loadgroup`: the processes that it shares, or its file. Leave
-    the files of other shards out.
-    """
+    """Leave the files of other shards out."""
     shard, shards = map(int, config.getoption("--shard").split("/"))
     items[:] = [item for item in items if zlib.crc32(item.location[0].encode()) % shards == shard - 1]
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        shared = next((group for fixture, group in SHARED.items() if fixture in fixtures), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.location[0]))
 
 
 def pytest_collection_finish() -> None:

@@ -16,4 +16,4 @@ for _ in $(seq "$(nproc)"); do
   loops+=("$!")
 done
 [ $# -gt 0 ] || set -- tests/launch tests/worker tests/tune tests/cli tests/github tests/e2e
-nice -n 10 "$bin/pytest" -p randomly -n "${WORKERS:-8}" --dist loadgroup -o timeout=3600 "$@"
+nice -n 10 "$bin/pytest" -p randomly -n "${WORKERS:-8}" --dist loadfile -o timeout=3600 "$@"

@@ -15,6 +15,7 @@ from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
+IN_CHECK = {"graph_convolution", "mnist_rnn", "hogwild"}
 SHORT, LONG = 10, 60
 
 
@@ -31,14 +32,13 @@ def records_of(
 
 
 def cases(*programs: Program) -> list[object]:
-    """Return parameters: `make check` has the short sweep of each program."""
-    tiers = {SHORT: pytest.mark.check, LONG: pytest.mark.soak}
+    """Return parameters: `make check` has the short sweeps of three programs."""
     return [
         pytest.param(
             program,
             steps,
             id=f"{program.name}-{steps}",
-            marks=tiers[steps],
+            marks=pytest.mark.check if (program.name in IN_CHECK and steps == SHORT) else pytest.mark.soak,
         )
         for program in programs
         for steps in (SHORT, LONG)

@@ -23,7 +23,7 @@ SHORT = (0, 5, 15)
     ("seed", "numbers"),
     [
         (3, SHORT),
-        pytest.param(3, range(TRAININGS // 10), marks=[pytest.mark.check, pytest.mark.timeout(3_000)]),
+        pytest.param(3, range(TRAININGS // 20), marks=[pytest.mark.check, pytest.mark.timeout(3_000)]),
         pytest.param(
             random.randrange(1 << 30), range(TRAININGS), marks=[pytest.mark.soak, pytest.mark.timeout(20_000)]
         ),
