@@ -26,10 +26,10 @@ quick: $(VENV)/.installed-test
 # SHARD=2/4 is the second of four parts.
 SHARD ?= 1/1
 test: $(VENV)/.installed-test
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.installed-test
-	$(BIN)/pytest -m "check and not soak" --shard $(SHARD) -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -m "check and not soak" --shard $(SHARD) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
