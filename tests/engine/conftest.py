@@ -1,4 +1,4 @@
-"""One pool of ranks for all engine tests; every instruction set."""
+"""One thread for each test of the engine; every instruction set."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,6 @@ import pytest
 import torch
 
 from zbench import _native
-from zbench.testing.ranks import ranks
-
-__all__ = ["ranks"]
 
 
 @pytest.fixture(autouse=True)

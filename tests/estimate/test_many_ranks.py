@@ -156,7 +156,7 @@ def test_whole_models_keep_them(shape: str, stage: int, world_size: int) -> None
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("stage", [1, pytest.param(3, marks=pytest.mark.check)])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_a_share_of_a_gradient_leaves_a_shard_group(stage: int) -> None:
     far = 128
     sent = 2 * elements("7B", 2)

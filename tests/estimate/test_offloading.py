@@ -37,7 +37,7 @@ def test_the_peak_with_offloaded_activations_is_the_allocators(
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("engine", [ENGINES[1], pytest.param(ENGINES[2], marks=pytest.mark.check)])
+@pytest.mark.parametrize("engine", [ENGINES[1], ENGINES[2]])
 def test_on_a_card_activations_wait_in_host_memory(engine: dict[str, Any]) -> None:
     ledgers = []
     for offloads in (False, True):

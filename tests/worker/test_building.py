@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.engine.conftest import ranks
 from tests.making import make_trial
 from zbench.engine.assembly.build import Instruments
 from zbench.errors import UsageError
@@ -22,8 +21,6 @@ from zbench.testing.ranks import RankPool
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 from zbench.workloads.zoo import ZooModel, table
-
-__all__ = ["ranks"]
 
 _IMAGES = ("image_size", "patch_size")
 
@@ -83,13 +80,12 @@ MOST = 1.3
 """Bytes while building over those of the shard's state."""
 BUILTIN = {"zero_stage": 3, "param_persistence_threshold": 0}
 FSDP2 = {"engine": "fsdp2", "zero_stage": 3}
-SHORT: list[Any] = [("wav2vec2", FSDP2), pytest.param("mixtral", BUILTIN, marks=pytest.mark.check)]
-"""Parameters of three dimensions, and a weight that two parameters give."""
-CASES = SHORT + [
-    pytest.param(name, engine, marks=pytest.mark.soak)
+TIERS: dict[str, Any] = {f"wav2vec2 {FSDP2}": (), f"mixtral {BUILTIN}": pytest.mark.check}
+"""A weight that two parameters give, and parameters of three dimensions; others are in the soak."""
+CASES = [
+    pytest.param(name, engine, marks=TIERS.get(f"{name} {engine}", pytest.mark.soak))
     for name in ARCHITECTURES
     for engine in (BUILTIN, FSDP2)
-    if (name, engine) not in (("wav2vec2", FSDP2), ("mixtral", BUILTIN))
 ]
 
 

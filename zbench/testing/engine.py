@@ -125,9 +125,7 @@ class EngineSuite:
 
 def parameters_after_a_step(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> dict[str, Tensor]:
     """Return the parameters of this rank after one step."""
-    trainer = _trainer(group, trial, folder)
-    _step(trainer, 0)
-    return trainer.engine.full_parameters()
+    return _trained(group, trial, folder).engine.full_parameters()
 
 
 def step_infos(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> StepInfo:
@@ -137,18 +135,14 @@ def step_infos(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> StepI
 
 def held_bytes(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> dict[str, int]:
     """Return this rank's bytes by category after one step."""
-    trainer = _trainer(group, trial, folder)
-    _step(trainer, 0)
-    return trainer.engine.memory_by_category()
+    return _trained(group, trial, folder).engine.memory_by_category()
 
 
 def optimizer_parts(
     group: dist.ProcessGroup, trial: TrialSpec, folder: str
 ) -> dict[str, dict[str, Tensor]] | None:
     """Return this rank's part of the optimizer after one step; None if the engine does not show it."""
-    trainer = _trainer(group, trial, folder)
-    _step(trainer, 0)
-    show = getattr(trainer.engine, "optimizer_parts", lambda: None)
+    show = getattr(_trained(group, trial, folder).engine, "optimizer_parts", lambda: None)
     parts: dict[str, dict[str, Tensor]] | None = show()
     return parts
 
@@ -157,8 +151,7 @@ def onward_and_resumed(
     group: dist.ProcessGroup, trial: TrialSpec, folder: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the parameters after two steps, and after a step, a checkpoint, and a step in a new engine."""
-    trainer, other = _trainer(group, trial, folder), _trainer(group, trial, folder)
-    _step(trainer, 0)
+    trainer, other = _trained(group, trial, folder), _trainer(group, trial, folder)
     state = {name: value.clone() for name, value in trainer.engine.state_dict().items()}
     other.engine.load_state_dict(state)
     for each in (trainer, other):
@@ -173,6 +166,13 @@ def _workload(trial: TrialSpec) -> Workload:
 def _trainer(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> Trainer:
     device, work = torch.device("cpu"), _workload(trial)
     return Trainer(trial, work, Path(folder), Instruments(), device=device, clock=PhaseClock(), group=group)
+
+
+def _trained(group: dist.ProcessGroup, trial: TrialSpec, folder: str) -> Trainer:
+    """Return a trainer after one step."""
+    trainer = _trainer(group, trial, folder)
+    _step(trainer, 0)
+    return trainer
 
 
 def _step(trainer: Trainer, step: int) -> StepInfo:

@@ -26,7 +26,7 @@ SUMMED_DTYPES = [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}]
 
 
 @pytest.mark.check
-@pytest.mark.parametrize("other_worlds", [False, pytest.param(True, marks=pytest.mark.check)])
+@pytest.mark.parametrize("other_worlds", [False, True])
 @pytest.mark.parametrize("schedule", SUMMED_ROWS)
 @pytest.mark.parametrize("dtypes", range(3), ids=lambda k: str(SUMMED_DTYPES[k]))
 def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
