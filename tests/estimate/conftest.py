@@ -1,15 +1,15 @@
-"""Ranks for the comparison with reality, and a process that simulates."""
+"""One thread for the comparison with reality, and a process that simulates."""
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from tests.engine.conftest import one_thread, ranks
+from tests.engine.conftest import one_thread
 from tests.estimate.real import Simulate, simulated_rank
 from zbench.testing.ranks import fork_server
 
-__all__ = ["one_thread", "ranks"]
+__all__ = ["one_thread"]
 
 
 @pytest.fixture(scope="package")
