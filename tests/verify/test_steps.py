@@ -83,10 +83,6 @@ def said(trial: Trajectory, plain: Trajectory | None = None, dtype: str = "float
         (run(1.0, by(3.0, first=2)), 2.0, "gradients 3.0 x, as if summed over 3 ranks in step 2"),
         (run(by(1.01), by(0.95)), 0.05, "gradients 5.0 % too small (all parameters) in step 3"),
         (run(by(1.01, 0), by(0.95, 1)), 0.05, "gradients 5.0 % too small (b) in step 3"),
-        (run(1.0003, noise=1e-3), 3e-4, "updates 0.03 % too long (all parameters) from step 1 on"),
-        (run(by(1.0004, first=5), noise=1e-3), 4e-4,
-         "updates 0.04 % too long (all parameters) from step 5 on"),
-        (run(1.0004, noise=1e-3, steps=3), 4e-4, "updates 0.04 % too long (all parameters) from step 1 on"),
         (run(loss=by(1.3, first=5)), 0.05, "losses 30.0 % off from step 5 on"),
         (run(loss=by(1.03, first=5)), 0.03, "losses 3.0 % off from step 5 on"),
     ],
@@ -96,10 +92,31 @@ def test_the_first_step_that_differs_is_named_with_its_fault(trial: Any, size: f
     assert (found, words) == (pytest.approx(size, rel=0.02), text)
 
 
+@pytest.mark.parametrize(
+    ("trial", "size", "text"),
+    [
+        (run(1.0003, noise=1e-3), 3e-4, "updates 0.03 % too long (all parameters) from step 1 on"),
+        (run(by(1.0004, first=5), noise=1e-3), 4e-4,
+         "updates 0.04 % too long (all parameters) from step 5 on"),
+        (run(1.0004, noise=1e-3, steps=3), 4e-4, "updates 0.04 % too long (all parameters) from step 1 on"),
+    ],
+)  # fmt: skip
+def test_several_steps_show_what_is_too_small_for_one(trial: Any, size: float, text: str) -> None:
+    ((found, words),) = said(trial, run(noise=2e-4, steps=len(trial.losses)))
+    assert (found, words) == (pytest.approx(size, rel=0.1), text)
+
+
 def test_a_parameter_is_no_fault_because_another_is_uncertain() -> None:
     of_plain, of_trial = torch.tensor([[0.03], [0.02], [0.02]]), torch.tensor([[0.06], [0.02], [0.02]])
     trial = run(by(1.008, 0, 3, 3), noise=of_trial)  # a: two standard errors; b and c: the reference's bits
     assert not said(trial, run(noise=of_plain))
+
+
+def test_a_relu_that_only_the_trial_crosses_is_no_factor_on_one_gradient() -> None:
+    noise = torch.full((8, 3, 1), 1e-6).double()
+    noise[4, 0] = 0.02  # other directions in one parameter; a part along the gradient in another
+    assert not said(run(1.0, by(1.0035, 1, 5, 5), noise=noise))
+    assert said(run(1.0, by(1.0035, 1, 5, 5)))
 
 
 def test_a_step_without_a_gradient_or_that_was_skipped_tells_nothing() -> None:

@@ -6,7 +6,7 @@ too small to be seen in one step is looked for in all steps together, in the las
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -76,6 +76,20 @@ class _Shares:
         freedom = (sums - 1).clamp(min=1).sqrt()
         fields = (more, rest / freedom, base, base_rest / freedom, rounding)
         return cls(*(field.masked_fill(~usable, 0.0) for field in fields), usable)  # type: ignore[call-arg]
+
+    def beside_kinks(self, farther: float, unit: float) -> "_Shares":
+        """Return the shares with the standard errors that a kink of the model makes likely.
+
+        When an input of a ReLU crosses zero in the trial and not in the reference, the gradients of the
+        layers below change in other directions than their own. The change has a low rank, so a part of it
+        may lie along the gradient of any parameter. A wrong factor on one parameter changes no direction.
+        So the largest error of any other parameter counts for each, if rounding does not explain it.
+        farther: see `_farther`. unit: one rounding.
+        """
+        explained = DIVERGED * farther * self.base_error.clamp(min=unit)
+        odd = self.error * (self.usable & (self.error > explained))
+        largest, second = torch.cat([odd, odd.new_zeros(2)]).topk(2).values
+        return replace(self, error=self.error + torch.where(odd == largest, second, largest))
 
     def pooled(self) -> "_Shares":
         """Return the mean over the first dimension, where most are usable, of what is known best."""
@@ -242,7 +256,7 @@ def judge_steps(
     steps = list[_Step]()
     most = 0.0
     horizon = len(plain)
-    for step in _steps(observed, reference, adams):
+    for step in _steps(observed, reference, adams, _UNITS[dtype]):
         most = max(most, step.readable)
         if step.readable < CHAOTIC_BELOW * most:
             horizon = step.first - 1
@@ -261,8 +275,10 @@ def judge_steps(
     return _judge_losses(observed, reference, dtype, horizon)
 
 
-def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]) -> Iterator[_Step]:
-    """Yield the steps that were not skipped."""
+def _steps(
+    observed: Trajectory, reference: Reference, adams: Mapping[str, Adam], unit: float
+) -> Iterator[_Step]:
+    """Yield the steps that were not skipped. unit: one rounding."""
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
     of_each = [adams[name] for name in reference.plain.names]
     beta1 = torch.tensor([adam.beta1 for adam in of_each], dtype=torch.float64)[:, None]
@@ -280,7 +296,9 @@ def _steps(observed: Trajectory, reference: Reference, adams: Mapping[str, Adam]
         update = _Shares.of(moves, active, before[1][:, 0])
         gradient = _Shares.of(gradients, active & shows_moments)
         readable = int(gradient.usable.sum()) / max(1, int(active.sum()))
-        yield _Step(step + 1, 1, _farther(before), update, gradient, readable)
+        farther = _farther(before)
+        update, gradient = (shares.beside_kinks(farther, unit) for shares in (update, gradient))
+        yield _Step(step + 1, 1, farther, update, gradient, readable)
 
 
 def _farther(before: Sequence[Tensor]) -> float:
