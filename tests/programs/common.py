@@ -6,7 +6,7 @@ A variant changes how a step is computed, and not what is trained: results diffe
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, TensorDataset
 SEED = 1
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """Return the flags of a program, and set torch's seed."""
-    parser = argparse.ArgumentParser(description=description)
+def run(*programs: Callable[[argparse.Namespace], None]) -> None:
+    """Read the flags, set torch's seed, and run the program that the first argument names."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=[program.__name__ for program in programs])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--output", type=Path, default=Path("."))
     parser.add_argument(
@@ -30,7 +31,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     )
     args = parser.parse_args()
     torch.manual_seed(SEED)
-    return args
+    next(program for program in programs if program.__name__ == args.program)(args)
 
 
 class StepLog:
