@@ -116,17 +116,19 @@ def disturb_by(kinds: str, engine: Engine, data: models.Batch, *, first: bool, l
 
 
 def fail_in_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
-    """An activation's hook raises when about half of backward is done."""
+    """An activation's hook raises when about half of backward is done, and that half is discarded."""
     with _hooked(engine.model, data, lambda out: out.register_hook(_raise)):
         loss = models.loss(engine.model, data)
     _expect(AccidentError, engine.backward, loss, last)
+    engine.zero_grad()
 
 
 def fail_at_the_end_of_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
-    """Ctrl-C arrives when every gradient has."""
+    """Ctrl-C arrives when every gradient has, and the gradients are discarded."""
     loss = models.loss(engine.model, data)
     with mock.patch.object(Gradients, "finish", _interrupt):
         _expect(KeyboardInterrupt, engine.backward, loss, last)
+    engine.zero_grad()
 
 
 def fail_in_forward(engine: Engine, data: models.Batch, last: bool | None) -> None:

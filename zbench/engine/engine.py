@@ -95,8 +95,8 @@ class Engine:
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
-        discards the gradients of this step: after earlier backwards, call `zero_grad` before the step is
-        repeated. An interrupt does the same. It is raised when the backward has ended, a second one at once.
+        discards the gradients of this step: if there were any, call `zero_grad` before the step is repeated.
+        An interrupt does the same. It is raised when the backward has ended, a second one at once.
         """
         core, scale = self._core, self.policies.scaling.scale
         with self._reporting():
@@ -120,11 +120,12 @@ class Engine:
                 core.hooks.after_backward()
                 self.policies.accumulation.done()
         except BaseException:
+            arrived = any(core.gradients.contributed)
             undone = self._integrity.whole("a backward that failed could not be undone")
             with suppress(Exception), uninterrupted(), undone:
                 core.hooks.after_backward()
                 self._forget_step()
-                self.policies.accumulation.discarded = earlier
+                self.policies.accumulation.discard(earlier, arrived)
             raise
 
     @uncompiled

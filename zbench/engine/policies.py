@@ -23,7 +23,8 @@ class AccumulationPolicy(ABC):
     divisor = 1
 
     def __init__(self) -> None:
-        self.count = self.discarded = 0
+        self.count = 0
+        self.discarded: str | None = None
 
     @abstractmethod
     def next(self, last: bool | None) -> AccumulationBoundary:
@@ -35,16 +36,23 @@ class AccumulationPolicy(ABC):
 
     def reset(self) -> None:
         """Begin a new step."""
-        self.count = self.discarded = 0
+        self.count = 0
+        self.discarded = None
+
+    def discard(self, earlier: int, arrived: bool) -> None:
+        """Note that a backward has failed after `earlier` backwards of its step, and that their gradients are
+        gone. arrived: it had computed gradients itself, which PyTorch would add to those of the next.
+        """
+        own = "the gradients that it had computed" if arrived else ""
+        before = f"the {earlier} before it in this step" if earlier else ""
+        self.discarded = ", and ".join(filter(None, (before, own))) or None
 
     def check_discarded(self) -> None:
-        """Raise UsageError if the step would lack backwards that succeeded: `discarded` of them, by one that
-        failed.
-        """
-        if self.discarded:
+        """Raise UsageError if a backward that failed has discarded gradients that PyTorch would keep."""
+        if self.discarded is not None:
             raise UsageError(
-                f"the backward that failed has discarded the {self.discarded} before it in this step; call"
-                " engine.zero_grad(), then repeat all backwards of the step"
+                f"the backward that failed has discarded {self.discarded}; call engine.zero_grad(), then repeat"
+                " all backwards of the step"
             )
 
     def check_step(self) -> None:

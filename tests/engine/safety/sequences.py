@@ -233,6 +233,7 @@ class Both(Pair):
         with pytest.raises(error):
             self.engine.backward(usual(net, batch(2, self.rank)), last=True)
         handle.remove()
+        self.engine.zero_grad()
 
 
 RULES = {rule: 1 for rule in vars(Both) if not rule.startswith("_")}

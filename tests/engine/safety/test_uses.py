@@ -206,6 +206,34 @@ def test_a_backward_that_failed_within_a_step_cannot_be_repeated_alone(engine: E
     assert_same(engine.full_parameters(), plain.values())
 
 
+@pytest.mark.parametrize("by", [ZeroDivisionError, KeyboardInterrupt], ids=lambda error: error.__name__)
+def test_gradients_of_a_backward_that_failed_are_not_dropped_unseen(
+    engine: Engine, plain: Plain, by: type[BaseException]
+) -> None:
+    def fail(gradient: Tensor) -> None:
+        raise by
+
+    def backward(net: nn.Module, number: int, *, fails: bool = False) -> None:
+        inner = net.get_submodule("again.inner")
+        handle = inner.register_forward_hook(lambda m, a, out: out.register_hook(fail) and None)
+        if not fails:
+            handle.remove()
+        loss = by_forward(net, batch(number))  # type: ignore[arg-type]
+        handle.remove()
+        (engine.backward if net is engine.model else Tensor.backward)(loss)
+
+    same_steps(engine, plain, 0)
+    before = engine.full_parameters()
+    with pytest.raises(by):
+        backward(engine.model, 1, fails=True)
+    for call in (lambda: backward(engine.model, 2), engine.step):
+        with pytest.raises(UsageError, match=r"has discarded the gradients that it had.*engine.zero_grad\(\)"):
+            call()
+    assert_same(engine.full_parameters(), before)
+    engine.zero_grad()
+    same_steps(engine, plain, 1, 2)
+
+
 def test_modules_exchanged_after_build_have_their_new_names_everywhere(engine: Engine, plain: Plain) -> None:
     same_steps(engine, plain, 0)
     for net in (engine.model, plain.model):
