@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -48,17 +49,47 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", default="1/1", metavar="K/N", help="run the K-th of N parts of the suite")
 
 
-SLOW = ("worker", "estimate", "peers", "launch", "cli", "tune", "engine")
+SLOW = ("engine", "worker", "cli", "launch", "verify", "docs", "estimate", "peers", "tune", "analysis")
 """Packages whose files take longest: workers that begin with them end together."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the files of other shards out, and put slow packages first if workers share the files."""
     shard, shards = map(int, config.getoption("--shard").split("/"))
-    items[:] = [item for item in items if zlib.crc32(item.location[0].encode()) % shards == shard - 1]
+    if shards > 1:
+        items[:] = [item for item in items if zlib.crc32(item.location[0].encode()) % shards == shard - 1]
     if "PYTEST_XDIST_WORKER" in os.environ:
         rank = {package: place for place, package in enumerate(SLOW)}
-        items.sort(key=lambda item: rank.get(item.path.relative_to(ROOT).parts[1], len(SLOW)))
+        items.sort(key=lambda item: rank.get(package_of(item.nodeid), len(SLOW)))
+
+
+def package_of(nodeid: str) -> str:
+    """Return the package of a test or a file: `engine` of tests/engine/test_parity.py."""
+    return nodeid.split("/")[1]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler of files whose workers stay in a package.
+
+    The first test of a package has ranks, servers and simulators import much: in few workers, not in each.
+    A worker whose package has no file left takes the first package on which the fewest workers are.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Packages(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            left = dict.fromkeys(map(package_of, self.workqueue))
+            package = places.get(node)
+            if package not in left:
+                package = min(left, key=[*places.values()].count)
+            places[node] = package
+            file = next(file for file in self.workqueue if package_of(file) == package)
+            self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    places: dict[Any, str] = {}
+    return Packages(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
