@@ -1,6 +1,6 @@
 """Compiled ZeRO-1 by inductor: the bits of plain inductor, and memory.
 
-In one file, so that one worker's ranks import inductor and compile its kernels.
+By `make check`, and in one file, so that one worker's ranks import inductor and compile its kernels.
 """
 
 from itertools import product
@@ -13,10 +13,11 @@ import torch.distributed as dist
 
 from tests.engine.compiled.cases import BASE, make, quick_inductor, train_recorded
 from tests.engine.compiled.test_lifetimes import update_meets_only_the_partition
-from tests.engine.covering import by_default
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 from zbench.testing.ranks import RankPool
+
+pytestmark = pytest.mark.check
 
 
 @quick_inductor()
@@ -62,18 +63,14 @@ INDUCTOR: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
 }
 """A model, keys and backwards a step; `test_parity` has every kind of graph on several ranks."""
-USUAL = ("two_graphs_share_a_parameter", 1)
 
 
-@pytest.mark.parametrize(
-    ("case", "world_size"), by_default(lambda case, world: (case, world) == USUAL, product(INDUCTOR, (1, 2)))
-)
+@pytest.mark.parametrize(("case", "world_size"), [*product(INDUCTOR, (1, 2))])
 def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, case: str, world_size: int) -> None:
     name, spec, backwards = INDUCTOR[case]
     ranks.run(world_size, f"{__name__}:train_with_inductor", name, spec, backwards=backwards)
 
 
-@pytest.mark.check
 def test_memory_of_inductors_gradients_belongs_to_the_step(ranks: RankPool) -> None:
     spec = {"compile": "inductor", "reduce_bucket_size": 10**6}
     ranks.run(2, f"{__name__}:partition_alone", [spec], "wide")

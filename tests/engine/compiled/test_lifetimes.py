@@ -161,7 +161,7 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.check), 2])
 def test_during_the_update_only_the_float32_partition_is_alive(ranks: RankPool, world_size: int) -> None:
     case = f"{__name__}:update_meets_only_the_partition"
     ranks.run(world_size, case, STEPS[world_size - 1 :: 2], "two_graphs_share_a_parameter")
