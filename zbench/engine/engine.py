@@ -29,6 +29,7 @@ from zbench.engine.parameters.saved import uncompiled
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.collective_checks import Terms
+from zbench.engine.transport.rank_messages import OwnProcess
 from zbench.errors import UsageError
 
 _CLOSED = "this engine is closed; build another one"
@@ -78,7 +79,7 @@ class Engine:
         self.policies = policies
         self._open_core = [core]
         self._members = Members(core.state.param_infos, core.state.frozen.members)
-        self._integrity = Integrity()
+        self._integrity = Integrity(core.summarizer.agreement.process)
         weakref.finalize(self, _end, self._open_core).atexit = False
         own(model.parameters(), self)
 
@@ -250,6 +251,7 @@ class Engine:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
+        self._integrity.process.check()
         self._check_members()
         self._forget_step()
         self._core.state.load(state)
@@ -335,13 +337,18 @@ def uninterrupted() -> Iterator[None]:
 
 
 class Integrity:
-    """Whether an engine's state is that before or after a step; `refusal` says why it is neither."""
+    """Whether an engine's state is that before or after a step; `refusal` says why it is neither.
 
-    def __init__(self) -> None:
+    process: the process that may change the state.
+    """
+
+    def __init__(self, process: OwnProcess) -> None:
+        self.process = process
         self.refusal: str | None = None
 
     def check(self) -> None:
-        """Raise UsageError if nothing can be done with the engine any more."""
+        """Raise UsageError if the engine cannot train any more, or not in this process."""
+        self.process.check()
         if self.refusal is not None:
             raise UsageError(self.refusal)
 

@@ -51,8 +51,8 @@ class AccumulationPolicy(ABC):
         """Raise UsageError if a backward that failed has discarded gradients that PyTorch would keep."""
         if self.discarded is not None:
             raise UsageError(
-                f"the backward that failed has discarded {self.discarded}; call engine.zero_grad(), then repeat"
-                " all backwards of the step"
+                f"the backward that failed has discarded {self.discarded}; call engine.zero_grad(), then"
+                " repeat all backwards of the step"
             )
 
     def check_step(self) -> None:

@@ -28,6 +28,7 @@ from torch._C._distributed_c10d import Store
 
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.neighbours import Neighbour
+from zbench.engine.transport.rank_messages import OwnProcess, RankMessages
 from zbench.errors import RanksDisagreeError
 
 REDUCTIONS, GATHERS = "reduces", "gathers"
@@ -90,43 +91,6 @@ class StreamDevice(Protocol):
         """Return the present end of a stream."""
 
 
-class RankMessages:
-    """Texts that each rank writes for the others; `store` is None in a world of one rank. lost: the rank that
-    serves the store has left.
-    """
-
-    def __init__(self, rank: int, world_size: int, store: Store | None) -> None:
-        self._rank, self._world_size, self._store = rank, world_size, store
-        self.lost = False
-
-    def write(self, topic: str, text: str) -> None:
-        """Let the others read `text`."""
-        with self._unless_lost():
-            if self._store is not None:
-                self._store.set(f"{topic}/{self._rank}", text)
-
-    @contextmanager
-    def _unless_lost(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError:
-            self._store, self.lost = None, True
-
-    def read(self, topic: str, seconds: float) -> dict[int, str]:
-        """Return the texts of the ranks that wrote one within `seconds`, by rank."""
-        texts: dict[int, str] = {}
-        deadline = time.monotonic() + seconds
-        while self._store is not None:
-            with self._unless_lost():
-                for rank in set(range(self._world_size)) - texts.keys():
-                    if self._store.check([f"{topic}/{rank}"]):
-                        texts[rank] = self._store.get(f"{topic}/{rank}").decode()
-            if len(texts) == self._world_size or time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
-        return dict(sorted(texts.items()))
-
-
 class Agreement:
     """The collective calls of this rank, compared with those of the other ranks.
 
@@ -138,7 +102,8 @@ class Agreement:
     ) -> None:
         """end: disconnects this rank, so that ranks that wait for it fail."""
         self._rank, self._world_size, self._end = rank, world_size, end
-        self._messages = RankMessages(rank, world_size, store)
+        self.process = OwnProcess(rank)
+        self._messages = RankMessages(rank, world_size, store, self.process)
         self._count = dict.fromkeys(CHANNELS, 0)
         self._hash = dict.fromkeys(CHANNELS, 0)
         self._latest = {channel: deque[Call](maxlen=_REMEMBERED) for channel in CHANNELS}
@@ -168,7 +133,8 @@ class Agreement:
         return call
 
     def check_going_on(self) -> None:
-        """Raise the error of an earlier call that failed; no later call can succeed."""
+        """Raise the error of an earlier call that failed; no later call can succeed. UsageError in a fork."""
+        self.process.check()
         if self._is_ending:
             with self._lock:  # until it is known why
                 assert self._ended is not None

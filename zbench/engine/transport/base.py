@@ -81,6 +81,7 @@ class GroupCollectives(ABC):
         return WatchedWork(work, call, self.agreement)
 
     def barrier(self) -> None:
+        self.agreement.process.check()
         dist.barrier(self.group)
 
     def bytes_by_category(self) -> dict[str, int]:

@@ -32,6 +32,7 @@ class HostStagedCollectives:
         self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        self.agreement.process.check()
         sent, reduced = (self._staging.lend(t.numel(), t.dtype) for t in (send, out))
         copy = self._host.copy_in(send, sent.buffer)
         call = self._reductions.submit(
@@ -40,6 +41,7 @@ class HostStagedCollectives:
         return Then(call, lambda: self._bring_back(out, reduced, sent))
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
+        self.agreement.process.check()
         gathered = self._staging.lend(flat.numel(), flat.dtype)
         part, staged = (t.chunk(self.shards)[self.shard] for t in (flat, gathered.buffer))
         copy = self._host.copy_in(part, staged)
