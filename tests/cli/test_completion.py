@@ -1,13 +1,11 @@
 """The shell completes commands, runs, tags and trials."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
+from tests.cli.conftest import run
 from zbench.record.tags import save_tag
 
 IDS = [saved(record(axes={"zero_stage": stage})).trial_id for stage in (3, 1, 2)]
@@ -22,17 +20,6 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def completed(place: Path, words: str) -> list[str]:
-    """Return what bash would offer at the end of this command line."""
-    environment = {"_ZBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words}
-    environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
-    done = subprocess.run(
-        [sys.executable, "-m", "zbench.cli.main"],
-        cwd=place, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    return done.stdout.split()
-
-
 @pytest.mark.parametrize(
     ("words", "offers"),
     [
@@ -43,5 +30,16 @@ def completed(place: Path, words: str) -> list[str]:
         ("zbench show last --output-dir elsewhere --trial ", []),
     ],
 )
-def test_runs_and_trials_are_completed(results: Path, words: str, offers: list[str]) -> None:
-    assert completed(results, words) == offers
+def test_runs_and_trials_are_completed(
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    offers: list[str],
+) -> None:
+    """bash calls the command with these variables, and offers the words of its answer."""
+    monkeypatch.chdir(results)
+    monkeypatch.setenv("_ZBENCH_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    assert run(capsys).out.split() == offers
