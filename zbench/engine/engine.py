@@ -26,6 +26,7 @@ from zbench.engine.parameters.hooks import GradientHooks
 from zbench.engine.parameters.ownership import Members, check_no_gradients
 from zbench.engine.parameters.released import own
 from zbench.engine.parameters.saved import uncompiled
+from zbench.engine.parameters.threads import Turns
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.collective_checks import Terms
@@ -80,6 +81,7 @@ class Engine:
         self._open_core = [core]
         self._members = Members(core.state.param_infos, core.state.frozen.members)
         self._integrity = Integrity(core.summarizer.agreement.process)
+        self._turns = Turns(core.summarizer.agreement.process)
         weakref.finalize(self, _end, self._open_core).atexit = False
         own(model.parameters(), self)
 
@@ -97,8 +99,16 @@ class Engine:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
         discards the gradients of this step: if there were any, call `zero_grad` before the step is repeated.
-        An interrupt does the same. It is raised when the backward has ended, a second one at once.
+        An interrupt does the same. It is raised when the backward has ended, a second one at once. A backward
+        in another thread waits for this one.
         """
+        self._integrity.process.check()
+        with self._turns.training(), ExitStack() as use:
+            with self._reporting():
+                use.enter_context(self._core.hooks.running())
+            self._backward(loss, last, retain_graph)
+
+    def _backward(self, loss: Tensor, last: bool | None, retain_graph: bool) -> None:
         core, scale = self._core, self.policies.scaling.scale
         with self._reporting():
             self._integrity.check()
@@ -141,7 +151,8 @@ class Engine:
             return self._checked_step(grad_norm)
 
     def _checked_step(self, grad_norm: bool) -> StepInfo:
-        with uninterrupted(), self._reporting():
+        self._integrity.process.check()
+        with self._turns.training(), uninterrupted(), self._reporting():
             self._integrity.check()
             self.policies.accumulation.check_discarded()
             self.policies.accumulation.check_step()
@@ -183,10 +194,11 @@ class Engine:
     def zero_grad(self) -> None:
         """Discard the gradients since the last step: the next backward begins a new one."""
         self._integrity.check()
-        if self.holds_gradients:
-            with uninterrupted():
-                self._forget_step()
-        self.policies.accumulation.reset()
+        with self._turns.training():
+            if self.holds_gradients:
+                with uninterrupted():
+                    self._forget_step()
+            self.policies.accumulation.reset()
 
     def _forget_step(self) -> None:
         self._core.gradients.abandon()
@@ -224,12 +236,14 @@ class Engine:
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Return name -> a copy of the whole parameter (float32 masters where trained), on every rank."""
-        values = self.checked_state().full_values()
+        with self._turns.reading():
+            values = self.checked_state().full_values()
         return {name: values[name] for name, _ in self.model.named_parameters()}
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> the whole exp_avg in float32 of every trained parameter, on every rank."""
-        moments = self.checked_state().full_moments("exp_avg")
+        with self._turns.reading():
+            moments = self.checked_state().full_moments("exp_avg")
         return {name: value.float() for name, value in moments.items()}
 
     @torch.no_grad()
@@ -242,7 +256,8 @@ class Engine:
         """Return everything a resumed run needs, the same on every rank; `checkpoint.state` lists the
         keys.
         """
-        return self.checked_state().full()
+        with self._turns.reading():
+            return self.checked_state().full()
 
     def state_entries(self) -> list[StateEntry]:
         """Return the same as entries that are read one at a time, by every rank in the same order."""
@@ -252,10 +267,11 @@ class Engine:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
         self._integrity.process.check()
-        self._check_members()
-        self._forget_step()
-        self._core.state.load(state)
-        self._core.schedule.state_changed()
+        with self._turns.training():
+            self._check_members()
+            self._forget_step()
+            self._core.state.load(state)
+            self._core.schedule.state_changed()
 
     @property
     def closed(self) -> bool:

@@ -8,6 +8,7 @@ sent.
 
 from collections.abc import Collection, Sequence
 from enum import Enum, auto
+from threading import get_ident
 
 import torch
 from torch import Tensor
@@ -47,6 +48,7 @@ class Gradients:
         self._arrived: set[int] = set()
         self._declared: set[int] = set()
         self._open = self._waits = False
+        self._thread = 0
         self._waiting: dict[int, Tensor] = {}
         self._stream = GradientStream(buckets.sums.device)
 
@@ -65,6 +67,7 @@ class Gradients:
         self._arrived.clear()
         self._declared.clear()
         self._open = True
+        self._thread = get_ident()
         self._stream.begin()
         reduces = not self._at_boundary or bool(boundary.last)
         self._waits = not reduces and boundary.first and boundary.last is None and self.memory.waits
@@ -81,7 +84,7 @@ class Gradients:
 
     def _accept(self, index: int, gradient: Tensor) -> None:
         """Take a gradient that is complete on the current stream."""
-        self._arrive(index)
+        self._arrive(index, gradient.device.type)
         if self._waits:
             self._waiting[index] = gradient
         else:
@@ -156,8 +159,9 @@ class Gradients:
         with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
             return [t.index for t in self._param_infos if not t.parameter.requires_grad]
 
-    def _arrive(self, index: int) -> None:
-        if not self._open:
+    def _arrive(self, index: int, device: str) -> None:
+        # on the CPU autograd completes gradients in the thread that has called backward
+        if not self._open or (device == "cpu" and get_ident() != self._thread):
             raise UsageError(
                 "expected engine.backward(loss), got a backward outside of it; do not call loss.backward(),"
                 " and freeze this model while another engine's loss goes through it"

@@ -17,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.saved import Saved, SavedView, uncompiled
 from zbench.engine.parameters.sharded import GroupState, ShardedGroup, ShardedParameters
+from zbench.engine.parameters.threads import SoleUser
 from zbench.engine.transport.buffers import storage_of
 from zbench.errors import UsageError
 
@@ -56,6 +57,7 @@ class Gatherer:
 
     def __init__(self, stores: Sequence[ShardedParameters], *, window: int, least: int = 0) -> None:
         self.stores, self.window, self.least = stores, window, least
+        self.user = SoleUser(has_threads=any(store.device.type != "cpu" for store in stores))
         self.depth = 0
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
@@ -79,6 +81,7 @@ class Gatherer:
         """Begin a call of `caller` (a number for each module). The outermost call opens a region."""
         if not self.depth:
             check_not_traced()
+        self.user.__enter__()
         self.depth += 1
         if not self._packs() and torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
             packer = Packer(self, _top_hooks())
@@ -101,8 +104,11 @@ class Gatherer:
         if self._pushed and self._pushed[-1][0] == self.depth:
             self._pushed.pop()[1].__exit__()
         self.depth -= 1
-        if not self.depth:
-            self._end_region()
+        try:
+            if not self.depth:
+                self._end_region()
+        finally:
+            self.user.__exit__()
 
     def _end_region(self) -> None:
         groups = self._region_end
@@ -167,9 +173,10 @@ class Gatherer:
 
     def fetch(self, group: ShardedGroup) -> None:
         """Gather the group and wait until it is whole."""
-        if group.state is GroupState.SHARDED:
-            group.store.unshard(group)
-        group.store.wait_for_unshard(group)
+        with self.user:
+            if group.state is GroupState.SHARDED:
+                group.store.unshard(group)
+            group.store.wait_for_unshard(group)
 
     def use(self, group: ShardedGroup) -> None:
         """Gather the group and keep it whole until `release`; gather ahead what is expected next."""

@@ -1,6 +1,7 @@
 """What the engine attaches to a model: gradient hooks, state-dict hooks, and forwards that gather."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial, update_wrapper
 from types import MethodType
@@ -74,6 +75,10 @@ class GradientHooks:
                 " the embedding with sparse=False"
             )
         self._accept(index, gradient)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return a context around a backward; UsageError if another thread uses the gathered weights."""
+        return nullcontext()
 
     def after_backward(self) -> None:
         """End a backward, whether it returned or raised."""
@@ -253,6 +258,9 @@ class GatherHooks(GradientHooks):
         of_leaves = {below for leaf in self._leaves.modules for below in leaf.modules()}
         blocks = [block for block in self._blocks if block not in of_leaves]
         return {block: [m for m in block.modules() if m not in of_leaves] for block in blocks}
+
+    def running(self) -> AbstractContextManager[None]:
+        return self._gatherer.user
 
     def after_backward(self) -> None:
         self._gatherer.release_all()
