@@ -18,8 +18,7 @@ from zbench.errors import ExitCode, IncomparableError, OutOfTimeError, UsageErro
 from zbench.launch.samples import KeptSamples, SampleTaker
 from zbench.record.record import Record, Traffic
 
-from .machine import Machine, OneByOne
-from .synthetic import record
+from .synthetic import Machine, OneByOne, record
 
 SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 

@@ -11,7 +11,7 @@ from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.trials import Source
 from zbench.launch.samples import KeptSamples
 
-from .machine import Machine, OneByOne
+from .synthetic import Machine, OneByOne
 
 
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:

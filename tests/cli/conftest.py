@@ -107,7 +107,7 @@ def sweep_file(tmp_path) -> Path:
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "name: tried\n"
-        "workload: {model: 'fake:model'}\n"
+        "workload: {model: 'fake_worker:model'}\n"
         "run: {world_size: 2, repeats: 2, timeout: 120s}\n"
         "axes: {zero_stage: [0, 1]}\n"
     )

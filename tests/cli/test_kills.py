@@ -31,7 +31,7 @@ CONTINUED = {
     "compare --paired": ("compare", "./v0", "./v4", *PAIR),
 }
 AGAIN = {
-    "run": ("run", "--set", "workload.model=fake:model"),
+    "run": ("run", "--set", "workload.model=fake_worker:model"),
     "bisect": ("bisect", "./v0", "./v4", *VERSIONS),
     "worker": ("worker", *STUDY),
     "init": ("init", "new"),
@@ -62,7 +62,7 @@ class Place:
         self.temporary.mkdir(parents=True)
         sweep = {
             "name": "tried",
-            "workload": {"model": "fake:model", "options": {"sleep": 0.1}},
+            "workload": {"model": "fake_worker:model", "options": {"sleep": 0.1}},
             "run": {"world_size": 1, "repeats": 2, "timeout": "60s"},
             "axes": {"zero_stage": [0, 1, 2]},
         }

@@ -11,7 +11,7 @@ from zbench.errors import ExitCode, UsageError
 
 SWEEP = {
     "name": "tried",
-    "workload": {"model": "fake:model"},
+    "workload": {"model": "fake_worker:model"},
     "run": {"repeats": 2},
     "axes": {"zero_stage": [0, 1]},
 }

@@ -118,8 +118,8 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, refusal, 
 
 def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, refusal, sweep_file):
     secret = "aB3dE5gH7jK9"
-    model = "{model: 'fake:model', options: {api_key: %s, do: describe}}"
-    text = sweep_file.read_text().replace("{model: 'fake:model'}", model)
+    model = "{model: 'fake_worker:model', options: {api_key: %s, do: describe}}"
+    text = sweep_file.read_text().replace("{model: 'fake_worker:model'}", model)
     sweep_file.write_text(text % secret)
     first = zbench("sweep", sweep_file, "--json")
     assert first.code == 0

@@ -21,7 +21,7 @@ def space_file(tmp_path) -> Path:
     file = tmp_path / "space.yaml"
     file.write_text(
         "name: space\n"
-        "workload: {model: 'fake:model'}\n"
+        "workload: {model: 'fake_worker:model'}\n"
         "run: {world_size: 1, repeats: 2, timeout: 120s}\n"
         "axes: {zero_stage: [0, 1, 2], reduce_bucket_size: [10, 100, 1000, 10000]}\n"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.estimate.real import Simulate
+from tests.estimate.conftest import Simulate
 from tests.estimate.test_reality import check
 from tests.making import make_trial
 from zbench.estimate.simulate import simulate as simulated_step

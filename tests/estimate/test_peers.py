@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.covering import covering
-from tests.estimate.real import Simulate
+from tests.estimate.conftest import Simulate
 from tests.estimate.test_reality import check
 from tests.estimate.test_sites import check_categories
 from tests.peers.test_fsdp2 import AXES as FSDP2
@@ -111,7 +111,7 @@ def test_architectures_of_transformers_are_within_the_bar(
 ) -> None:
     for trial in model_estimates.trials(tmp_path, [kind], [size]):
         if (engine := trial.engine.engine) != "builtin":
-            real = ranks.run(2, "tests.estimate.real:measure", trial.model_dump(mode="json"))
+            real = ranks.run(2, "tests.estimate.conftest:measure", trial.model_dump(mode="json"))
             for rank, measured in enumerate(real):
                 peak = simulate(trial, rank).peak
                 counted = measured["between"]

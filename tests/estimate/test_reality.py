@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.covering import covering
 from tests.engine.lattice import CHOICES, EVERY_ROW
-from tests.estimate.real import COLLECTIVES, Simulate
+from tests.estimate.conftest import COLLECTIVES, Simulate
 from zbench.estimate.simulate import MICRO_BATCHES
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.testing.ranks import RankPool
@@ -70,7 +70,7 @@ def check(ranks: RankPool, simulate: Simulate, trial: TrialSpec, *, apart: int =
     """
     backwards = accumulation(trial.engine, trial.workload).backwards
     apart += LOSS * max(0, backwards - MICRO_BATCHES)
-    real = ranks.run(trial.run.world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
+    real = ranks.run(trial.run.world_size, "tests.estimate.conftest:measure", trial.model_dump(mode="json"))
     for rank, measured in enumerate(real):
         step = simulate(trial, rank)
         simulated, scratch = step.peak, measured["scratch"]

@@ -31,7 +31,7 @@ def make_trial(*, world_size: int = 2, timeout: float = 120.0, stage: int = 0, *
     """Return a trial whose worker does what `options` say (see `fake_worker`)."""
     return TrialSpec.model_validate(
         {
-            "workload": {"model": "fake:model", "options": options},
+            "workload": {"model": "fake_worker:model", "options": options},
             "run": {"world_size": world_size, "timeout": timeout, "repeats": 2},
             "engine": {"zero_stage": stage},
             "axes": {"zero_stage": stage, **options},

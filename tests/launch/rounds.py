@@ -60,7 +60,7 @@ class Round:
         self.repeats = repeats
         sweep = {
             "name": "faults",
-            "workload": {"model": "fake:model", "options": {"sleep": seconds, **(options or {})}},
+            "workload": {"model": "fake_worker:model", "options": {"sleep": seconds, **(options or {})}},
             "run": {"world_size": 2, "repeats": repeats, "timeout": timeout},
             "axes": {"reduce_bucket_size": [10_000 + n for n in range(points)]},
         }

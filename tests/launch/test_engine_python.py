@@ -50,7 +50,7 @@ def swept(place: Path, *values: str | None, engine: str = "deepspeed") -> SweepS
     """Return the sweep of a file in `place`: relative environments begin there."""
     file = place / "sweep.json"
     document = {
-        "workload": {"model": "fake:model", "options": {"do": "where"}},
+        "workload": {"model": "fake_worker:model", "options": {"do": "where"}},
         "run": {"repeats": 1},
         "engine": {"engine": engine, "zero_stage": 0},
         "axes": {"engine_python": list(values)},

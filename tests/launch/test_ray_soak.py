@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 FAKE = """
 name: fake
-workload: {{model: "fake:model", options: {{sleep: {sleep}}}}}
+workload: {{model: "fake_worker:model", options: {{sleep: {sleep}}}}}
 run: {{world_size: 1, repeats: {repeats}, order: rounds}}
 axes: {{zero_stage: [0, 1, 2, 3]}}
 verify: {{mode: reference}}

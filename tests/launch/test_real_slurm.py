@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 FAKE = """
 name: fake
-workload: {{model: "fake:model", options: {{gate: {gate}, sleep: 0.5, do: describe}}}}
+workload: {{model: "fake_worker:model", options: {{gate: {gate}, sleep: 0.5, do: describe}}}}
 run: {{world_size: 2, repeats: {repeats}, timeout: 120s}}
 axes: {{zero_stage: {stages}}}
 verify: {{mode: reference}}

@@ -7,13 +7,14 @@ import zlib
 
 import pytest
 
+from tests.making import make_record
 from zbench.errors import UsageError
 from zbench.record import lines
 from zbench.record.documents import DamagedError
 from zbench.record.record import Correctness, Failure, Traffic
 
 
-def test_record_comes_back_equal(make_record):
+def test_record_comes_back_equal():
     record = make_record(
         error=Failure("crashed", "why", "logs/x"),
         traffic={"all_reduce": Traffic(3, 400)},
@@ -25,7 +26,7 @@ def test_record_comes_back_equal(make_record):
     assert line.count(b"\n") == 1
 
 
-def test_non_finite_figures_are_valid_json_and_come_back(make_record):
+def test_non_finite_figures_are_valid_json_and_come_back():
     record = make_record(correctness=Correctness("wrong", error_ratio=math.inf, max_abs_diff=math.nan))
     line = lines.encode(record)
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
@@ -65,7 +66,7 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
         ({"config": {"engine": "builtin"}}, r"not a zbench record: config\.engine: expected an object"),
     ],
 )
-def test_wrong_type_names_the_key(make_record, change, message):
+def test_wrong_type_names_the_key(change, message):
     with pytest.raises(UsageError, match=message):
         lines.decode(lines.jsonable(make_record()) | change)
 
@@ -82,7 +83,7 @@ def test_what_an_older_record_lacks_means_what_it_meant_then():
     assert (read.disturbance.stolen, read.disturbance.throttled) == (0, 0)
 
 
-def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_record):
+def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path):
     file = tmp_path / "trials.jsonl"
     records = [make_record(rate=1.0), make_record(repeat=1), make_record(rate=2.0)]
     file.write_bytes(lines.encode_all(records))
@@ -90,7 +91,7 @@ def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_re
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
 
 
-def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
+def test_a_bit_that_flips_anywhere_is_noticed(tmp_path):
     records = [make_record(repeat=number) for number in range(3)]
     file = tmp_path / "trials.jsonl"
     whole = lines.encode_all(records)
@@ -104,7 +105,7 @@ def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (0, 2, 3), (0, 1, 1, 2, 3), (0, 2, 1, 3)])
-def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_path, make_record, order):
+def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_path, order):
     records = [make_record(repeat=number) for number in range(4)]
     file = tmp_path / "trials.jsonl"
     whole = lines.encode_all(records).splitlines(keepends=True)
@@ -116,7 +117,7 @@ def test_lines_that_are_lost_doubled_or_exchanged_are_noticed_and_mended(tmp_pat
     assert lines.mended(file).damage == ()
 
 
-def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):
+def test_a_record_of_another_run_is_refused_with_its_line(tmp_path):
     record, other = make_record(run_id=tmp_path.name), make_record(run_id="other", repeat=1)
     file = tmp_path / "trials.jsonl"
     for records, line in (([record, other], 2), ([other, record], 1), ([other, make_record(run_id="x")], 2)):

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.making import make_record
 from zbench.errors import UsageError
 from zbench.record import lines, store
 from zbench.record.documents import FIRST, DamagedError, checksum_of, linked, relinked, sealed
@@ -30,7 +31,7 @@ def run(tmp_path):
         yield directory
 
 
-def test_appended_records_come_back_after_reopening(run, make_record):
+def test_appended_records_come_back_after_reopening(run):
     killed = Failure("killed", "killed by signal 9", "log")
     records = [
         *(make_record(repeat=n) for n in range(3)),
@@ -45,7 +46,7 @@ def test_appended_records_come_back_after_reopening(run, make_record):
         assert again.holds("aaaaaaaaaaaa", 2)
 
 
-def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
+def test_repeats_of_unlike_machines_are_not_kept_together(run):
     first, other = (
         make_record(repeat=i, machine=kind) for i, kind in enumerate(("EPYC, 64 cores", "Xeon, 8 cores"))
     )
@@ -62,7 +63,7 @@ def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
         again.append(other)
 
 
-def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
+def test_a_run_keeps_no_repeat_of_an_edited_model(run):
     run.append(make_record(repeat=0, inputs={"model.py": "1"}))
     run.append(make_record(repeat=1, inputs={"model.py": "1", "more.py": "1"}))
     for edited in ({"model.py": "2"}, {"more.py": "2"}):
@@ -75,7 +76,7 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
 
 
 @pytest.mark.parametrize("length", [20, -1])
-def test_a_torn_tail_is_repaired_without_loss(run, make_record, length):
+def test_a_torn_tail_is_repaired_without_loss(run, length):
     run.append(make_record())
     written = (run.path / TRIALS).read_bytes()
     torn = lines.encode(make_record(repeat=1), checksum_of(written))[:length]
@@ -91,7 +92,7 @@ def test_a_torn_tail_is_repaired_without_loss(run, make_record, length):
         assert (run.path / "trials.damaged").read_bytes() == torn + b"\n"
 
 
-def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, make_record):
+def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run):
     for repeat in range(3):
         run.append(make_record(repeat=repeat))
     run.close()
@@ -111,7 +112,7 @@ def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, ma
 
 
 @pytest.mark.parametrize("target", ["file", "directory", "replaced"])
-def test_records_that_are_removed_in_mid_run_are_noticed(run, make_record, target):
+def test_records_that_are_removed_in_mid_run_are_noticed(run, target):
     run.append(make_record())
     if target == "directory":
         run.path.rename(run.path.with_name("elsewhere"))
@@ -136,7 +137,7 @@ def test_a_run_is_its_owners_alone_unless_asked(tmp_path, monkeypatch, asked, mo
         RunDirectory.create(tmp_path, "s", spec={}, environment={})
 
 
-def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
+def test_full_disk_is_an_error_in_words_and_loses_nothing(run):
     """A limit on file size stands for the full disk: the write is cut short."""
     run.append(make_record())
     size = (run.path / "trials.jsonl").stat().st_size
@@ -159,7 +160,7 @@ def test_unwritable_place_is_refused_and_nothing_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == [blocked]
 
 
-def test_discard_removes_only_a_run_without_records(tmp_path, make_record):
+def test_discard_removes_only_a_run_without_records(tmp_path):
     with RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}) as run:
         (run.path / "logs" / "x.log").write_text("said before the end")
         run.append(make_record(outcome="invalid"))
@@ -180,7 +181,7 @@ def test_a_run_of_a_newer_format_is_named_so_and_not_damaged(run, data):
             reading(run.path)
 
 
-def test_what_a_newer_zbench_adds_within_a_format_is_read_over(run, make_record):
+def test_what_a_newer_zbench_adds_within_a_format_is_read_over(run):
     run.append(make_record())
     run.close()
     environment = load_environment(run.path) | {"added": [1]}
@@ -232,7 +233,7 @@ def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
         resolve_run("three", tmp_path)
 
 
-def test_record_whose_append_was_interrupted_counts(run, make_record, monkeypatch):
+def test_record_whose_append_was_interrupted_counts(run, monkeypatch):
     """Ctrl-C and SIGTERM can come between the write and the next statement."""
 
     def interrupted(_: int) -> None:
@@ -285,7 +286,7 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, make_record, count):
+def test_lines_that_are_lost_at_the_end_of_a_finished_run_are_noticed(run, count):
     for repeat in range(3):
         run.append(make_record(repeat=repeat))
     run.close()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.making import make_record
 from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import (
@@ -20,7 +21,7 @@ from zbench.spec.sweep import ObjectiveSpec
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 
 
-def test_repeats_become_one_summary_in_repeat_order(make_record):
+def test_repeats_become_one_summary_in_repeat_order():
     order = [("a", 1, 30.0), ("b", 0, 100.0), ("a", 0, 10.0), ("a", 2, 20.0)]
     first, second = summarize([make_record(*one) for one in order])
     assert [r.repeat for r in first.records] == [0, 1, 2]
@@ -38,7 +39,7 @@ def test_a_disturbance_tells_what_was_beyond_its_share_alone():
     assert str(Disturbance(0.2, throttled=3)) == f"{load}; the CPU was throttled for heat: 3 times"
 
 
-def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
+def test_bytes_and_differences_are_the_largest_and_verdict_the_worst():
     records = [
         make_record(memory=MemoryPeaks(10, 0, 1), correctness=Correctness("identical", 1.0, diagnosis="x")),
         make_record(
@@ -52,7 +53,7 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
     assert (summary.metric("verdict"), summary.diagnosis) == ("wrong", "why")
 
 
-def test_the_time_of_a_phase_is_the_median_over_repeats(make_record):
+def test_the_time_of_a_phase_is_the_median_over_repeats():
     phases = [{"forward": 0.2, "backward": 0.4}, {"forward": 0.3}, {"forward": 0.7, "reduce": 0.9}]
     records = [
         make_record(repeat=n, timing=Timing([1.0], 1.0, 256.0, 2.0, phases=one))
@@ -71,13 +72,13 @@ def test_the_time_of_a_phase_is_the_median_over_repeats(make_record):
         ("timeout", "pruned", False),
     ],
 )
-def test_a_trial_that_a_search_ended_has_not_failed(make_record, outcome, kind, failed):
+def test_a_trial_that_a_search_ended_has_not_failed(outcome, kind, failed):
     record = make_record(outcome=outcome, error=Failure(kind, "why"))
     assert has_failed(record) == failed
     assert has_failed(summarize([record])[0]) == failed
 
 
-def test_one_failed_repeat_makes_the_configuration_failed(make_record):
+def test_one_failed_repeat_makes_the_configuration_failed():
     failed = make_record(
         repeat=1, outcome="crashed", error=Failure("crashed", "why"), timing=None, memory=None
     )
@@ -89,7 +90,7 @@ def test_one_failed_repeat_makes_the_configuration_failed(make_record):
     assert by_figure([summary], FASTEST) == []
 
 
-def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
+def test_best_is_the_fastest_that_is_correct_and_fits():
     records = [
         make_record("wrong", rate=900.0, correctness=Correctness("wrong", 1e6)),
         make_record("drifted", rate=800.0, correctness=Correctness("drifted", 10.0)),
@@ -106,7 +107,7 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
     assert reasons["large"] == ["peak_device_bytes <= 2 GiB (has 3 GiB)"]
 
 
-def test_constraint_on_the_verdict_is_named_once(make_record):
+def test_constraint_on_the_verdict_is_named_once():
     objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"verdict": ">= identical"})
     wrong, equivalent = summarize([make_record("a", verdict="wrong"), make_record("b", verdict="equivalent")])
     assert obstacles(wrong, objective) == ["wrong"]
@@ -155,7 +156,7 @@ def timed(step_s: float, repeat: int) -> Record:
     ("mode", "outcome", "unjudged"),
     [("full", "ok", True), ("full", "crashed", False), ("reference", "ok", False)],
 )
-def test_a_full_verdict_that_is_missing_is_noticed(make_record, mode, outcome, unjudged):
+def test_a_full_verdict_that_is_missing_is_noticed(mode, outcome, unjudged):
     record = make_record(verdict="unchecked", outcome=outcome, config={"verify": {"mode": mode}})
     assert summarize([record])[0].is_unjudged is unjudged
 
@@ -166,7 +167,7 @@ def test_a_repeat_that_took_no_time_has_no_rate() -> None:
     assert by_figure([summary], FASTEST) == []
 
 
-def test_a_goal_is_a_rate_that_every_repeat_has(make_record) -> None:
+def test_a_goal_is_a_rate_that_every_repeat_has() -> None:
     known = [(1.0, 1.0), (None, 1.0)]
     records = [make_record(repeat=n, timing=Timing([1.0], 1.0, *rates)) for n, rates in enumerate(known)]
     assert first_goal(summarize(records), FASTEST) == Goal("samples_per_s", "maximize")

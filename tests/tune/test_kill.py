@@ -39,7 +39,7 @@ def killed_and_resumed(home: Path, kills: int, seed: int) -> int:
     hits = 0
     for _ in range(kills):
         log = home / "log"
-        words = [sys.executable, "-m", "tests.tune.lone", json.dumps(job(home, 0.03))]
+        words = [sys.executable, "-m", "tests.tune.fakes", json.dumps(job(home, 0.03))]
         process = subprocess.Popen(words, cwd=ROOT)
         before = log.stat().st_size if log.exists() else 0
         while process.poll() is None and (not log.exists() or log.stat().st_size == before):

@@ -47,7 +47,7 @@ def start(server: postgres.Server, home: Path, name: str, **job: Any) -> subproc
     (home / name).mkdir()
     whole = {"home": str(home / name), "log": str(home / f"{name}.log"), "study": home.name, "buckets": 2}
     whole |= {"url": server.url, "search": {"method": "grid"}} | job
-    words = [sys.executable, "-m", "tests.tune.lone", json.dumps(whole)]
+    words = [sys.executable, "-m", "tests.tune.fakes", json.dumps(whole)]
     return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
 
 

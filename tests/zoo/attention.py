@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class AttentionPooling(nn.Module):
@@ -21,7 +21,7 @@ class AttentionPooling(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        series = drawing.normal(generator, batch_size, length, self.features)
+        series = sampling.normal(generator, batch_size, length, self.features)
         return series, series.amax(dim=1)[:, : self.classes].argmax(dim=1)
 
     def forward(self, series: Tensor, labels: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class GatedBag(nn.Module):
         self.outlet = nn.Linear(width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        bags = drawing.normal(generator, batch_size, length, self.features)
+        bags = sampling.normal(generator, batch_size, length, self.features)
         return bags, (bags[..., 0].amax(dim=1) > 1.5).float()
 
     def forward(self, bags: Tensor, positive: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class SetTransformer(nn.Module):
         self.outlet = nn.Linear(width, 2)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        points = drawing.normal(generator, batch_size, length, 2) + drawing.normal(
+        points = sampling.normal(generator, batch_size, length, 2) + sampling.normal(
             generator, batch_size, 1, 2
         )
         return points, points.median(dim=1).values
@@ -101,11 +101,11 @@ class DeepSet(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.inner = drawing.mlp(1, width, width)
-        self.outer = drawing.mlp(width, width, 1)
+        self.inner = sampling.mlp(1, width, width)
+        self.outer = sampling.mlp(width, width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.normal(generator, batch_size, length, 1) + drawing.normal(
+        numbers = sampling.normal(generator, batch_size, length, 1) + sampling.normal(
             generator, batch_size, 1, 1
         )
         return numbers, (numbers > 0).float().sum(dim=(1, 2))
@@ -129,7 +129,7 @@ class Perceiver(nn.Module):
         self.classifier = nn.Linear(width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, self.classes, 1, 8)
+        return sampling.labelled_images(generator, batch_size, self.classes, 1, 8)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         side = torch.linspace(-1, 1, images.shape[-1], device=images.device).to(images.dtype)
@@ -155,8 +155,8 @@ class PostNormEncoder(nn.Module):
         self.outlet = nn.Linear(width, vocabulary)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.tokens(generator, self.vocabulary, batch_size, length)
-        masked = drawing.uniform(generator, batch_size, length) < 0.3
+        words = sampling.tokens(generator, self.vocabulary, batch_size, length)
+        masked = sampling.uniform(generator, batch_size, length) < 0.3
         masked[:, 1] = True
         return words.masked_fill(masked, 0), words.masked_fill(~masked, -100)
 
@@ -186,7 +186,7 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(self.classifier.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, self.classes, 3, 12)
+        return sampling.labelled_images(generator, batch_size, self.classes, 3, 12)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         patches = self.patches(images).flatten(2).transpose(1, 2)
@@ -202,14 +202,14 @@ class MlpMixer(nn.Module):
         self.classes = classes
         self.patches = nn.Conv2d(3, width, 4, stride=4)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * depth + 1))
-        self.over_patches = nn.ModuleList(drawing.mlp(9, 18, 9, activation=nn.GELU) for _ in range(depth))
+        self.over_patches = nn.ModuleList(sampling.mlp(9, 18, 9, activation=nn.GELU) for _ in range(depth))
         self.over_channels = nn.ModuleList(
-            drawing.mlp(width, 2 * width, width, activation=nn.GELU) for _ in range(depth)
+            sampling.mlp(width, 2 * width, width, activation=nn.GELU) for _ in range(depth)
         )
         self.classifier = nn.Linear(width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, self.classes, 3, 12)
+        return sampling.labelled_images(generator, batch_size, self.classes, 3, 12)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         hidden = self.patches(images).flatten(2).transpose(1, 2)
@@ -239,7 +239,7 @@ class CosineDecoder(nn.Module):
         nn.init.zeros_(self.merge.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.vocabulary, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.vocabulary, batch_size, length + 1),)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = self.words(words[:, :-1])

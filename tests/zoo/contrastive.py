@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 SIDE = 8
 
@@ -30,9 +30,9 @@ class TwoViews(nn.Module):
     """Base: two noisy views of each image."""
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, _ = drawing.labelled_images(generator, batch_size, 6, 1, SIDE)
-        first = images + 0.3 * drawing.normal(generator, *images.shape)
-        second = images.flip(3) + 0.3 * drawing.normal(generator, *images.shape)
+        images, _ = sampling.labelled_images(generator, batch_size, 6, 1, SIDE)
+        first = images + 0.3 * sampling.normal(generator, *images.shape)
+        second = images.flip(3) + 0.3 * sampling.normal(generator, *images.shape)
         return first, second
 
 
@@ -49,9 +49,9 @@ class Clip(nn.Module):
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, labels = drawing.labelled_images(generator, batch_size, 6, 1, SIDE)
+        images, labels = sampling.labelled_images(generator, batch_size, 6, 1, SIDE)
         return images, (
-            drawing.skewed(generator, 5, batch_size, length) + 5 * labels.unsqueeze(1)
+            sampling.skewed(generator, 5, batch_size, length) + 5 * labels.unsqueeze(1)
         ) % self.vocabulary
 
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
@@ -68,14 +68,14 @@ class Siglip(nn.Module):
     def __init__(self, features: int = 8, width: int = 12) -> None:
         super().__init__()
         self.features = features
-        self.first = drawing.mlp(features, width, width, activation=nn.GELU)
-        self.second = drawing.mlp(features, width, width, activation=nn.GELU)
+        self.first = sampling.mlp(features, width, width, activation=nn.GELU)
+        self.second = sampling.mlp(features, width, width, activation=nn.GELU)
         self.scale = nn.Parameter(torch.tensor(math.log(10.0)))
         self.bias = nn.Parameter(torch.tensor(-10.0))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, 2 * batch_size, self.features)
-        return features, features.cumsum(dim=1) + 0.1 * drawing.normal(generator, *features.shape)
+        features = sampling.normal(generator, 2 * batch_size, self.features)
+        return features, features.cumsum(dim=1) + 0.1 * sampling.normal(generator, *features.shape)
 
     def forward(self, features: Tensor, others: Tensor) -> Tensor:
         first, second = (
@@ -128,7 +128,7 @@ class VicReg(TwoViews):
     def __init__(self, width: int = 12) -> None:
         super().__init__()
         self.encoder = image_tower(6, width)
-        self.projection = drawing.mlp(width, 16, 8)
+        self.projection = sampling.mlp(width, 16, 8)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         left, right = self.projection(self.encoder(first)), self.projection(self.encoder(second))
@@ -190,9 +190,9 @@ class Triplet(nn.Module):
         )
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        anchors = drawing.normal(generator, 2 * batch_size, self.features)
-        similar = anchors + 0.4 * drawing.normal(generator, *anchors.shape)
-        return anchors, similar, drawing.normal(generator, *anchors.shape)
+        anchors = sampling.normal(generator, 2 * batch_size, self.features)
+        similar = anchors + 0.4 * sampling.normal(generator, *anchors.shape)
+        return anchors, similar, sampling.normal(generator, *anchors.shape)
 
     def forward(self, anchors: Tensor, similar: Tensor, dissimilar: Tensor) -> Tensor:
         return functional.triplet_margin_loss(*map(self.encoder, (anchors, similar, dissimilar)), margin=0.3)
@@ -209,7 +209,7 @@ class ArcFace(nn.Module):
         nn.init.xavier_uniform_(self.centres)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, self.classes, 1, SIDE)
+        return sampling.labelled_images(generator, batch_size, self.classes, 1, SIDE)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         cosines = functional.linear(

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 CLASSES = 5
 CHANNELS = 3
@@ -18,7 +18,7 @@ class ImageClassifier(nn.Module):
     layers: nn.Module
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, CLASSES, CHANNELS, SIDE)
+        return sampling.labelled_images(generator, batch_size, CLASSES, CHANNELS, SIDE)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         return self.loss(self.layers(images), labels)
@@ -195,7 +195,7 @@ class Cnn3d(nn.Module):
         )
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        clips = drawing.normal(generator, batch_size, 1, 6, 8, 8) + drawing.normal(
+        clips = sampling.normal(generator, batch_size, 1, 6, 8, 8) + sampling.normal(
             generator, batch_size, 1, 6, 1, 1
         )
         brightness = clips.mean(dim=(1, 3, 4))
@@ -219,7 +219,7 @@ class DilatedCnn(nn.Module):
         self.outlet = nn.Sequential(nn.ReLU(), nn.Conv1d(width, levels, 1))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.levels, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.levels, batch_size, length + 1),)
 
     def forward(self, samples: Tensor) -> Tensor:
         hidden = self.inlet(samples[:, :-1]).transpose(1, 2)
@@ -242,7 +242,7 @@ class TextCnn(nn.Module):
         self.classifier = nn.Linear(3 * width, 2)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.tokens(generator, self.vocabulary, batch_size, length)
+        words = sampling.tokens(generator, self.vocabulary, batch_size, length)
         return words, (words.sum(dim=1) % 7 > 3).long()
 
     def forward(self, words: Tensor, labels: Tensor) -> Tensor:

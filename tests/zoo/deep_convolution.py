@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 from tests.zoo.convolution import CHANNELS, CLASSES, ImageClassifier
 
 
@@ -290,10 +290,10 @@ class AudioCnn(nn.Module):
         )
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        present = drawing.whole(generator, 2, batch_size, self.labels).float()
+        present = sampling.whole(generator, 2, batch_size, self.labels).float()
         time = torch.arange(16 * length).float()
         tones = torch.sin(time * 0.2 * (torch.arange(self.labels).float().unsqueeze(1) + 1))
-        waves = present @ tones + 0.5 * drawing.normal(generator, batch_size, 16 * length)
+        waves = present @ tones + 0.5 * sampling.normal(generator, batch_size, 16 * length)
         return waves.unsqueeze(1), present
 
     def forward(self, waves: Tensor, present: Tensor) -> Tensor:

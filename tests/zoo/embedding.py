@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class SkipGram(nn.Module):
@@ -19,8 +19,8 @@ class SkipGram(nn.Module):
         nn.init.zeros_(self.contexts.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        centres = drawing.skewed(generator, self.count, batch_size, length)
-        negatives = drawing.skewed(generator, self.count, batch_size, length, 4)
+        centres = sampling.skewed(generator, self.count, batch_size, length)
+        negatives = sampling.skewed(generator, self.count, batch_size, length, 4)
         return centres, (centres * 7 + 3) % self.count, negatives
 
     def forward(self, centres: Tensor, contexts: Tensor, negatives: Tensor) -> Tensor:
@@ -40,8 +40,8 @@ class GloVe(nn.Module):
         self.biases = nn.ModuleList(nn.Embedding(words, 1) for _ in range(2))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        pairs = drawing.skewed(generator, self.count, batch_size * length, 2)
-        return pairs, (1 + 200 * drawing.uniform(generator, batch_size * length).pow(4)).floor()
+        pairs = sampling.skewed(generator, self.count, batch_size * length, 2)
+        return pairs, (1 + 200 * sampling.uniform(generator, batch_size * length).pow(4)).floor()
 
     def forward(self, pairs: Tensor, counts: Tensor) -> Tensor:
         left, right = pairs.unbind(dim=1)
@@ -59,14 +59,14 @@ class DeepRecommendation(nn.Module):
         self.bags = nn.ModuleList(nn.EmbeddingBag(count, width, mode="sum") for count in rows)
         for bag in self.bags:
             nn.init.uniform_(bag.weight, -(bag.num_embeddings**-0.5), bag.num_embeddings**-0.5)
-        self.bottom = drawing.mlp(5, 16, width)
+        self.bottom = sampling.mlp(5, 16, width)
         pairs = len(rows) * (len(rows) + 1) // 2
-        self.top = drawing.mlp(width + pairs, 16, 1)
+        self.top = sampling.mlp(width + pairs, 16, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        dense = drawing.normal(generator, 4 * batch_size, 5)
-        chosen = [drawing.skewed(generator, count, 4 * batch_size, 3) for count in self.rows]
-        clicks = (drawing.uniform(generator, 4 * batch_size) < 0.1 + 0.3 * (dense[:, 0] > 0)).float()
+        dense = sampling.normal(generator, 4 * batch_size, 5)
+        chosen = [sampling.skewed(generator, count, 4 * batch_size, 3) for count in self.rows]
+        clicks = (sampling.uniform(generator, 4 * batch_size) < 0.1 + 0.3 * (dense[:, 0] > 0)).float()
         return dense, torch.stack(chosen, dim=1), clicks
 
     def forward(self, dense: Tensor, chosen: Tensor, clicks: Tensor) -> Tensor:
@@ -91,8 +91,8 @@ class FastText(nn.Module):
         nn.init.zeros_(self.outlet.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.skewed(generator, self.buckets, batch_size, length)
-        words = words * (drawing.uniform(generator, batch_size, length) < 0.8)
+        words = sampling.skewed(generator, self.buckets, batch_size, length)
+        words = words * (sampling.uniform(generator, batch_size, length) < 0.8)
         words[:, 0] = words[:, 0].clamp(min=1)
         return words, words[:, 0] % self.classes
 
@@ -119,7 +119,7 @@ class MatrixFactorization(nn.Module):
             nn.init.zeros_(table.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        users, items = (drawing.skewed(generator, count, batch_size * length) for count in self.counts)
+        users, items = (sampling.skewed(generator, count, batch_size * length) for count in self.counts)
         return users, items, 1.0 + (users * 3 + items * 5) % 5
 
     def forward(self, users: Tensor, items: Tensor, ratings: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class FactorizationMachine(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        chosen = drawing.skewed(generator, self.rows, 4 * batch_size, self.fields)
+        chosen = sampling.skewed(generator, self.rows, 4 * batch_size, self.fields)
         return chosen, (chosen.sum(dim=1) % 3 == 0).float()
 
     def forward(self, chosen: Tensor, labels: Tensor) -> Tensor:
@@ -168,10 +168,10 @@ class Translations(nn.Module):
         self.relations = nn.Embedding(relations, width)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        heads = drawing.skewed(generator, self.counts[0], batch_size * length)
-        relations = drawing.skewed(generator, self.counts[1], batch_size * length)
+        heads = sampling.skewed(generator, self.counts[0], batch_size * length)
+        relations = sampling.skewed(generator, self.counts[1], batch_size * length)
         tails = (heads + 17 * relations + 1) % self.counts[0]
-        return heads, relations, tails, drawing.whole(generator, self.counts[0], batch_size * length)
+        return heads, relations, tails, sampling.whole(generator, self.counts[0], batch_size * length)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor, corrupted: Tensor) -> Tensor:
         moved = functional.normalize(self.entities(heads), dim=1) + self.relations(relations)
@@ -194,8 +194,8 @@ class SessionRanking(nn.Module):
         nn.init.zeros_(self.biases.weight)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        sessions = drawing.tokens(generator, self.count, batch_size, length + 1)
-        return sessions, drawing.skewed(generator, self.count, batch_size, length)
+        sessions = sampling.tokens(generator, self.count, batch_size, length + 1)
+        return sessions, sampling.skewed(generator, self.count, batch_size, length)
 
     def forward(self, sessions: Tensor, negatives: Tensor) -> Tensor:
         hidden = functional.dropout(self.gru(self.items(sessions[:, :-1]))[0], 0.1, self.training)
@@ -222,8 +222,8 @@ class TwoTowers(nn.Module):
         )
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        users = drawing.skewed(generator, self.counts[0], 4 * batch_size)
-        return users, (users * 11 + drawing.whole(generator, 3, 4 * batch_size)) % self.counts[1]
+        users = sampling.skewed(generator, self.counts[0], 4 * batch_size)
+        return users, (users * 11 + sampling.whole(generator, 3, 4 * batch_size)) % self.counts[1]
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits = self.users(users) @ self.items(items).T

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 PADDING = 0
 START = 1
@@ -20,8 +20,8 @@ class Translation(nn.Module):
         self.vocabulary = vocabulary
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        source = drawing.tokens(generator, self.vocabulary - 2, batch_size, length) + 2
-        lengths = 2 + drawing.whole(generator, length - 1, batch_size, 1)
+        source = sampling.tokens(generator, self.vocabulary - 2, batch_size, length) + 2
+        lengths = 2 + sampling.whole(generator, length - 1, batch_size, 1)
         padded = torch.arange(length) >= lengths
         target = (source.flip(1) * 7) % (self.vocabulary - 2) + 2
         return source.masked_fill(padded, PADDING), target.masked_fill(padded, PADDING)
@@ -184,7 +184,7 @@ class PointerNetwork(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.uniform(generator, batch_size, length)
+        numbers = sampling.uniform(generator, batch_size, length)
         return numbers, numbers.argsort(dim=1)
 
     def forward(self, numbers: Tensor, order: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class ExpertModel(nn.Module):
@@ -18,11 +18,11 @@ class ExpertModel(nn.Module):
         self.words = nn.Embedding(vocabulary, width)
         self.norm = nn.LayerNorm(width)
         self.router = nn.Linear(width, experts, bias=False)
-        self.experts = nn.ModuleList(drawing.mlp(width, 2 * width, width) for _ in range(experts))
+        self.experts = nn.ModuleList(sampling.mlp(width, 2 * width, width) for _ in range(experts))
         self.outlet = nn.Linear(width, vocabulary)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.vocabulary, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.vocabulary, batch_size, length + 1),)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = self.words(words[:, :-1]).flatten(0, 1)
@@ -49,7 +49,7 @@ class SwitchExperts(ExpertModel):
         self.capacity = capacity
 
     def mix(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        jitter = 0.98 + 0.04 * drawing.uniform_like(hidden) if self.training else 1.0
+        jitter = 0.98 + 0.04 * sampling.uniform_like(hidden) if self.training else 1.0
         logits = self.router(hidden * jitter)
         probabilities = torch.softmax(logits, dim=1)
         gates, chosen = probabilities.max(dim=1)
@@ -87,7 +87,7 @@ class SharedExperts(ExpertModel):
 
     def __init__(self, width: int = 12) -> None:
         super().__init__(width=width, experts=6)
-        self.shared = drawing.mlp(width, width, width, activation=nn.SiLU)
+        self.shared = sampling.mlp(width, width, width, activation=nn.SiLU)
         self.register_buffer("selection", torch.linspace(-0.05, 0.05, 6))
 
     def mix(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +128,7 @@ class GumbelExperts(ExpertModel):
 
     def mix(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.router(hidden)
-        noise = -torch.log(-torch.log(drawing.uniform_like(logits)))
+        noise = -torch.log(-torch.log(sampling.uniform_like(logits)))
         soft = torch.softmax(logits + noise, dim=1)
         hard = functional.one_hot(soft.argmax(dim=1), soft.shape[1]).to(soft.dtype)
         gates = hard + soft - soft.detach()
@@ -165,9 +165,9 @@ class ExpertRegressions(nn.Module):
         self.log_scales = nn.Parameter(torch.zeros(experts))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, batch_size, length, self.features)
+        features = sampling.normal(generator, batch_size, length, self.features)
         bent = torch.where(features[..., 0] > 0, features.sum(dim=2), -2 * features[..., 1])
-        return features, bent + 0.1 * drawing.normal(generator, batch_size, length)
+        return features, bent + 0.1 * sampling.normal(generator, batch_size, length)
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
         errors = (targets.unsqueeze(2) - self.experts(features)) * torch.exp(-self.log_scales)
@@ -181,12 +181,12 @@ class MultiGateExperts(nn.Module):
     def __init__(self, features: int = 8, width: int = 12, experts: int = 3) -> None:
         super().__init__()
         self.features = features
-        self.experts = nn.ModuleList(drawing.mlp(features, width, width) for _ in range(experts))
+        self.experts = nn.ModuleList(sampling.mlp(features, width, width) for _ in range(experts))
         self.gates = nn.ModuleList(nn.Linear(features, experts, bias=False) for _ in range(2))
-        self.towers = nn.ModuleList(drawing.mlp(width, 8, 1) for _ in range(2))
+        self.towers = nn.ModuleList(sampling.mlp(width, 8, 1) for _ in range(2))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, batch_size * 4, self.features)
+        features = sampling.normal(generator, batch_size * 4, self.features)
         return features, (features[:, 0] > 0.5).float(), features[:, 1:3].prod(dim=1)
 
     def forward(self, features: Tensor, clicks: Tensor, prices: Tensor) -> Tensor:

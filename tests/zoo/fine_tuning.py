@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class Base(nn.Module):
@@ -38,7 +38,7 @@ class TunedModel(nn.Module):
         self.base = Base(vocabulary).requires_grad_(requires_grad=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.vocabulary, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.vocabulary, batch_size, length + 1),)
 
     def forward(self, words: Tensor) -> Tensor:
         return functional.cross_entropy(self.base(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
@@ -104,11 +104,11 @@ class Distillation(nn.Module):
         self.features = features
         self.classes = classes
         self.temperature = temperature
-        self.teacher = drawing.mlp(features, 64, classes).requires_grad_(requires_grad=False)
-        self.student = drawing.mlp(features, 8, classes)
+        self.teacher = sampling.mlp(features, 64, classes).requires_grad_(requires_grad=False)
+        self.student = sampling.mlp(features, 8, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, 4 * batch_size, self.features)
+        features = sampling.normal(generator, 4 * batch_size, self.features)
         return features, features[:, : self.classes].argmax(dim=1)
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class FrozenBatchNorm(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_images(generator, batch_size, self.classes, 3, 12)
+        return sampling.labelled_images(generator, batch_size, self.classes, 3, 12)
 
     def train(self, mode: bool = True) -> "FrozenBatchNorm":
         super().train(mode)
@@ -155,13 +155,13 @@ class UnusedHead(nn.Module):
         super().__init__()
         self.features = features
         self.classes = classes
-        self.body = drawing.mlp(features, 16, 16)
+        self.body = sampling.mlp(features, 16, 16)
         self.old_head = nn.Linear(16, 10)
         self.head = nn.Linear(16, classes)
         self.ignored = nn.Linear(16, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, 4 * batch_size, self.features)
+        features = sampling.normal(generator, 4 * batch_size, self.features)
         return features, features[:, : self.classes].argmin(dim=1)
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -179,11 +179,11 @@ class LayerDrop(nn.Module):
         self.features = features
         self.drop = drop
         self.inlet = nn.Linear(features, width)
-        self.layers = nn.ModuleList(drawing.mlp(width, width, width) for _ in range(depth))
+        self.layers = nn.ModuleList(sampling.mlp(width, width, width) for _ in range(depth))
         self.outlet = nn.Linear(width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, 4 * batch_size, self.features)
+        features = sampling.normal(generator, 4 * batch_size, self.features)
         return features, features.abs().sum(dim=1, keepdim=True)
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
@@ -204,8 +204,8 @@ class Preferences(nn.Module):
         self.reference = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        chosen = drawing.tokens(generator, self.vocabulary, batch_size, length + 1)
-        return chosen, drawing.whole(generator, self.vocabulary, batch_size, length + 1)
+        chosen = sampling.tokens(generator, self.vocabulary, batch_size, length + 1)
+        return chosen, sampling.whole(generator, self.vocabulary, batch_size, length + 1)
 
     def forward(self, chosen: Tensor, rejected: Tensor) -> Tensor:
         words = torch.cat([chosen, rejected])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 SIDE = 8
 PIXELS = SIDE * SIDE
@@ -16,17 +16,17 @@ class ImageModel(nn.Module):
     """Base: images [B, 1, SIDE, SIDE] without labels."""
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.labelled_images(generator, batch_size, 5, 1, SIDE)[0],)
+        return (sampling.labelled_images(generator, batch_size, 5, 1, SIDE)[0],)
 
 
 class Points(nn.Module):
     """Base: points of the plane on two half circles, eight for each sample of the micro-batch."""
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        angles = math.pi * drawing.uniform(generator, 8 * batch_size)
-        upper = drawing.whole(generator, 2, 8 * batch_size) * 2.0 - 1
+        angles = math.pi * sampling.uniform(generator, 8 * batch_size)
+        upper = sampling.whole(generator, 2, 8 * batch_size) * 2.0 - 1
         points = torch.stack([torch.cos(angles) + 0.5 * upper, upper * torch.sin(angles)], dim=1)
-        return (points + 0.1 * drawing.normal(generator, 8 * batch_size, 2),)
+        return (points + 0.1 * sampling.normal(generator, 8 * batch_size, 2),)
 
 
 class _Reversal(torch.autograd.Function):
@@ -57,7 +57,7 @@ class Gan(ImageModel):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        latents = drawing.noise_like(images[:, :1, :1, :1].expand(-1, self.latent, 1, 1))
+        latents = sampling.noise_like(images[:, :1, :1, :1].expand(-1, self.latent, 1, 1))
         real = self.discriminator(images)
         fake = self.discriminator(_Reversal.apply(self.generator(latents)))
         return functional.softplus(-real).mean() + functional.softplus(fake).mean()
@@ -70,16 +70,16 @@ class WassersteinGan(Points):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.generator = drawing.mlp(2, width, width, 2)
-        self.critic = drawing.mlp(2, width, width, 1, activation=nn.SiLU)
+        self.generator = sampling.mlp(2, width, width, 2)
+        self.critic = sampling.mlp(2, width, width, 1, activation=nn.SiLU)
         self.skip = nn.Linear(2, 1, bias=False)
 
     def _score(self, points: Tensor) -> Tensor:
         return self.critic(points) + self.skip(points)
 
     def forward(self, points: Tensor) -> Tensor:
-        made = self.generator(drawing.noise_like(points))
-        shares = drawing.uniform_like(points[:, :1])
+        made = self.generator(sampling.noise_like(points))
+        shares = sampling.uniform_like(points[:, :1])
         between = (shares * points + (1 - shares) * made.detach()).requires_grad_()
         (slope,) = torch.autograd.grad(self._score(between).sum(), between, create_graph=True)
         penalty = ((slope.square().sum(dim=1) + 1e-6).sqrt() - 1).square().mean()
@@ -96,12 +96,12 @@ class Vae(ImageModel):
         self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, width), nn.ReLU())
         self.mean = nn.Linear(width, latent)
         self.log_variance = nn.Linear(width, latent)
-        self.decoder = drawing.mlp(latent, width, PIXELS)
+        self.decoder = sampling.mlp(latent, width, PIXELS)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = self.encoder(images)
         mean, log_variance = self.mean(hidden), self.log_variance(hidden)
-        latents = mean + drawing.noise_like(mean) * torch.exp(0.5 * log_variance)
+        latents = mean + sampling.noise_like(mean) * torch.exp(0.5 * log_variance)
         targets = torch.sigmoid(2 * images.flatten(1))
         error = functional.binary_cross_entropy_with_logits(
             self.decoder(latents), targets, reduction="none"
@@ -145,7 +145,7 @@ class DenoisingAutoencoder(ImageModel):
 
     def forward(self, images: Tensor) -> Tensor:
         pixels = images.flatten(1)
-        kept = (drawing.uniform_like(pixels) > 0.3).to(pixels.dtype)
+        kept = (sampling.uniform_like(pixels) > 0.3).to(pixels.dtype)
         hidden = torch.sigmoid(functional.linear(pixels * kept, self.weight, self.hidden_bias))
         return functional.mse_loss(functional.linear(hidden, self.weight.T, self.visible_bias), pixels)
 
@@ -164,7 +164,7 @@ class SparseAutoencoder(nn.Module):
             self.encoder.weight.copy_(self.decoder.weight.T)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.normal(generator, batch_size * length, self.features).pow(3),)
+        return (sampling.normal(generator, batch_size * length, self.features).pow(3),)
 
     def forward(self, activations: Tensor) -> Tensor:
         values, indices = functional.relu(self.encoder(activations - self.inner_bias)).topk(self.kept, dim=1)
@@ -184,7 +184,7 @@ class Diffusion(ImageModel):
         super().__init__()
         self.steps = steps
         self.register_buffer("kept", torch.cumprod(1 - torch.linspace(1e-4, 0.05, steps), dim=0))
-        self.time = drawing.mlp(8, 16, width, activation=nn.SiLU)
+        self.time = sampling.mlp(8, 16, width, activation=nn.SiLU)
         self.inlet = nn.Conv2d(1, width, 3, padding=1)
         self.norm = nn.GroupNorm(4, width)
         self.down = nn.Conv2d(width, width, 3, stride=2, padding=1)
@@ -196,7 +196,7 @@ class Diffusion(ImageModel):
     def forward(self, images: Tensor) -> Tensor:
         steps = torch.randint(self.steps, (len(images),), device=images.device)
         kept = self.kept.to(images.dtype)[steps].view(-1, 1, 1, 1)
-        noise = drawing.noise_like(images)
+        noise = sampling.noise_like(images)
         angles = steps.unsqueeze(1) * 10.0 ** -torch.arange(4, device=images.device)
         embedded = self.time(torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).to(images.dtype))
         hidden = self.inlet(kept.sqrt() * images + (1 - kept).sqrt() * noise)
@@ -217,11 +217,11 @@ class FlowMatching(Points):
         self.modulation = nn.Linear(1, 2 * width)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
-        self.outlet = drawing.mlp(width, width, 2, activation=nn.SiLU)
+        self.outlet = sampling.mlp(width, width, 2, activation=nn.SiLU)
 
     def forward(self, points: Tensor) -> Tensor:
-        noise = drawing.noise_like(points)
-        time = drawing.uniform_like(points[:, :1])
+        noise = sampling.noise_like(points)
+        time = sampling.uniform_like(points[:, :1])
         shift, scale = self.modulation(time).chunk(2, dim=1)
         hidden = self.norm(self.inlet(time * points + (1 - time) * noise)) * (1 + scale) + shift
         return functional.mse_loss(self.outlet(hidden), points - noise)
@@ -234,7 +234,7 @@ class RealNvp(Points):
 
     def __init__(self, width: int = 12, layers: int = 4) -> None:
         super().__init__()
-        self.couplings = nn.ModuleList(drawing.mlp(1, width, width, 2) for _ in range(layers))
+        self.couplings = nn.ModuleList(sampling.mlp(1, width, width, 2) for _ in range(layers))
         self.bounds = nn.Parameter(torch.full((layers,), 0.5))
 
     def forward(self, points: Tensor) -> Tensor:
@@ -256,12 +256,12 @@ class ScoreMatching(Points):
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
-        self.energy = drawing.mlp(2, width, width, 1, activation=nn.Softplus)
+        self.energy = sampling.mlp(2, width, width, 1, activation=nn.Softplus)
         self.energy[-1].bias = None
 
     def forward(self, points: Tensor) -> Tensor:
         points = points.detach().requires_grad_()
-        directions = drawing.noise_like(points)
+        directions = sampling.noise_like(points)
         (gradient,) = torch.autograd.grad(-self.energy(points).sum(), points, create_graph=True)
         along = (gradient * directions).sum()
         (second,) = torch.autograd.grad(along, points, create_graph=True)
@@ -295,7 +295,7 @@ class PixelCnn(nn.Module):
         )
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, _ = drawing.labelled_images(generator, batch_size, 5, 1, SIDE)
+        images, _ = sampling.labelled_images(generator, batch_size, 5, 1, SIDE)
         return images, (images.squeeze(1) + 2).long().clamp(0, self.levels - 1)
 
     def forward(self, images: Tensor, levels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 FEATURES = 6
 CLASSES = 3
@@ -16,8 +16,8 @@ def random_graphs(generator: torch.Generator, batch_size: int, length: int) -> t
     """Return nodes [batch_size, length, FEATURES] and edges [batch_size, 2 * length, 2], int64,
     some of them twice.
     """
-    nodes = drawing.normal(generator, batch_size, length, FEATURES)
-    return nodes, drawing.skewed(generator, length, batch_size, 2 * length, 2)
+    nodes = sampling.normal(generator, batch_size, length, FEATURES)
+    return nodes, sampling.skewed(generator, length, batch_size, 2 * length, 2)
 
 
 def one_graph(nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -141,14 +141,14 @@ class MessagePassing(nn.Module):
         super().__init__()
         self.edge_features = edge_features
         self.inlet = nn.Linear(FEATURES, width)
-        self.matrices = drawing.mlp(edge_features, 16, width * width)
+        self.matrices = sampling.mlp(edge_features, 16, width * width)
         self.update = nn.GRUCell(width, width)
         self.readout = nn.Linear(width, 2 * width)
         self.outlet = nn.Linear(width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         nodes, edges = random_graphs(generator, batch_size, length)
-        strengths = drawing.normal(generator, batch_size, 2 * length, self.edge_features)
+        strengths = sampling.normal(generator, batch_size, 2 * length, self.edge_features)
         return nodes, edges, strengths, nodes.mean(dim=(1, 2)) + strengths.mean(dim=(1, 2))
 
     def forward(self, nodes: Tensor, edges: Tensor, strengths: Tensor, numbers: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class GraphSage(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         nodes, edges = random_graphs(generator, batch_size, length)
-        return nodes, edges, drawing.whole(generator, length, batch_size, 2 * length, 2)
+        return nodes, edges, sampling.whole(generator, length, batch_size, 2 * length, 2)
 
     def forward(self, nodes: Tensor, edges: Tensor, others: Tensor) -> Tensor:
         features, sources, targets = one_graph(nodes, edges)
@@ -207,8 +207,8 @@ class RelationalGcn(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         nodes, edges = random_graphs(generator, batch_size, length)
-        kinds = drawing.skewed(generator, self.relations, batch_size, 2 * length)
-        return nodes, edges, kinds, drawing.whole(generator, 2, batch_size, 2 * length).float()
+        kinds = sampling.skewed(generator, self.relations, batch_size, 2 * length)
+        return nodes, edges, kinds, sampling.whole(generator, 2, batch_size, 2 * length).float()
 
     def forward(self, nodes: Tensor, edges: Tensor, kinds: Tensor, valid: Tensor) -> Tensor:
         features, sources, targets = one_graph(nodes, edges)
@@ -232,13 +232,13 @@ class Forces(nn.Module):
         self.kinds = kinds
         self.radii = radii
         self.atoms = nn.Embedding(kinds, width)
-        self.filters = drawing.mlp(radii, width, width, activation=nn.Softplus)
-        self.update = drawing.mlp(width, width, width, activation=nn.Softplus)
-        self.energy = drawing.mlp(width, width, 1, activation=nn.Softplus)
+        self.filters = sampling.mlp(radii, width, width, activation=nn.Softplus)
+        self.update = sampling.mlp(width, width, width, activation=nn.Softplus)
+        self.energy = sampling.mlp(width, width, 1, activation=nn.Softplus)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        kinds = drawing.whole(generator, self.kinds, batch_size, 6)
-        positions = 1.5 * drawing.normal(generator, batch_size, 6, 3)
+        kinds = sampling.whole(generator, self.kinds, batch_size, 6)
+        positions = 1.5 * sampling.normal(generator, batch_size, 6, 3)
         return kinds, positions, positions.square().sum(dim=(1, 2)) * 0.1, -0.2 * positions
 
     def forward(self, kinds: Tensor, positions: Tensor, energies: Tensor, forces: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class TanhRnn(nn.Module):
@@ -17,8 +17,8 @@ class TanhRnn(nn.Module):
         self.outlet = nn.Linear(width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.uniform(generator, batch_size, length)
-        marked = drawing.uniform(generator, batch_size, length).argsort(dim=1) < 2
+        numbers = sampling.uniform(generator, batch_size, length)
+        marked = sampling.uniform(generator, batch_size, length).argsort(dim=1) < 2
         return torch.stack([numbers, marked.float()], dim=2), (numbers * marked).sum(dim=1)
 
     def forward(self, series: Tensor, sums: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class LstmLanguageModel(nn.Module):
         self.outlet.weight = self.words.weight
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.vocabulary, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.vocabulary, batch_size, length + 1),)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = self.lstm(functional.dropout(self.words(words[:, :-1]), 0.1, self.training))[0]
@@ -57,8 +57,8 @@ class PackedGru(nn.Module):
         self.outlet = nn.Linear(width, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.tokens(generator, self.vocabulary, batch_size, length)
-        lengths = 2 + drawing.whole(generator, length - 1, batch_size)
+        words = sampling.tokens(generator, self.vocabulary, batch_size, length)
+        lengths = 2 + sampling.whole(generator, length - 1, batch_size)
         words = words * (torch.arange(length) < lengths.unsqueeze(1))
         return words, lengths, torch.where(words.sum(dim=1) % 5 < 3, 1.0, -1.0)
 
@@ -81,7 +81,7 @@ class BidirectionalLstm(nn.Module):
         self.outlet = nn.Linear(2 * width, tags)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.tokens(generator, self.vocabulary, batch_size, length)
+        words = sampling.tokens(generator, self.vocabulary, batch_size, length)
         return words, (words + words.roll(1, dims=1)) % self.tags
 
     def forward(self, words: Tensor, tags: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class LstmCrf(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(tags, tags))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        words = drawing.tokens(generator, self.vocabulary, batch_size, length)
+        words = sampling.tokens(generator, self.vocabulary, batch_size, length)
         return words, (words + words.roll(1, dims=1)) % self.tags
 
     def forward(self, words: Tensor, tags: Tensor) -> Tensor:
@@ -134,10 +134,10 @@ class ConnectionistLstm(nn.Module):
         self.outlet = nn.Linear(2 * width, symbols)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        symbols = 1 + drawing.whole(generator, self.symbols - 1, batch_size, length // 4)
+        symbols = 1 + sampling.whole(generator, self.symbols - 1, batch_size, length // 4)
         spoken = functional.one_hot(symbols, self.features).float().repeat_interleave(4, dim=1)
         spoken = functional.pad(spoken, (0, 0, 0, length - spoken.shape[1]))
-        return spoken + 0.3 * drawing.normal(generator, batch_size, length, self.features), symbols
+        return spoken + 0.3 * sampling.normal(generator, batch_size, length, self.features), symbols
 
     def forward(self, frames: Tensor, symbols: Tensor) -> Tensor:
         hidden = functional.hardtanh(self.norm(self.frames(frames.transpose(1, 2))), 0, 20).transpose(1, 2)
@@ -165,7 +165,7 @@ class LstmAttention(nn.Module):
         self.classifier = nn.Linear(2 * width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        series = drawing.normal(generator, batch_size, length, self.features)
+        series = sampling.normal(generator, batch_size, length, self.features)
         return series, series[..., 0].argmax(dim=1) * self.classes // length
 
     def forward(self, series: Tensor, labels: Tensor) -> Tensor:
@@ -186,8 +186,8 @@ class QuantileGru(nn.Module):
         self.outlet = nn.Linear(width, len(quantiles))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        phases = 6 * drawing.uniform(generator, batch_size, 1)
-        noise = drawing.normal(generator, batch_size, length + 1)
+        phases = 6 * sampling.uniform(generator, batch_size, 1)
+        noise = sampling.normal(generator, batch_size, length + 1)
         return (torch.sin(phases + 0.7 * torch.arange(length + 1)) + 0.2 * noise,)
 
     def forward(self, series: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class IndependentRnn(nn.Module):
         self.outlet = nn.Linear(width, classes)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        series = drawing.normal(generator, batch_size, length, self.features)
+        series = sampling.normal(generator, batch_size, length, self.features)
         return series, (series[..., 0].cumsum(dim=1).abs().amax(dim=1) / 2).long().clamp(max=self.classes - 1)
 
     def forward(self, series: Tensor, labels: Tensor) -> Tensor:
@@ -238,8 +238,8 @@ class ConvLstm(nn.Module):
         self.outlet = nn.Conv2d(width, 1, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        starts = drawing.whole(generator, self.side**2, batch_size, 1)
-        steps = 1 + drawing.whole(generator, 3, batch_size, 1)
+        starts = sampling.whole(generator, self.side**2, batch_size, 1)
+        steps = 1 + sampling.whole(generator, 3, batch_size, 1)
         cells = (starts + steps * torch.arange(6)) % self.side**2
         return (functional.one_hot(cells, self.side**2).float().unflatten(2, (1, self.side, self.side)),)
 

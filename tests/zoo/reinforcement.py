@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 OBSERVATIONS = 6
 ACTIONS = 4
@@ -18,10 +18,10 @@ def recorded(generator: torch.Generator, batch_size: int, length: int) -> tuple[
     """Return observations [N, OBSERVATIONS], actions [N] and rewards [N], which favour one action;
     N = both sizes.
     """
-    observations = drawing.normal(generator, batch_size * length, OBSERVATIONS)
-    actions = drawing.whole(generator, ACTIONS, batch_size * length)
+    observations = sampling.normal(generator, batch_size * length, OBSERVATIONS)
+    actions = sampling.whole(generator, ACTIONS, batch_size * length)
     best = observations[:, :ACTIONS].argmax(dim=1)
-    return observations, actions, (actions == best).float() + 0.5 * drawing.normal(generator, len(actions))
+    return observations, actions, (actions == best).float() + 0.5 * sampling.normal(generator, len(actions))
 
 
 class Reinforce(nn.Module):
@@ -29,7 +29,7 @@ class Reinforce(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.policy = drawing.mlp(OBSERVATIONS, width, ACTIONS, activation=nn.Tanh)
+        self.policy = sampling.mlp(OBSERVATIONS, width, ACTIONS, activation=nn.Tanh)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         return recorded(generator, batch_size, length)
@@ -58,8 +58,8 @@ class Ppo(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         observations, actions, returns = recorded(generator, batch_size, length)
-        old_scores = -1.4 + 0.2 * drawing.normal(generator, len(actions))
-        return observations, actions, returns, old_scores, 0.3 * drawing.normal(generator, len(actions))
+        old_scores = -1.4 + 0.2 * sampling.normal(generator, len(actions))
+        return observations, actions, returns, old_scores, 0.3 * sampling.normal(generator, len(actions))
 
     def forward(
         self, observations: Tensor, actions: Tensor, returns: Tensor, old_scores: Tensor, old_values: Tensor
@@ -84,18 +84,18 @@ class Dqn(nn.Module):
     def __init__(self, width: int = 24, duelling: bool = False) -> None:
         super().__init__()
         self.duelling = duelling
-        self.online = drawing.mlp(OBSERVATIONS, width, width, ACTIONS + int(duelling))
+        self.online = sampling.mlp(OBSERVATIONS, width, width, ACTIONS + int(duelling))
         self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         observations, actions, rewards = recorded(generator, batch_size, length)
-        following = observations + 0.3 * drawing.normal(generator, *observations.shape)
+        following = observations + 0.3 * sampling.normal(generator, *observations.shape)
         return (
             observations,
             actions,
             rewards,
             following,
-            (drawing.uniform(generator, len(actions)) < 0.9).float(),
+            (sampling.uniform(generator, len(actions)) < 0.9).float(),
         )
 
     def forward(
@@ -127,8 +127,8 @@ class CategoricalDqn(nn.Module):
         self.outlet = nn.Linear(8 * 9, ACTIONS * atoms)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, labels = drawing.labelled_images(generator, 2 * batch_size, ACTIONS, 1, 8)
-        actions = drawing.whole(generator, ACTIONS, 2 * batch_size)
+        images, labels = sampling.labelled_images(generator, 2 * batch_size, ACTIONS, 1, 8)
+        actions = sampling.whole(generator, ACTIONS, 2 * batch_size)
         return images, actions, (actions == labels).float()
 
     def forward(self, images: Tensor, actions: Tensor, rewards: Tensor) -> Tensor:
@@ -152,21 +152,21 @@ class SoftActorCritic(nn.Module):
     def __init__(self, width: int = 20, actions: int = 2) -> None:
         super().__init__()
         self.actions = actions
-        self.actor = drawing.mlp(OBSERVATIONS, width, 2 * actions)
-        self.critics = nn.ModuleList(drawing.mlp(OBSERVATIONS + actions, width, 1) for _ in range(2))
+        self.actor = sampling.mlp(OBSERVATIONS, width, 2 * actions)
+        self.critics = nn.ModuleList(sampling.mlp(OBSERVATIONS + actions, width, 1) for _ in range(2))
         self.targets = copy.deepcopy(self.critics).requires_grad_(requires_grad=False)
         self.log_temperature = nn.Parameter(torch.tensor(-1.0))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        observations = drawing.normal(generator, batch_size * length, OBSERVATIONS)
-        actions = torch.tanh(drawing.normal(generator, batch_size * length, self.actions))
+        observations = sampling.normal(generator, batch_size * length, OBSERVATIONS)
+        actions = torch.tanh(sampling.normal(generator, batch_size * length, self.actions))
         rewards = -(actions - observations[:, : self.actions].tanh()).square().sum(dim=1)
         return observations, actions, rewards, observations.roll(1, dims=1)
 
     def _act(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_scale = self.actor(observations).chunk(2, dim=1)
         log_scale = log_scale.clamp(-5, 2)
-        noise = drawing.noise_like(mean)
+        noise = sampling.noise_like(mean)
         raw = mean + noise * log_scale.exp()
         squash = 2 * (0.6931 - raw - functional.softplus(-2 * raw))
         return torch.tanh(raw), (-0.5 * noise.square() - log_scale - 0.919 - squash).sum(dim=1)
@@ -200,7 +200,7 @@ class RecurrentActorCritic(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         observations, actions, rewards = recorded(generator, batch_size, length)
-        goes_on = (drawing.uniform(generator, batch_size, length) < 0.85).float()
+        goes_on = (sampling.uniform(generator, batch_size, length) < 0.85).float()
         shape = (batch_size, length)
         return observations.view(*shape, -1), actions.view(shape), rewards.view(shape), goes_on
 
@@ -239,8 +239,8 @@ class GroupPolicy(nn.Module):
         self.reference = copy.deepcopy(self.policy).requires_grad_(requires_grad=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        answers = drawing.tokens(generator, self.vocabulary, batch_size * self.group, length + 1)
-        old_scores = -3.4 + 0.2 * drawing.normal(generator, batch_size * self.group, length)
+        answers = sampling.tokens(generator, self.vocabulary, batch_size * self.group, length + 1)
+        old_scores = -3.4 + 0.2 * sampling.normal(generator, batch_size * self.group, length)
         return answers, (answers % 5 == 0).float().mean(dim=1), old_scores
 
     def _scores(self, model: nn.ModuleList, answers: Tensor) -> Tensor:

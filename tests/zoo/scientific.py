@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class Pinn(nn.Module):
@@ -15,11 +15,11 @@ class Pinn(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.layers = drawing.mlp(1, width, width, 1, activation=nn.Tanh)
+        self.layers = sampling.mlp(1, width, width, 1, activation=nn.Tanh)
         self.frequency = nn.Parameter(torch.tensor(0.8))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        times = 3 * drawing.uniform(generator, batch_size * length, 1)
+        times = 3 * sampling.uniform(generator, batch_size * length, 1)
         times[0] = 0
         return times, torch.sin(times)
 
@@ -42,7 +42,7 @@ class Hamiltonian(nn.Module):
         self.energy = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1, bias=False))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        states = drawing.normal(generator, batch_size * length, 2)
+        states = sampling.normal(generator, batch_size * length, 2)
         return states, torch.stack([states[:, 1], -torch.sin(states[:, 0])], dim=1)
 
     def forward(self, states: Tensor, motion: Tensor) -> Tensor:
@@ -57,13 +57,13 @@ class Nerf(nn.Module):
     def __init__(self, width: int = 24, octaves: int = 4) -> None:
         super().__init__()
         self.octaves = octaves
-        self.trunk = drawing.mlp(6 * octaves, width, width)
+        self.trunk = sampling.mlp(6 * octaves, width, width)
         self.density = nn.Linear(width, 1)
-        self.colour = drawing.mlp(width + 3, 12, 3)
+        self.colour = sampling.mlp(width + 3, 12, 3)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        directions = functional.normalize(drawing.normal(generator, 2 * batch_size, 3), dim=1)
-        return 0.3 * drawing.normal(generator, 2 * batch_size, 3), directions, torch.sigmoid(3 * directions)
+        directions = functional.normalize(sampling.normal(generator, 2 * batch_size, 3), dim=1)
+        return 0.3 * sampling.normal(generator, 2 * batch_size, 3), directions, torch.sigmoid(3 * directions)
 
     def forward(self, origins: Tensor, directions: Tensor, colours: Tensor) -> Tensor:
         depths = torch.linspace(0.2, 2, 10, device=origins.device).to(origins.dtype)
@@ -91,7 +91,7 @@ class Siren(nn.Module):
                 layer.weight.uniform_(-math.sqrt(6 / width) / 30, math.sqrt(6 / width) / 30)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        points = 2 * drawing.uniform(generator, batch_size * length, 2) - 1
+        points = 2 * sampling.uniform(generator, batch_size * length, 2) - 1
         return points, torch.sin(5 * points[:, :1]) * (points[:, 1:] > 0)
 
     def forward(self, points: Tensor, values: Tensor) -> Tensor:
@@ -106,12 +106,12 @@ class HyperNetwork(nn.Module):
     def __init__(self, width: int = 8, task: int = 6) -> None:
         super().__init__()
         self.width = width
-        self.encoder = drawing.mlp(2, 16, task)
+        self.encoder = sampling.mlp(2, 16, task)
         self.maker = nn.Linear(task, 3 * width + 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = 4 * drawing.uniform(generator, batch_size, 2 * length, 1) - 2
-        phases, sizes = drawing.uniform(generator, 2, batch_size, 1, 1).unbind()
+        numbers = 4 * sampling.uniform(generator, batch_size, 2 * length, 1) - 2
+        phases, sizes = sampling.uniform(generator, 2, batch_size, 1, 1).unbind()
         return numbers, (0.5 + sizes) * torch.sin(numbers + 3 * phases)
 
     def forward(self, numbers: Tensor, values: Tensor) -> Tensor:
@@ -134,8 +134,8 @@ class InnerLoop(nn.Module):
         self.log_rate = nn.Parameter(torch.tensor(-3.0))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = 4 * drawing.uniform(generator, batch_size, 2 * length, 1) - 2
-        return numbers, torch.sin(numbers + 3 * drawing.uniform(generator, batch_size, 1, 1))
+        numbers = 4 * sampling.uniform(generator, batch_size, 2 * length, 1) - 2
+        return numbers, torch.sin(numbers + 3 * sampling.uniform(generator, batch_size, 1, 1))
 
     def forward(self, numbers: Tensor, values: Tensor) -> Tensor:
         known = numbers.shape[1] // 2
@@ -163,8 +163,8 @@ class MixtureDensity(nn.Module):
         self.outlet = nn.Linear(width, 3 * components)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        values = 2 * drawing.uniform(generator, batch_size * length, 1) - 1
-        noise = 0.05 * drawing.normal(generator, batch_size * length, 1)
+        values = 2 * sampling.uniform(generator, batch_size * length, 1) - 1
+        noise = 0.05 * sampling.normal(generator, batch_size * length, 1)
         return values + 0.8 * torch.sin(6 * values) + noise, values
 
     def forward(self, inputs: Tensor, values: Tensor) -> Tensor:
@@ -182,12 +182,12 @@ class NeuralOde(nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.lift = nn.Linear(2, 4)
-        self.field = drawing.mlp(5, width, 4, activation=nn.Tanh)
+        self.field = sampling.mlp(5, width, 4, activation=nn.Tanh)
         self.outlet = nn.Linear(4, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        labels = drawing.whole(generator, 2, batch_size * 4)
-        angles = 6 * drawing.uniform(generator, batch_size * 4)
+        labels = sampling.whole(generator, 2, batch_size * 4)
+        angles = 6 * sampling.uniform(generator, batch_size * 4)
         spirals = torch.stack([torch.cos(angles + 3.14 * labels), torch.sin(angles + 3.14 * labels)], dim=1)
         return spirals * (0.3 + angles.unsqueeze(1) / 3), labels.float()
 
@@ -220,7 +220,7 @@ class DeepEquilibrium(nn.Module):
         self.outlet = nn.Linear(width, 2)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, 4 * batch_size, self.features)
+        features = sampling.normal(generator, 4 * batch_size, self.features)
         return features, (features.prod(dim=1) > 0).long()
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -248,7 +248,7 @@ class FourierOperator(nn.Module):
         self.outlet = nn.Conv1d(width, 1, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        waves = drawing.normal(generator, batch_size, 1, 16).cumsum(dim=2)
+        waves = sampling.normal(generator, batch_size, 1, 16).cumsum(dim=2)
         waves = waves - waves.mean(dim=2, keepdim=True)
         return waves, (waves.roll(1, 2) + 2 * waves + waves.roll(-1, 2)) / 4
 
@@ -268,13 +268,13 @@ class DeepOperator(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.branch = drawing.mlp(10, width, width, activation=nn.Tanh)
-        self.trunk = drawing.mlp(1, width, width, activation=nn.Tanh)
+        self.branch = sampling.mlp(10, width, width, activation=nn.Tanh)
+        self.trunk = sampling.mlp(1, width, width, activation=nn.Tanh)
         self.bias = nn.Parameter(torch.zeros(()))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        functions = drawing.normal(generator, batch_size, 10)
-        points = drawing.whole(generator, 10, batch_size, length)
+        functions = sampling.normal(generator, batch_size, 10)
+        points = sampling.whole(generator, 10, batch_size, length)
         return functions, points.unsqueeze(2) / 10.0, 0.3 * functions.cumsum(dim=1).gather(1, points)
 
     def forward(self, functions: Tensor, points: Tensor, values: Tensor) -> Tensor:
@@ -295,7 +295,7 @@ class KolmogorovArnold(nn.Module):
         self.bases = nn.ModuleList(nn.Linear(before, after, bias=False) for before, after in pairs)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.normal(generator, batch_size * 4, 3)
+        numbers = sampling.normal(generator, batch_size * 4, 3)
         return numbers, torch.exp(torch.sin(3 * numbers[:, :1]) + 0.3 * numbers[:, 1:2] * numbers[:, 2:])
 
     def forward(self, numbers: Tensor, values: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 SIDE = 12
 
@@ -36,7 +36,7 @@ class BatchNormUNet(nn.Module):
         self.outlet = nn.Conv2d(width, 1, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return drawing.labelled_masks(generator, batch_size, SIDE)
+        return sampling.labelled_masks(generator, batch_size, SIDE)
 
     def forward(self, images: Tensor, masks: Tensor) -> Tensor:
         fine = self.down(images)
@@ -61,7 +61,7 @@ class PlainUNet(nn.Module):
         self.outlet = nn.Conv2d(2 * width, 1, 3, padding=1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, masks = drawing.labelled_masks(generator, batch_size, SIDE)
+        images, masks = sampling.labelled_masks(generator, batch_size, SIDE)
         return images, masks.float().unsqueeze(1)
 
     def forward(self, images: Tensor, clean: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class SegmentationNet(nn.Module):
         self.classifier = nn.Sequential(nn.Dropout(0.1), nn.Conv2d(3 * width, classes, 1))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, masks = drawing.labelled_masks(generator, batch_size, SIDE)
+        images, masks = sampling.labelled_masks(generator, batch_size, SIDE)
         masks[:, 0] = 255
         masks[:, :, 0] = 255
         return images, masks
@@ -111,7 +111,7 @@ class SuperResolution(nn.Module):
         self.outlet = nn.Conv2d(width, 4, 3, padding=1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        fine, _ = drawing.labelled_images(generator, batch_size, 4, 1, SIDE)
+        fine, _ = sampling.labelled_images(generator, batch_size, 4, 1, SIDE)
         return functional.avg_pool2d(fine, 2), fine
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
@@ -135,10 +135,10 @@ class Detector(nn.Module):
         nn.init.constant_(self.layers[-1].bias[:1], -2.0)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        images, labels = drawing.labelled_images(generator, batch_size, self.classes, 1, SIDE)
-        occupied = (drawing.uniform(generator, batch_size, 3, 3) < 0.3).float()
+        images, labels = sampling.labelled_images(generator, batch_size, self.classes, 1, SIDE)
+        occupied = (sampling.uniform(generator, batch_size, 3, 3) < 0.3).float()
         occupied[:, 1, 1] = 1
-        return images, occupied, drawing.uniform(generator, batch_size, 4, 3, 3), labels
+        return images, occupied, sampling.uniform(generator, batch_size, 4, 3, 3), labels
 
     def forward(self, images: Tensor, occupied: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
         output = self.layers(images)

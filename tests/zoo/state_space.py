@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 
 class SequenceModel(nn.Module):
@@ -19,7 +19,7 @@ class SequenceModel(nn.Module):
         self.outlet = nn.Linear(width, vocabulary, bias=False)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        return (drawing.tokens(generator, self.vocabulary, batch_size, length + 1),)
+        return (sampling.tokens(generator, self.vocabulary, batch_size, length + 1),)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = self.words(words[:, :-1])

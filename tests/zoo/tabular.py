@@ -4,15 +4,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 COLUMNS = 8
 
 
 def table(generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor]:
     """Return columns [rows, COLUMNS] of scales from 0.01 to 100, and a bent noisy function of them [rows]."""
-    columns = drawing.normal(generator, rows, COLUMNS)
-    target = columns[:, 0] * columns[:, 1] + columns[:, 2].abs() + 0.2 * drawing.normal(generator, rows)
+    columns = sampling.normal(generator, rows, COLUMNS)
+    target = columns[:, 0] * columns[:, 1] + columns[:, 2].abs() + 0.2 * sampling.normal(generator, rows)
     return columns * torch.logspace(-2, 2, COLUMNS), target
 
 
@@ -32,7 +32,7 @@ class TabularMlp(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         columns, target = table(generator, 4 * batch_size)
-        chosen = [drawing.skewed(generator, count, 4 * batch_size) for count in self.categories]
+        chosen = [sampling.skewed(generator, count, 4 * batch_size) for count in self.categories]
         return columns, torch.stack(chosen, dim=1), target + chosen[0]
 
     def forward(self, columns: Tensor, chosen: Tensor, target: Tensor) -> Tensor:
@@ -93,12 +93,12 @@ class CoxSurvival(nn.Module):
 
     def __init__(self, width: int = 12) -> None:
         super().__init__()
-        self.layers = drawing.mlp(COLUMNS, width, 1, activation=nn.Tanh)
+        self.layers = sampling.mlp(COLUMNS, width, 1, activation=nn.Tanh)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        columns = drawing.normal(generator, 4 * batch_size, COLUMNS)
-        times = -torch.log(drawing.uniform(generator, 4 * batch_size) + 1e-3) * torch.exp(-columns[:, 0])
-        seen = (drawing.uniform(generator, 4 * batch_size) < 0.7).float()
+        columns = sampling.normal(generator, 4 * batch_size, COLUMNS)
+        times = -torch.log(sampling.uniform(generator, 4 * batch_size) + 1e-3) * torch.exp(-columns[:, 0])
+        seen = (sampling.uniform(generator, 4 * batch_size) < 0.7).float()
         seen[0] = 1
         return columns, times, seen
 
@@ -119,7 +119,7 @@ class OrdinalRegression(nn.Module):
         self.steps = nn.Parameter(torch.zeros(levels - 2))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        columns = drawing.normal(generator, 4 * batch_size, COLUMNS)
+        columns = sampling.normal(generator, 4 * batch_size, COLUMNS)
         return columns, (columns[:, :3].sum(dim=1) + 2).long().clamp(0, self.levels - 1)
 
     def forward(self, columns: Tensor, levels: Tensor) -> Tensor:
@@ -204,9 +204,9 @@ class Series(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         time = torch.arange(20) / 4
-        slope, phase, size = drawing.uniform(generator, 3, batch_size, 1).unbind()
+        slope, phase, size = sampling.uniform(generator, 3, batch_size, 1).unbind()
         series = (
-            slope * time + torch.sin(3 * time + 6 * phase) + 0.1 * drawing.normal(generator, batch_size, 20)
+            slope * time + torch.sin(3 * time + 6 * phase) + 0.1 * sampling.normal(generator, batch_size, 20)
         )
         series = series * 10 ** (2 * size - 1)
         return series[:, :16], series[:, 16:]
@@ -217,8 +217,8 @@ class NBeats(Series):
 
     def __init__(self, width: int = 20, blocks: int = 3) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(drawing.mlp(16, width, width, 20) for _ in range(blocks - 1))
-        self.last_block = drawing.mlp(16, width, width, 4)
+        self.blocks = nn.ModuleList(sampling.mlp(16, width, width, 20) for _ in range(blocks - 1))
+        self.last_block = sampling.mlp(16, width, width, 4)
 
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
         forecast = torch.zeros_like(future)
@@ -254,7 +254,7 @@ class ReversibleNorm(Series):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(1))
         self.shift = nn.Parameter(torch.zeros(1))
-        self.layers = drawing.mlp(16, width, 4)
+        self.layers = sampling.mlp(16, width, 4)
 
     def forward(self, past: Tensor, future: Tensor) -> Tensor:
         mean = past.mean(dim=1, keepdim=True).detach()
@@ -276,7 +276,7 @@ class CountForecast(nn.Module):
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         rates = torch.exp(
-            1 + torch.sin(torch.arange(length + 1) * 0.7) + drawing.normal(generator, batch_size, 1)
+            1 + torch.sin(torch.arange(length + 1) * 0.7) + sampling.normal(generator, batch_size, 1)
         )
         return (torch.poisson(rates.clamp(max=60), generator=generator),)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.table import MODELS, OWN_MODELS, ZooModel
+from tests.zoo.sampling import MODELS, OWN_MODELS, ZooModel
 
 TESTED = (*OWN_MODELS, *(model for model in MODELS if model.name in ("bert", "resnet", "t5")))
 

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.zoo import drawing
+from tests.zoo import sampling
 
 FEATURES = 9
 
 
 def _labelled(generator: torch.Generator, batch_size: int) -> tuple[Tensor, Tensor]:
     """Return features [batch_size, FEATURES], unequally scaled, and a noisy linear function of them."""
-    features = drawing.normal(generator, batch_size, FEATURES) * torch.logspace(-1, 1, FEATURES) + 0.5
-    return features, features @ torch.linspace(-1, 1, FEATURES) + 0.1 * drawing.normal(generator, batch_size)
+    features = sampling.normal(generator, batch_size, FEATURES) * torch.logspace(-1, 1, FEATURES) + 0.5
+    return features, features @ torch.linspace(-1, 1, FEATURES) + 0.1 * sampling.normal(generator, batch_size)
 
 
 class LinearRegression(nn.Module):
@@ -93,7 +93,7 @@ class PoissonRegression(nn.Module):
         self.linear = nn.Linear(FEATURES, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, batch_size, FEATURES)
+        features = sampling.normal(generator, batch_size, FEATURES)
         return features, torch.poisson((0.4 * features.sum(dim=1)).exp().clamp(max=20), generator=generator)
 
     def forward(self, features: Tensor, counts: Tensor) -> Tensor:
@@ -105,10 +105,10 @@ class ThreeNeurons(nn.Module):
 
     def __init__(self, activation: type[nn.Module] = nn.Tanh) -> None:
         super().__init__()
-        self.layers = drawing.mlp(1, 3, 1, activation=activation)
+        self.layers = sampling.mlp(1, 3, 1, activation=activation)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = 6 * drawing.uniform(generator, batch_size, 1) - 3
+        numbers = 6 * sampling.uniform(generator, batch_size, 1) - 3
         return numbers, torch.sin(numbers)
 
     def forward(self, numbers: Tensor, targets: Tensor) -> Tensor:
@@ -120,10 +120,10 @@ class Xor(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = drawing.mlp(2, 4, 1)
+        self.layers = sampling.mlp(2, 4, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        bits = drawing.whole(generator, 2, batch_size, 2)
+        bits = sampling.whole(generator, 2, batch_size, 2)
         return bits.float(), (bits[:, 0] != bits[:, 1]).float()
 
     def forward(self, bits: Tensor, targets: Tensor) -> Tensor:
@@ -145,8 +145,8 @@ class PowerLaw(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = 1 + 9 * drawing.uniform(generator, batch_size, length)
-        return numbers, 2 * numbers.pow(-0.5) + 0.1 + 0.02 * drawing.normal(generator, batch_size, length)
+        numbers = 1 + 9 * sampling.uniform(generator, batch_size, length)
+        return numbers, 2 * numbers.pow(-0.5) + 0.1 + 0.02 * sampling.normal(generator, batch_size, length)
 
     def forward(self, numbers: Tensor, targets: Tensor) -> Tensor:
         decays = torch.exp(-self.rates.abs() * numbers.unsqueeze(-1)) @ self.amplitudes
@@ -165,7 +165,7 @@ class ScalarAndBias(nn.Module):
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(pairs))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.normal(generator, batch_size, len(self.slopes))
+        numbers = sampling.normal(generator, batch_size, len(self.slopes))
         return numbers, 2 * numbers + 1
 
     def forward(self, numbers: Tensor, targets: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class GaussianFit(nn.Module):
         self.lower = nn.Parameter(torch.zeros(width, width))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        numbers = drawing.normal(generator, batch_size, len(self.mean))
+        numbers = sampling.normal(generator, batch_size, len(self.mean))
         return (numbers.cumsum(dim=1) + 1,)
 
     def forward(self, numbers: Tensor) -> Tensor:
@@ -202,8 +202,8 @@ class HeteroscedasticRegression(nn.Module):
         self.log_variance = nn.Linear(4, 1)
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, batch_size, 4)
-        noise = features[:, :1].exp() * drawing.normal(generator, batch_size, 1)
+        features = sampling.normal(generator, batch_size, 4)
+        noise = features[:, :1].exp() * sampling.normal(generator, batch_size, 1)
         return features, features.sum(dim=1, keepdim=True) + 0.3 * noise
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
@@ -222,8 +222,8 @@ class GaussianProcess(nn.Module):
         self.log_noise = nn.Parameter(torch.tensor(-1.0))
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
-        features = drawing.normal(generator, batch_size, length, len(self.log_lengths))
-        return features, torch.sin(features[..., 0]) + 0.2 * drawing.normal(generator, batch_size, length)
+        features = sampling.normal(generator, batch_size, length, len(self.log_lengths))
+        return features, torch.sin(features[..., 0]) + 0.2 * sampling.normal(generator, batch_size, length)
 
     def forward(self, features: Tensor, targets: Tensor) -> Tensor:
         scaled = features * torch.exp(-self.log_lengths)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.compiled import models
+from tests.engine.compiled import cases as models
 from tests.engine.plain import assert_same
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError

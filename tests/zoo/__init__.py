@@ -1,3 +1,0 @@
-"""A zoo of small models, each with its batches and its loss:
-the sample on which limits of the verdict are set.
-"""
