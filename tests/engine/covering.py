@@ -20,8 +20,9 @@ def covering(axes: Mapping[str, Sequence[Any]], strength: int, seed: int) -> lis
     """
     draw = random.Random(seed)
     count = 20 * math.prod(sorted(len(values) for values in axes.values())[-strength:])
-    points = [{name: draw.choice(values) for name, values in axes.items()} for _ in range(count)]
-    return [points[index] for index in expand.covering(points, strength, seed)]
+    places = [{name: draw.choice(range(len(values))) for name, values in axes.items()} for _ in range(count)]
+    chosen = (places[index] for index in expand.covering(places, strength, seed))
+    return [{name: axes[name][place] for name, place in point.items()} for point in chosen]
 
 
 def by_default(usual: Callable[..., bool], rows: Iterable[tuple[Any, ...]]) -> list[Any]:

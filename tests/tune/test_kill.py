@@ -15,7 +15,7 @@ import pytest
 from zbench.record.record import Record
 from zbench.record.store import find_runs, load_records
 
-from .lone import main
+from .fakes import main
 
 ROOT = Path(__file__).parents[2]
 TRIALS = 12
