@@ -124,11 +124,10 @@ def fail_in_backward(engine: Engine, data: models.Batch, last: bool | None) -> N
 
 
 def fail_at_the_end_of_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
-    """Ctrl-C arrives when every gradient has, and the gradients are discarded."""
+    """Ctrl-C arrives when every gradient has."""
     loss = models.loss(engine.model, data)
     with mock.patch.object(Gradients, "finish", _interrupt):
         _expect(KeyboardInterrupt, engine.backward, loss, last)
-    engine.zero_grad()
 
 
 def fail_in_forward(engine: Engine, data: models.Batch, last: bool | None) -> None:

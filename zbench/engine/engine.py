@@ -31,7 +31,7 @@ from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.collective_checks import Terms
 from zbench.engine.transport.rank_messages import OwnProcess
-from zbench.errors import UsageError
+from zbench.errors import UsageError, ZbenchError
 
 _CLOSED = "this engine is closed; build another one"
 
@@ -99,8 +99,9 @@ class Engine:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
         discards the gradients of this step: if there were any, call `zero_grad` before the step is repeated.
-        An interrupt does the same. It is raised when the backward has ended, a second one at once. A backward
-        in another thread waits for this one.
+        An interrupt and a refusal discard as well, and the first backward of a step may be repeated then. An
+        interrupt is raised when the backward has ended, a second one at once. A backward in another thread
+        waits for this one.
         """
         self._integrity.process.check()
         with self._turns.training(), ExitStack() as use:
@@ -130,8 +131,9 @@ class Engine:
                 core.gradients.finish()
                 core.hooks.after_backward()
                 self.policies.accumulation.done()
-        except BaseException:
-            arrived = any(core.gradients.contributed)
+        except BaseException as error:
+            fails = isinstance(error, Exception) and not isinstance(error, ZbenchError)
+            arrived = fails and any(core.gradients.contributed)
             undone = self._integrity.whole("a backward that failed could not be undone")
             with suppress(Exception), uninterrupted(), undone:
                 core.hooks.after_backward()

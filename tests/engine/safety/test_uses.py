@@ -206,12 +206,9 @@ def test_a_backward_that_failed_within_a_step_cannot_be_repeated_alone(engine: E
     assert_same(engine.full_parameters(), plain.values())
 
 
-@pytest.mark.parametrize("by", [ZeroDivisionError, KeyboardInterrupt], ids=lambda error: error.__name__)
-def test_gradients_of_a_backward_that_failed_are_not_dropped_unseen(
-    engine: Engine, plain: Plain, by: type[BaseException]
-) -> None:
+def test_gradients_of_a_backward_that_failed_are_not_dropped_unseen(engine: Engine, plain: Plain) -> None:
     def fail(gradient: Tensor) -> None:
-        raise by
+        raise ZeroDivisionError
 
     def backward(net: nn.Module, number: int, *, fails: bool = False) -> None:
         inner = net.get_submodule("again.inner")
@@ -224,7 +221,7 @@ def test_gradients_of_a_backward_that_failed_are_not_dropped_unseen(
 
     same_steps(engine, plain, 0)
     before = engine.full_parameters()
-    with pytest.raises(by):
+    with pytest.raises(ZeroDivisionError):
         backward(engine.model, 1, fails=True)
     for call in (lambda: backward(engine.model, 2), engine.step):
         with pytest.raises(UsageError, match=r"discarded the gradients that it had.*engine.zero_grad\(\)"):

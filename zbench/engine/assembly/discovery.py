@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
+from zbench.engine.assembly.aliases import check_outside
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.deferred import is_part
@@ -126,18 +127,20 @@ def _dense_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def check_memory(model: nn.Module) -> None:
-    """Raise UsageError for memory of a parameter that another parameter, a buffer, or a tensor that a module
-    keeps also sees. The engine gives its parameters other memory, and what else saw the old memory would go
-    stale.
+    """Raise UsageError for memory of a parameter that another parameter, a buffer, a tensor that a module
+    keeps, or something outside of the model also sees. The engine gives its parameters other memory: edits of
+    the old memory would be lost, and reads would be stale.
     """
     tensors = [*((n, p) for n, p in model.named_parameters() if not is_part(p)), *model.named_buffers()]
     parameter_ids = {id(p) for p in model.parameters()}
+    views: list[Tensor] = []
     for prefix, module in model.named_modules():
         computed = {getattr(hook, "name", None) for hook in module._forward_pre_hooks.values()}
         keys = vars(module).keys() - vars(nn.Module()).keys() - computed  # spectral_norm keeps such a view
         for key in sorted(keys):
-            inside = _tensors_in(vars(module)[key])
-            tensors += [(f"{prefix}.{key}".lstrip("."), t) for t in inside if id(t) not in parameter_ids]
+            kept = [t for t in _tensors_in(vars(module)[key]) if id(t) not in parameter_ids]
+            tensors += [(f"{prefix}.{key}".lstrip("."), t) for t in kept]
+        views += [t for key in computed & vars(module).keys() for t in _tensors_in(vars(module)[key])]
     begun: list[tuple[str, Tensor]] = []  # those that reach beyond the beginning of the next one
     for name, tensor in sorted((t for t in tensors if _place(t[1])), key=lambda t: _place(t[1])):
         storage, start, _ = _place(tensor)
@@ -151,6 +154,8 @@ def check_memory(model: nn.Module) -> None:
                     f" compute {other!r} from {p!r} in forward, or give {other!r} its own values (clone())"
                 )
         begun.append((name, tensor))
+    own = {name: p for name, p in model.named_parameters() if not is_part(p)}
+    check_outside(own, [*views, *(t for _, t in tensors)])
 
 
 def _place(tensor: Tensor) -> tuple[int, ...]:
