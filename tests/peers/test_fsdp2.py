@@ -4,12 +4,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
 
 from tests.engine.covering import by_default, covering
+from tests.engine.steps.agreeing import heard
 from tests.peers.test_training import GPT
 from tests.worker.conftest import RunTrial, trial
+from zbench.peers.fsdp2 import build_engine
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import peer_conflicts
+from zbench.testing.ranks import RankPool
 
 AXES: dict[str, list[dict[str, Any]]] = {
     "stage": [{"zero_stage": 2}, {"zero_stage": 3}],
@@ -50,3 +56,26 @@ def test_float16_is_refused_with_the_remedy() -> None:
     ((key, reason),) = peer_conflicts(spec)
     assert key == "engine.dtype"
     assert "bfloat16" in reason
+
+
+class Scaled(nn.Module):
+    """A layer and a scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(1.0))
+
+
+def of_a_scalar(group: dist.ProcessGroup, stage: int) -> str:
+    """Return what is heard when FSDP2 is built on a model with a scalar, and whether it is as before."""
+    model = Scaled()
+    message = heard(lambda: build_engine(model, EngineSpec(engine="fsdp2", zero_stage=stage), group))
+    return message if type(model) is Scaled else "changed"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_scalar_parameter_is_refused_by_name(ranks: RankPool, stage: int) -> None:
+    for text in ranks.run(2, f"{__name__}:of_a_scalar", stage):
+        assert text.startswith("UsageError"), text
+        assert "'scale'" in text
+        assert "shape [1]" in text
