@@ -228,3 +228,10 @@ def test_deepspeed_is_built_as_by_its_launcher(
     assert kwargs["shared"] == Path("/dev/shm", buffer_name)
     assert not kwargs["shared"].exists()
     assert os.environ.get("DS_ACCELERATOR") == (None if torch.cuda.is_available() else "cpu")
+
+
+def test_a_scalar_parameter_is_refused_by_name() -> None:
+    model = nn.Linear(2, 1)
+    model.scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(UsageError, match=r"engine: deepspeed: .*'scale' has none; give it the shape \[1\]"):
+        adapter.build_engine(model, spec_of())

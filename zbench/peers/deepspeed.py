@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.assembly import settings
+from zbench.engine.assembly.discovery import check_dimensions
 from zbench.engine.protocols import StepInfo
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.peers.stepping import TorchAdam, part_of
@@ -133,6 +134,7 @@ def build_engine(
     instruments: object = None,
 ) -> DeepSpeedEngine:
     """Return DeepSpeed's engine. `instruments` is ignored: collectives are not counted."""
+    check_dimensions(model, spec.engine)
     _describe_launch(next(model.parameters()).device)
     if dist.get_rank() == 0:
         remove_abandoned_locks()

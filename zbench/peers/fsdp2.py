@@ -18,13 +18,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zbench.engine.assembly.build import Instruments
+from zbench.engine.assembly.discovery import check_dimensions
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import stage_of
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.deferred import on_meta, values_in_turn
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.transport.choose import Transport
-from zbench.errors import UsageError
 from zbench.peers.stepping import TorchAdam, TorchEngine, shard_start
 from zbench.spec.engine import EngineSpec
 
@@ -46,11 +46,7 @@ def build_engine(
     """
     group = process_group or dist.group.WORLD
     assert group is not None, "FSDP2 needs torch.distributed"
-    if scalar := next((name for name, p in model.named_parameters() if p.dim() == 0), None):
-        raise UsageError(
-            "engine: fsdp2: expected parameters of at least one dimension, as FSDP2 shards the first, but"
-            f" {scalar!r} has none; give it the shape [1], or choose engine: zbench or ddp"
-        )
+    check_dimensions(model, spec.engine)
     device = next(model.parameters()).device
     parts = on_meta(model)
     for tensor in (*model.parameters(), *model.buffers()):

@@ -81,6 +81,16 @@ def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) ->
             )
 
 
+def check_dimensions(model: nn.Module, engine: str) -> None:
+    """Raise UsageError for a parameter without dimensions, which an engine of others cannot take."""
+    scalar = next((name for name, p in model.named_parameters() if p.dim() == 0), None)
+    if scalar is not None:
+        raise UsageError(
+            f"engine: {engine}: expected parameters of at least one dimension, but {scalar!r} has none; give"
+            " it the shape [1], or choose engine: zbench or ddp"
+        )
+
+
 def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]) -> list[str]:
     """Return a line for each tensor whose values ranks are to share: its name, shape and dtype.
 
