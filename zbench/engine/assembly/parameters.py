@@ -86,7 +86,7 @@ class ReplicatedBuilder(ParameterBuilder):
         return Frozen(members)
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
-        hooks = GradientHooks(self._store.param_infos, sink.accept, self.model)
+        hooks = GradientHooks(self._store.param_infos, sink.accept, self.model, self._store.handed_out.note)
         with ExitStack() as undo:
             undo.callback(hooks.remove)
             hooks.attach()

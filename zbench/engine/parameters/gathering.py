@@ -208,6 +208,13 @@ class Gatherer:
         for group in (*self.residents, *self.groups):
             if group.is_whole:
                 group.store.absorb(group)
+        for store in self.stores:
+            store.check_handed_out()
+
+    def note_handed_out(self, parameter: nn.Parameter, value: Tensor, key: str) -> None:
+        """Note the copy of a parameter that is put into a state of the model."""
+        if (group := self.group_of.get(id(parameter))) is not None:
+            group.store.handed_out.note(parameter, value, key)
 
     def _drop(self, group: ShardedGroup) -> None:
         if group.is_whole:

@@ -1,6 +1,6 @@
 """What the engine attaches to a model: gradient hooks, state-dict hooks, and forwards that gather."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial, update_wrapper
@@ -13,12 +13,16 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback
 
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.gathering import Gatherer, explain_torch_func
+from zbench.engine.parameters.handed_out import Stale, stale_error
 from zbench.engine.parameters.leaves import LeafModules
 from zbench.engine.parameters.ownership import NOT_DISTRIBUTED
 from zbench.engine.parameters.released import take_gradient
 from zbench.engine.parameters.saved import uncompiled
 from zbench.engine.parameters.sharded import ShardedGroup
 from zbench.errors import UsageError
+
+Note = Callable[[nn.Parameter, Tensor, str], None]
+"""Takes a parameter, its tensor in a `state_dict`, and the key."""
 
 _READ_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 
@@ -31,10 +35,12 @@ class GradientHooks:
         param_infos: Sequence[ParamInfo],
         accept: Callable[[int, Tensor], None],
         model: nn.Module,
+        note_handed_out: Note,
         gatherer: Gatherer | None = None,
     ) -> None:
+        """note_handed_out: is told what a `state_dict` has for each parameter."""
         self._model, self._param_infos, self._accept = model, param_infos, accept
-        self._gatherer_of_states = gatherer
+        self._gatherer_of_states, self._note_handed_out = gatherer, note_handed_out
         self._handles: list[Any] = []
         self._taking: list[tuple[ParamInfo, int]] = []
 
@@ -45,7 +51,7 @@ class GradientHooks:
             handle = _hooked(t.parameter, partial(self._take, t.index))
             self._handles.append(handle)
             self._taking.append((t, handle.id))
-        for handle in _state_hooks(self._model.modules(), self._gatherer_of_states):
+        for handle in _state_hooks(self._model.modules(), self._note_handed_out, self._gatherer_of_states):
             self._handles.append(handle)
 
     def begin(self, *, only: bool) -> None:
@@ -228,7 +234,7 @@ class GatherHooks(GradientHooks):
         leaves: LeafModules,
         blocks: Collection[nn.Module] = (),
     ) -> None:
-        super().__init__(param_infos, accept, model, gatherer)
+        super().__init__(param_infos, accept, model, gatherer.note_handed_out, gatherer)
         self._gatherer, self._leaves, self._blocks = gatherer, leaves, blocks
         self._owners: list[nn.Module] = []
         self._forwards: list[GatheredForward] = []
@@ -273,7 +279,9 @@ class GatherHooks(GradientHooks):
             module._parameters = dict(module._parameters)
 
 
-def _state_hooks(modules: Iterable[nn.Module], gatherer: Gatherer | None) -> Iterator[Any]:
+def _state_hooks(
+    modules: Iterable[nn.Module], note_handed_out: Note, gatherer: Gatherer | None
+) -> Iterator[Any]:
     """Yield hooks on `state_dict` and `load_state_dict` of every module. With a `gatherer` these gather the
     module's parameters meanwhile, and are collective. A loaded value is an edit between steps like any other.
     """
@@ -288,6 +296,17 @@ def _state_hooks(modules: Iterable[nn.Module], gatherer: Gatherer | None) -> Ite
             yield module.register_state_dict_post_hook(release)  # type: ignore[no-untyped-call]
             yield module.register_load_state_dict_pre_hook(fetch)  # type: ignore[no-untyped-call]
             yield module.register_load_state_dict_post_hook(release)  # type: ignore[no-untyped-call]
+        note = _Hook(partial(_note, note_handed_out))
+        yield module.register_state_dict_post_hook(note)  # type: ignore[no-untyped-call]
+
+
+def _note(
+    note_handed_out: Note, module: nn.Module, state: Mapping[str, object], prefix: str, *_: object
+) -> None:
+    for name, parameter in module._parameters.items():
+        value = state.get(prefix + name)
+        if parameter is not None and type(value) is Tensor:
+            note_handed_out(parameter, value, prefix + name)
 
 
 class _Hook:
@@ -306,7 +325,12 @@ class _Hook:
         return _Hook, (_nothing,)
 
 
-def _refuse_assignment(module: nn.Module, state: object, prefix: str, metadata: Any, *_: object) -> None:
+def _refuse_assignment(
+    module: nn.Module, state: Mapping[str, object], prefix: str, metadata: Any, *_: object
+) -> None:
+    for name in module._parameters:
+        if isinstance(value := state.get(prefix + name), Stale):
+            raise stale_error(value)
     if metadata.get("assign_to_params_buffers"):
         raise UsageError(
             "load_state_dict(assign=True) would replace the parameters that the engine trains; use"

@@ -52,12 +52,13 @@ def _of(owner: object, names: str, kind: str | None = None) -> set[Callable[...,
     return {getattr(each, kind) if kind else each for each in members}
 
 
-_DESCRIBE = frozenset(
+DESCRIBE = frozenset(
     _of(Tensor, _ATTRIBUTES, "__get__")
     | _of(Tensor, _SETTABLE, "__set__")
     | _of(Tensor, _METHODS)
     | _of(torch, _FUNCTIONS)
 )
+"""What torch may ask of a tensor whose values are not here."""
 
 
 class Trained(nn.Parameter):
@@ -163,7 +164,7 @@ class Released(Trained):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if func in _DESCRIBE:
+        if func in DESCRIBE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         if func in (Tensor.__repr__, Tensor.__format__):

@@ -10,6 +10,7 @@ from torch import Tensor
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
 from zbench.engine.parameters.edits import Contents, watch_collectives
+from zbench.engine.parameters.handed_out import HandedOut
 from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
@@ -42,6 +43,8 @@ class ReplicatedParameters(Parameters):
         self._views: dict[int, list[Tensor]] = {}  # by storage: speculation exchanges the buffers
         self._versions: list[int] = []
         self._contents: list[Contents] = []
+        self.handed_out = HandedOut()
+        self._shown = 0  # the storage that the parameters show
         self._written = False
         self._blocks = shard.blocks_to_gather
         self._published = 0
@@ -133,4 +136,8 @@ class ReplicatedParameters(Parameters):
         All(self._works).wait()
         self._works.clear()
         self._published = 0
+        shown = storage_of(self.buffers[0]) if self.buffers else 0
+        if shown != self._shown:  # speculation has exchanged the buffers
+            self.handed_out.expire_all()
+            self._shown = shown
         self._expect()

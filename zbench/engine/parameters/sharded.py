@@ -21,6 +21,7 @@ from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_str
 from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
 from zbench.engine.parameters.edits import watch_collectives
 from zbench.engine.parameters.grouping import GroupPlan
+from zbench.engine.parameters.handed_out import HandedOut, written_error
 from zbench.engine.parameters.released import (
     Kinds,
     data_is_read,
@@ -171,6 +172,7 @@ class ShardedParameters(Parameters):
         self.by_storage: dict[int, ShardedGroup] = {}
         self.of_this_step: set[int] = set()  # storages that were gathered since the last step
         self._leaving: list[Copy] = []
+        self.handed_out = HandedOut()
         self.groups = [
             ShardedGroup(
                 self,
@@ -211,6 +213,7 @@ class ShardedParameters(Parameters):
         again.
         """
         self._arrive()
+        self.handed_out.expire_all()
         again = [group for group in self.groups if group.resident or group.frames]
         for group in self.groups:
             self.reshard(group)
@@ -312,6 +315,20 @@ class ShardedParameters(Parameters):
             if data_was_read(m.info.parameter) or m.info.parameter._version != m.version or other_memory:
                 self._take_edit(group, m)
 
+    def check_handed_out(self) -> None:
+        """Raise UsageError for a copy in a state of the model that was changed and not loaded."""
+        if not self.handed_out:
+            return
+        for m in (m for group in self.groups for m in group.members):
+            for copy in self.handed_out.written(m.info.parameter):
+                values = copy.detach().reshape(-1)
+                for s in self.shard.segments:
+                    if s.parameter == m.info.index:
+                        first = s.flat - self.shard.layout.spans[s.parameter].start
+                        stored = self.owned(s).to(values)
+                        if not torch.equal(values[first : first + s.length], stored):
+                            raise written_error(copy)
+
     def absorb_hidden(self) -> None:
         for group in self.groups:
             if group.resident and group.is_whole and self._differs(group):
@@ -336,6 +353,7 @@ class ShardedParameters(Parameters):
         parts = list(self._parts_of(group, m))
         if version != m.version or any(not torch.equal(v, self.owned(s).to(v)) for s, v in parts):
             m.version = version
+            self.handed_out.expire(m.info.parameter)
             self.release()
             for s, values in parts:
                 self.on_edit(s, values)
