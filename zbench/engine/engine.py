@@ -165,7 +165,7 @@ class Engine:
         core.access.absorb()
         core.gradients.settle()
         refusal = core.optimizer.refusal() or core.schedule.refusal()
-        terms = Terms(core.optimizer.hyperparameters(), refusal)
+        terms = Terms(core.optimizer.hyperparameters(), refusal, core.access.edits(), core.access.checksums)
         summary = core.summarizer.gather(core.gradients.contributed, terms, norm=grad_norm)
         core.parameters.absorb_hidden()  # here the device has been waited for, where there are ranks
         loss_scale, norm = policies.scaling.scale, None  # before `judge` adapts it

@@ -94,7 +94,10 @@ class ReplicatedBuilder(ParameterBuilder):
                 make_whole(t.parameter, self.dtype, self.collectives)
             self._store.adopt()
             undo.pop_all()
-        return hooks, Access(self.collectives, self._agreement, lambda _: nullcontext(), self._store.absorb)
+        store = self._store
+        return hooks, Access(
+            self.collectives, self._agreement, lambda _: nullcontext(), store.absorb, [store]
+        )
 
 
 class ShardedBuilder(ParameterBuilder):
@@ -137,7 +140,7 @@ class ShardedBuilder(ParameterBuilder):
 
     def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
         gatherer, param_infos = self._gatherer, self._store.param_infos
-        access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
+        access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb, gatherer.stores)
         modules = find_leaves(self.model, self.spec.leaf_modules)
         leaves = LeafModules(modules, gatherer, param_infos, sink.absent)
         hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves, self._blocks)

@@ -1,12 +1,12 @@
 """Whole parameters, from outside (`engine.gathered`), and those that are not trained."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.parameters.base import ParamInfo, Values, write_segments
+from zbench.engine.parameters.base import Parameters, ParamInfo, Values, write_segments
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.released import data_is_read
 from zbench.engine.parameters.sharded import ShardedParameters
@@ -48,8 +48,18 @@ class Access:
         agreement: Agreement,
         hold: Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]],
         absorb: Callable[[], None],
+        stores: Sequence[Parameters],
     ) -> None:
         self._collectives, self._agreement, self._hold, self.absorb = collectives, agreement, hold, absorb
+        self._stores = stores
+
+    def edits(self) -> dict[str, int]:
+        """Return the names of the parameters that were edited since the last step, and their checksums."""
+        return {t.name: s.edited[t.index] for s in self._stores for t in s.param_infos if t.index in s.edited}
+
+    def checksums(self, names: Collection[str]) -> dict[str, int | None]:
+        """Return the checksums of parameters with these names; None for values that are not here."""
+        return {t.name: s.checksum(t) for s in self._stores for t in s.param_infos if t.name in names}
 
     @contextmanager
     def open(self, parameters: Mapping[str, nn.Parameter], *, write: bool) -> Iterator[None]:
@@ -133,6 +143,7 @@ class FrozenShards(Frozen):
         self.store.settle()
 
     def settle(self) -> None:
+        self.store.edited.clear()
         for group in self.store.groups:
             if not (group.resident or group.frames):
                 self.store.reshard(group)

@@ -1,5 +1,6 @@
 """What replicated and sharded parameters have in common: the optimizer's view of a model's parameters."""
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ class Rows:
             first, stop = max(begin, at), min(begin + length, at + target.numel())
             if first < stop:
                 target[first - at : stop - at].copy_(self.values[row, first - begin : stop - begin])
+
+
+def checksum_of(values: Tensor) -> int:
+    """Return a checksum of the bits; of values on a device, waits for it."""
+    flat = values.detach().reshape(-1).view(torch.uint8).cpu()
+    return zlib.crc32(flat.numpy().data)
 
 
 Values = Callable[[ParamInfo], Tensor | Iterable[Rows] | None]
@@ -112,7 +119,8 @@ class Parameters(ABC):
     buffers: their memory on this rank, one per dtype group, in `memory`: in the parameters' dtypes, or all in
     `stored`. on_edit: called with every segment of this rank, and its values, that somebody else than the
     engine has changed. has_masters: what an edit does not reach by itself has float32 masters apart from the
-    parameters.
+    parameters. edited: index of each parameter that was edited since the last step, as far as torch sees it,
+    and the checksum of its values.
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class Parameters(ABC):
         self._arriving: list[Copy] = []
         self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
         self.has_masters = False
+        self.edited: dict[int, int] = {}
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
@@ -147,6 +156,10 @@ class Parameters(ABC):
     @abstractmethod
     def written(self, storage: int) -> None:
         """Note that a collective writes into the storage with this key, whosever it is."""
+
+    def checksum(self, info: ParamInfo) -> int | None:
+        """Return the checksum of a parameter's values on this rank; None if they are not here."""
+        return self.edited.get(info.index)
 
     def absorb_hidden(self) -> None:
         """Report the parameters whose memory has changed behind torch's back; waits for the device."""

@@ -8,7 +8,7 @@ belongs to one engine until that is closed or gone (`owner_of`).
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import new_class
@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import proxy_tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from zbench.engine.transport.buffers import share_storage
 from zbench.errors import UsageError
@@ -125,8 +126,10 @@ class Whole(Trained):
     @property
     def data(self) -> Tensor:
         data_is_read(self)
-        values: Tensor = _BASE.data.__get__(self)
-        return values
+        if torch.compiler.is_compiling():
+            values: Tensor = _BASE.data.__get__(self)
+            return values
+        return _alias_of(self).detach()
 
     @data.setter
     def data(self, values: Tensor) -> None:
@@ -138,6 +141,8 @@ class Whole(Trained):
                 f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
         shares = share_storage(values, present)  # p.data = p.data.t()
+        if not torch.compiler.is_compiling():
+            present = _alias_of(self)
         present.copy_(values.clone() if shares else values)
         data_is_read(self)
 
@@ -287,6 +292,7 @@ def set_values(parameter: nn.Parameter, kind: type[nn.Parameter], values: Tensor
 
 def show(parameter: nn.Parameter, values: Tensor) -> None:
     """Give a parameter whose values are here `values` as its memory."""
+    forget_data(parameter)
     _BASE.data.__set__(parameter, values)
 
 
@@ -299,6 +305,7 @@ def memory_of(parameter: nn.Parameter) -> Tensor:
 
 def release(parameter: nn.Parameter, kind: type[nn.Parameter], nowhere: Tensor) -> None:
     """Give the parameter the released class `kind`, and `nowhere`, of its shape, as its memory."""
+    forget_data(parameter)
     parameter.__class__ = kinds_of(parameter).original
     _BASE.data.__set__(parameter, nowhere)
     parameter.__class__ = kind
@@ -313,6 +320,33 @@ def data_is_read(parameter: nn.Parameter) -> None:
 def data_was_read(parameter: nn.Parameter) -> bool:
     """Return whether `p.data` has been handed out since the last call."""
     return parameter.__dict__.pop(_READ, False) is True
+
+
+_aliases: MutableMapping[nn.Parameter, tuple[Tensor, int]] = WeakIdKeyDictionary()
+"""Of each parameter whose `data` was handed out: a tensor that has its version in common with what was handed
+out, and the version when `data_was_written` was last called.
+"""
+
+
+def _alias_of(parameter: nn.Parameter) -> Tensor:
+    if parameter not in _aliases:
+        values = _BASE.data.__get__(parameter)
+        _aliases[parameter] = values, values._version
+    return _aliases[parameter][0]
+
+
+def data_was_written(parameter: nn.Parameter) -> bool:
+    """Return whether an operation of torch has written to a `p.data` since the last call."""
+    if parameter not in _aliases:
+        return False
+    alias, version = _aliases[parameter]
+    _aliases[parameter] = alias, alias._version
+    return alias._version != version
+
+
+def forget_data(parameter: nn.Parameter) -> None:
+    """The parameter leaves its memory: nothing that was handed out shows it any more."""
+    _aliases.pop(parameter, None)
 
 
 class Owner(Protocol):

@@ -8,10 +8,16 @@ import torch
 from torch import Tensor
 
 from zbench.engine.memory.kinds import Memory
-from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
+from zbench.engine.parameters.base import Parameters, ParamInfo, checksum_of, put_back
 from zbench.engine.parameters.edits import Contents, watch_collectives
 from zbench.engine.parameters.handed_out import HandedOut
-from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
+from zbench.engine.parameters.released import (
+    data_was_read,
+    data_was_written,
+    forget_data,
+    kinds_of,
+    set_values,
+)
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
@@ -78,10 +84,16 @@ class ReplicatedParameters(Parameters):
         edited = set()
         for t, values, version in zip(self.param_infos, self._values(), self._versions, strict=True):
             other_memory = put_back(t, values)
-            if data_was_read(t.parameter) or t.parameter._version != version or other_memory:
+            seen = data_was_written(t.parameter) or t.parameter._version != version or other_memory
+            if data_was_read(t.parameter) or seen:
                 edited.add(t.index)
+            if (seen or self._written) and self.collectives.world_size > 1:
+                self.edited[t.index] = checksum_of(values)
         if edited or self._written:
             self._report(edited | self._hidden())
+
+    def checksum(self, info: ParamInfo) -> int | None:
+        return checksum_of(self._values()[info.index])
 
     def absorb_hidden(self) -> None:
         if edited := self._hidden():
@@ -105,6 +117,7 @@ class ReplicatedParameters(Parameters):
         for t in self.param_infos:
             t.parameter.__class__ = kinds_of(t.parameter).original
             data_was_read(t.parameter)
+            forget_data(t.parameter)
 
     def _values(self) -> list[Tensor]:
         """Return each parameter's values in its shape."""
@@ -136,6 +149,7 @@ class ReplicatedParameters(Parameters):
         All(self._works).wait()
         self._works.clear()
         self._published = 0
+        self.edited.clear()
         shown = storage_of(self.buffers[0]) if self.buffers else 0
         if shown != self._shown:  # speculation has exchanged the buffers
             self.handed_out.expire_all()

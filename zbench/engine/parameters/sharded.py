@@ -18,7 +18,7 @@ from torch._C._functorch import maybe_current_level
 from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
-from zbench.engine.parameters.base import Parameters, ParamInfo, put_back
+from zbench.engine.parameters.base import Parameters, ParamInfo, checksum_of, put_back
 from zbench.engine.parameters.edits import watch_collectives
 from zbench.engine.parameters.grouping import GroupPlan
 from zbench.engine.parameters.handed_out import HandedOut, written_error
@@ -26,6 +26,7 @@ from zbench.engine.parameters.released import (
     Kinds,
     data_is_read,
     data_was_read,
+    data_was_written,
     kinds_of,
     release,
     set_refusal,
@@ -173,6 +174,7 @@ class ShardedParameters(Parameters):
         self.of_this_step: set[int] = set()  # storages that were gathered since the last step
         self._leaving: list[Copy] = []
         self.handed_out = HandedOut()
+        self._written: set[int] = set()  # parameters that a collective may have written
         self.groups = [
             ShardedGroup(
                 self,
@@ -214,6 +216,7 @@ class ShardedParameters(Parameters):
         """
         self._arrive()
         self.handed_out.expire_all()
+        self.edited.clear()
         again = [group for group in self.groups if group.resident or group.frames]
         for group in self.groups:
             self.reshard(group)
@@ -305,6 +308,7 @@ class ShardedParameters(Parameters):
     def written(self, storage: int) -> None:
         for m in self.by_storage[storage].members if storage in self.by_storage else ():
             data_is_read(m.info.parameter)
+            self._written.add(m.info.index)
 
     @_apart
     def absorb(self, group: ShardedGroup) -> None:
@@ -312,6 +316,10 @@ class ShardedParameters(Parameters):
         assert group.full is not None
         for m in group.members:
             other_memory = put_back(m.info, m.values)
+            seen = data_was_written(m.info.parameter) or other_memory or m.info.index in self._written
+            if (seen or m.info.parameter._version != m.version) and self.collectives.world_size > 1:
+                self.edited[m.info.index] = checksum_of(m.values)
+            self._written.discard(m.info.index)
             if data_was_read(m.info.parameter) or m.info.parameter._version != m.version or other_memory:
                 self._take_edit(group, m)
 

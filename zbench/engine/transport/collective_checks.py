@@ -1,9 +1,10 @@
 """What all ranks do or none: it may fail on one of them, or they may have been given different things."""
 
+import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -79,14 +80,18 @@ def _differing(texts: dict[int, str], joint: Joint) -> RanksDisagreeError:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every rank must have in common to take a step. `refusal`: why this rank cannot take it."""
+    """What every rank must have in common to take a step. `refusal`: why this rank cannot take it. edits: the
+    parameters that were edited, by name, with checksums; `checksums` returns those of other names.
+    """
 
     hyperparameters: tuple[object, ...]
     refusal: str | None
+    edits: Mapping[str, int] = field(default_factory=dict)
+    checksums: Callable[[Collection[str]], Mapping[str, int | None]] = lambda names: {}
 
     def words(self, agreement: Agreement) -> list[int]:
         """Return what ranks add up to compare: whether this one refuses, then `comparable` numbers."""
-        code = zlib.crc32(repr(self.hyperparameters).encode())
+        code = zlib.crc32(repr((self.hyperparameters, sorted(self.edits.items()))).encode())
         return [int(self.refusal is not None), *comparable([code, *map(int, agreement.digest())])]
 
     def check(self, sums: Sequence[int], world_size: int, agreement: Agreement) -> None:
@@ -98,12 +103,31 @@ class Terms:
         code_differs, *calls_differ = differing(sums[1:], world_size)
         if code_differs:
             texts = agreement.meet(str(self.hyperparameters))
-            raise RanksDisagreeError(
-                "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
-                + "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
-            )
+            if len(set(texts.values())) > 1:
+                raise RanksDisagreeError(
+                    "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
+                    + "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
+                )
+            self._check_edits(agreement)
         if any(calls_differ):
             raise agreement.differing()
+
+    def _check_edits(self, agreement: Agreement) -> None:
+        """Raise UsageError on every rank unless edited parameters have the same values on all."""
+        names = {rank: json.loads(t) for rank, t in agreement.meet(json.dumps(sorted(self.edits))).items()}
+        sums = dict(sorted(self.checksums({name for of_rank in names.values() for name in of_rank}).items()))
+        values = [json.loads(text) for text in agreement.meet(json.dumps(sums)).values()]
+        unlike = [name for name in sums if len({of_rank.get(name) for of_rank in values}) > 1]
+        if unlike:
+            edits = ", ".join(
+                f"rank {r}: {[n for n in of_rank if n in unlike] or 'none'}" for r, of_rank in names.items()
+            )
+            raise UsageError(
+                f"the step is refused: expected the same values of {unlike[0]!r} on every rank, got others"
+                f" (edited since the last step: {edits}). Make the edit on every rank; or call"
+                " engine.zero_grad(), and make it in engine.gathered(..., write=True), which gives every rank"
+                " the values of rank 0"
+            )
 
 
 _HALF = (1 << 24) - 1  # its square, times 2^15 ranks, fits a word
