@@ -24,7 +24,15 @@ _NAV = {
         "training.md",
         "from-deepspeed-autotuner.md",
     ),
-    "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md", "turns.md", "glossary.md"),
+    "Reference": (
+        "commands.md",
+        "keys.md",
+        "schemas.md",
+        "limits.md",
+        "statistics.md",
+        "turns.md",
+        "glossary.md",
+    ),
     "Use": (
         "troubleshooting.md",
         "estimate.md",

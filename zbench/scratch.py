@@ -12,9 +12,15 @@ import socket
 import stat
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
+from zbench.errors import UsageError
+from zbench.units import format_bytes
+
 _NAME = re.compile(r"zbench-([0-9a-f]{8})-(\d+)-(\d+)-\w+", re.ASCII)
+_STATE_FOLDER = "ZBENCH_SCRATCH"
+_IN_MEMORY = ("tmpfs", "ramfs")
 _START = 19
 """The place of a process's start among the fields after its name in /proc/PID/stat: ticks since boot."""
 
@@ -27,6 +33,50 @@ def scratch_folder() -> Path:
 def scratch_directory() -> "tempfile.TemporaryDirectory[str]":
     """Return a temporary folder of this process as a context manager, which removes it."""
     return tempfile.TemporaryDirectory(prefix=_prefix())
+
+
+def state_folder() -> str:
+    """Return the folder of files that hold a model's state: `ZBENCH_SCRATCH`, or that of temporary files."""
+    return os.environ.get(_STATE_FOLDER) or tempfile.gettempdir()
+
+
+def use_state_folder(folder: Path | None, warn: Callable[[str], None]) -> None:
+    """Keep files that hold a model's state in `folder`, in this process and its children.
+
+    UsageError if it is no folder that can be written to; `warn` is called if its files are in memory.
+    """
+    if folder is not None:
+        os.environ[_STATE_FOLDER] = str(folder.absolute())
+    used = state_folder()
+    if not (os.path.isdir(used) and os.access(used, os.W_OK)):
+        raise UsageError(f"--scratch: expected a folder that can be written to, got {used}")
+    if _file_system(used) in _IN_MEMORY and (folder is not None or _STATE_FOLDER in os.environ):
+        warn(
+            f"--scratch: {used} is a {_file_system(used)}, so its files take memory; name a folder on a disk"
+        )
+
+
+def require_room(needed: int) -> None:
+    """UsageError, with the remedy, if `needed` bytes do not fit the folder of a model's state."""
+    folder = state_folder()
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        kind = f" ({_file_system(folder)})" if _file_system(folder) in _IN_MEMORY else ""
+        raise UsageError(
+            f"verify: the state before a replayed step takes {format_bytes(needed)} in {folder}{kind}, which"
+            f" has {format_bytes(free)} free; name another folder by --scratch, or set verify.mode: off"
+        )
+
+
+def _file_system(folder: str) -> str:
+    """Return the type of the file system that holds a folder, such as ext4 or tmpfs; empty if unknown."""
+    path, best, kind = os.path.realpath(folder), "", ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _, mounted, found, *_ = line.split()
+            if len(mounted) >= len(best) and (path + "/").startswith(mounted.rstrip("/") + "/"):
+                best, kind = mounted, found
+    return kind
 
 
 def remove_abandoned() -> None:

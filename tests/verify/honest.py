@@ -4,7 +4,7 @@ All ranks run in this process. What a rank of a trial observes goes to the verdi
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -16,13 +16,15 @@ from torch.optim.adam import adam
 
 from tests.verify.runs import task
 from tests.zoo.sampling import DrawnRun
+from zbench.verify.distance import SMALLEST, Distances
 from zbench.verify.evidence import Witness, adam_of, judge_buffers
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainTask, cast_module
 from zbench.verify.replay import KINDS, Parts, Residual, replay
-from zbench.verify.sketches import sketches
-from zbench.verify.trajectory import Reference, Trajectory, digest
-from zbench.verify.verdict import Judgement, judge
+from zbench.verify.slope import gradient_sums
+from zbench.verify.sums import digest, signed_sums
+from zbench.verify.trajectory import Reference, Trajectory
+from zbench.verify.verdict import FinalState, Judgement, judge
 from zbench.workloads import seed_all
 
 KERNELS: dict[str, dict[str, bool]] = {
@@ -165,7 +167,7 @@ class Run:
             for n, p in self.masters.items()
         }
 
-    def observe(self, reference: Reference) -> tuple[Trajectory, Witness]:
+    def observe(self, reference: Reference) -> tuple[Trajectory, FinalState, Witness]:
         """Train, and return what an observer notes."""
         losses = []
         norms = []
@@ -193,26 +195,56 @@ class Run:
             losses=torch.tensor(losses, dtype=torch.float64),
             grad_norms=torch.tensor(norms, dtype=torch.float64),
             digests=torch.tensor(digests, dtype=torch.int64),
-            parameters={name: value.clone() for name, value in self.masters.items()},
-            moments={name: s["exp_avg"].clone() for name, s in self.state.items()},
             sketches=torch.stack(seen),
+        )
+        final = final_state(
+            self.masters, {name: state["exp_avg"] for name, state in self.state.items()}, reference
         )
         findings = [
             finding
             for rank, model in enumerate(self.models)
             for finding in judge_buffers(model, reference, self.adams, rank)
         ]
-        witness = Witness(self.adams, residuals, None, None, gradients, first, findings, self.of.spec.dtype)
-        return trajectory, witness
+        sums = gradient_sums(gradients, reference.gradients, reference.true_gradients)
+        first_sums = {name: torch.from_numpy(signed_sums(value)) for name, value in gradients.items()}
+        dtype = self.of.spec.dtype
+        witness = Witness(self.adams, residuals, None, None, sums, first_sums, first, findings, dtype)
+        return trajectory, final, witness
 
     def sketches(self) -> Tensor:
         moments = {name: s["exp_avg"] for name, s in self.state.items()}
         both = (self.masters, moments)
-        return torch.stack([sketches(values, list(self.masters)) for values in both], dim=1)
+        sums = [[torch.from_numpy(signed_sums(values[n])) for values in both] for n in self.masters]
+        return torch.stack([torch.stack(of_one) for of_one in sums])
 
     def judged(self, reference: Reference) -> Judgement:
-        observed, witness = self.observe(reference)
-        return judge(observed, reference, witness)
+        observed, final, witness = self.observe(reference)
+        return judge(observed, final, reference, witness)
+
+
+def final_state(
+    parameters: Mapping[str, Tensor], moments: Mapping[str, Tensor], reference: Reference
+) -> FinalState:
+    """Return how far whole final tensors are from a reference's."""
+    names, clipping = reference.plain.names, float(reference.clipping_error)
+    sizes = reference.travelled / torch.tensor([reference.elements(name) for name in names]).sqrt()
+    weights = _distances(parameters, reference, "parameters", "truth", sizes * clipping)
+    if not moments or not reference.true_moments:
+        return FinalState(weights)
+    least = reference.moment_sizes * clipping
+    return FinalState(weights, _distances(moments, reference, "moments", "true_moments", least))
+
+
+def _distances(
+    values: Mapping[str, Tensor], reference: Reference, plain: str, true: str, least: Tensor
+) -> Distances:
+    result = Distances.empty(len(values))
+    runs = (getattr(reference, plain), getattr(reference, true), reference.weights)
+    for at, name in enumerate(reference.plain.names):
+        plainly, exact, weights = (run[name][:] if name in run else None for run in runs)
+        flat = values[name].reshape(-1).float()
+        result.add(at, flat, plainly, exact, weights, max(SMALLEST, float(least[at])))
+    return result
 
 
 def task_of(drawn: DrawnRun) -> PlainTask:

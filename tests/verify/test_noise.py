@@ -17,14 +17,15 @@ NAMES = ("weight", "bias")
 def reference(errors: Tensor, active: Tensor | None = None) -> Reference:
     """Return a reference of S steps whose first moments are off by these shares [S, 2] of exact ones of 1."""
     steps = len(errors)
-    true = torch.zeros(steps + 1, 2, 2, 64, dtype=torch.float64)
+    true = torch.zeros(steps + 1, 2, 2, 128, dtype=torch.float64)
     true[1:, :, 1] = 1.0
     plain = true.clone()
     plain[1:, :, 1] += errors[:, :, None]
     digests = torch.zeros(steps, 2, dtype=torch.int64)
-    trajectory = Trajectory(NAMES, torch.ones(steps, 1, 1), torch.ones(steps), digests, {}, sketches=plain)
+    trajectory = Trajectory(NAMES, torch.ones(steps, 1, 1), torch.ones(steps), digests, sketches=plain)
     active = torch.ones(steps, 2, dtype=torch.bool) if active is None else active
-    return Reference(trajectory, torch.ones(2), active, true_sketches=true)
+    shapes = {key: [1] for key in NAMES}
+    return Reference(trajectory, torch.ones(2), active, shapes, {}, true_sketches=true)
 
 
 @pytest.mark.parametrize(("smallest", "names"), [(0.49, set()), (0.51, {"bias"})])

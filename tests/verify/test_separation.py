@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.verify.honest import final_state
 from tests.verify.runs import GPT, MLP, reference, reversed_samples, task
 from zbench.record.record import Correctness
-from zbench.verify.diagnosis import WORST_UP_TO
+from zbench.verify.limits import WORST_UP_TO
 from zbench.verify.plain_training import PlainTask
 from zbench.verify.replay import Adam, replay
-from zbench.verify.slope import judge_gradient, slopes
+from zbench.verify.slope import gradient_sums, judge_gradient
 from zbench.verify.verdict import judge
 
 DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
@@ -30,7 +31,8 @@ CASES = [
 
 def judged(of: PlainTask, other: PlainTask) -> Correctness:
     """Return the verdict on a run of `other`, by the reference of `of`."""
-    return judge(reference(other, truth=False).plain, reference(of)).correctness
+    run, against = reference(other, truth=False), reference(of)
+    return judge(run.plain, final_state(run.parameters, run.moments, against), against).correctness
 
 
 @pytest.mark.parametrize(("dtype", "workload"), CASES)
@@ -48,7 +50,7 @@ def test_a_gradient_a_hundredth_too_large_is_told_from_another_order(dtype: str)
     plain, other = reference(of), reference(reversed_samples(of), truth=False)
 
     def faults(gradients: dict[str, Tensor], clipping_error: float = 0.0) -> list[str]:
-        each = slopes(gradients, plain.gradients, plain.true_gradients)
+        each = gradient_sums(gradients, plain.gradients, plain.true_gradients).slopes(list(plain.gradients))
         return [finding.text for finding in judge_gradient(each, None, dtype, {}, clipping_error)[0]]
 
     right = dict(other.gradients)

@@ -48,16 +48,15 @@ def run(
         sketches[step + 1, :, 1] = (sketches[step, :, 1] + slope + 0.2 * sketches[step, :, 0]) / 2
     losses = (2 * loss * torch.ones(8, 3, 1).double())[:steps]
     names = ("a", "b", "c")
-    return Trajectory(
-        names, losses, losses[:, 0, 0], torch.zeros(steps, 3), {}, sketches=sketches[: steps + 1]
-    )
+    return Trajectory(names, losses, losses[:, 0, 0], torch.zeros(steps, 3), sketches=sketches[: steps + 1])
 
 
 def beside(plain: Trajectory, true: Trajectory, **more: Any) -> Reference:
     """Return the reference of a plain and a float64 run."""
     steps = len(plain.losses)
-    whole = {"active": ACTIVE[:steps], "true_sketches": true.sketches, "true_losses": true.losses}
-    return Reference(plain, torch.ones(3), **whole | more)
+    whole = {"true_sketches": true.sketches, "true_losses": true.losses}
+    fields = {"active": ACTIVE[:steps], "shapes": {key: [1] for key in "abc"}, "parameters": {}}
+    return Reference(plain, torch.ones(3), **fields | whole | more)
 
 
 def said(trial: Trajectory, plain: Trajectory | None = None, dtype: str = "float32", **more: Any) -> Any:

@@ -71,6 +71,8 @@ class RaisesOnRank1(Engine):
 class StraysOnOneRank(Engine):
     """Rank 1 reports other parameters than the rest."""
 
+    hidden = frozenset({"optimizer_parts"})
+
     def full_parameters(self) -> dict[str, Tensor]:
         strays = self.count >= FIRST_WRONG_STEP and dist.get_rank() == 1
         factor = 1.001 if strays else 1.0

@@ -3,12 +3,10 @@ out."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.worker.conftest import DEVICES, RunTrial, trial
 from tests.worker.engines import FIRST_WRONG_STEP
-from zbench.worker.observer import _Replayer
 
 DEEP = {"layers": 6, "width": 64, "heads": 4}
 GPT: dict[str, Any] = {"model": "gpt", "options": DEEP, "sequence_length": 32}
@@ -71,13 +69,14 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     assert result.first_differing_step == 1
 
 
-def test_a_parameter_without_a_gradient_in_a_step_is_not_replayed_there() -> None:
-    """A layer that some steps leave out, as an unused expert, was called wrong: Adam had not updated it."""
-    replayer = object.__new__(_Replayer)
-    replayer.names, replayer._skipped = ["always", "seldom"], [False, True, False, False]
-    replayer._active = np.array([[True, True], [True, True], [True, False], [True, True]])
-    assert [replayer._counts(step)["seldom"] for step in (0, 2, 3)] == [1, 0, 2]
-    assert replayer._counts(3)["always"] == 3
+def test_ranks_of_two_shard_groups_show_the_same_runs(run_trial: RunTrial) -> None:
+    engine = {"zero_stage": 3, "shard_group_size": 2, "dtype": "bfloat16"}
+    record = run_trial(trial(engine, run={"world_size": 4, "steps": 2}))
+    assert (record.error, record.correctness.verdict, record.correctness.not_checked) == (
+        None,
+        "identical",
+        [],
+    )
 
 
 def test_a_fault_is_wrong_from_its_step_and_its_parameter_named(run_trial: RunTrial) -> None:

@@ -105,8 +105,17 @@ NEITHER = "has neither optimizer_parts() nor first_moments()"
     [
         ("SummedInSecret", ["update", "scale"], NEITHER),
         pytest.param("NotYet", ["update", "scale"], NEITHER, marks=IN_CHECK),
-        ("OnlyParts", ["scale"], "reports neither first_moments() nor gradient norms"),
-        ("FirstMomentsAsIntegers", ["scale"], "first_moments(): 'tokens.weight' is torch.int64 [256, 64]"),
+        (
+            "FirstMomentsAsIntegers",
+            ["update", "scale"],
+            "first_moments(): 'tokens.weight' is torch.int64 [256, 64]",
+        ),
+        (
+            "ShowsTooFew",
+            ["update"],
+            "optimizer_parts(): elements 100 to 16,384 of tokens.weight are shown by no",
+        ),
+        ("ShowsTwice", ["update"], "optimizer_parts(): elements 7 to 20 of head.weight are shown twice"),
         pytest.param(
             "WithoutMaximum",
             ["update"],

@@ -91,11 +91,9 @@ class DropsTensor(Engine):
 class TouchesFrozen(Engine):
     touched = "layers.1.weight"
 
-    def full_parameters(self) -> dict[str, Tensor]:
-        values: dict[str, Tensor] = self.inner.full_parameters()
+    def after_step(self) -> None:
         if self.count == 3:
-            values[self.touched].mul_(1 + 2.0**-6)
-        return values
+            self.inner.optimizer_parts()[f"{self.touched}@0"]["param"].mul_(1 + 2.0**-6)
 
 
 class TouchesIdle(TouchesFrozen):
@@ -112,10 +110,6 @@ class OnlyFirstMoments(Rounding):
     hidden = frozenset({"optimizer_parts"})
 
 
-class OnlyParts(Rounding):
-    hidden = frozenset({"first_moments"})
-
-
 class NotYet(Rounding):
     def first_moments(self) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -124,7 +118,7 @@ class NotYet(Rounding):
         raise NotImplementedError
 
 
-class FirstMomentsAsIntegers(Rounding):
+class FirstMomentsAsIntegers(OnlyFirstMoments):
     def first_moments(self) -> dict[str, Tensor]:
         return {name: value.long() for name, value in self.inner.first_moments().items()}
 
@@ -139,6 +133,19 @@ class MomentsOfWrongShape(Rounding):
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
         parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
         return {key: part | {"exp_avg": part["exp_avg"][:-1]} for key, part in parts.items()}
+
+
+class ShowsTooFew(Rounding):
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
+        return {k: {kind: v[:100] for kind, v in p.items()} for k, p in parts.items()}
+
+
+class ShowsTwice(Rounding):
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        parts: dict[str, dict[str, Tensor]] = self.inner.optimizer_parts()
+        whole = parts.get("head.weight@0", {})
+        return parts | ({"head.weight@7": {k: v[7:20] for k, v in whole.items()}} if whole else {})
 
 
 def with_optimizer(**changes: Any) -> type[Engine]:

@@ -13,6 +13,7 @@ from zbench.cli import console, options
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports import table
+from zbench.scratch import use_state_folder
 
 Format = Literal["table", "markdown", "json", "csv", "junit"]
 _PAIRED = "Paired measurement (--paired)"
@@ -77,6 +78,7 @@ def command(
     overrides: options.Overrides = [],  # noqa: B006
     seed: options.Seed = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    scratch: options.Scratch = None,
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
@@ -84,6 +86,7 @@ def command(
     4 incorrect results in HEAD, 5 incomparable, 6 trials missing or failed
     in HEAD.
     """
+    use_state_folder(scratch, console.warn)
     settings = Settings(
         read.check_alpha(alpha),
         read.parse_thresholds(thresholds, paired=paired),

@@ -29,6 +29,14 @@ OutputDir = Annotated[
         "-o", "--output-dir", metavar="DIR", envvar="ZBENCH_OUTPUT_DIR", help="Directory of results."
     ),
 ]
+Scratch = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="ZBENCH_SCRATCH",
+        help="Folder on a disk for the model's state before a replayed step. Default: of temporary files.",
+    ),
+]
 Overrides = Annotated[
     list[str],
     typer.Option(

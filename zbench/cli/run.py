@@ -10,6 +10,7 @@ from zbench.cli import console, options
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import perform
 from zbench.launch.executors import backend_of
+from zbench.scratch import use_state_folder
 
 
 def command(
@@ -18,6 +19,7 @@ def command(
         typer.Argument(metavar="FILE", help="Sweep file; its axes are ignored."),
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    scratch: options.Scratch = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     dry_run: options.DryRun = False,
     trace: Annotated[
@@ -34,6 +36,7 @@ def command(
 
     Without FILE, it trains a small GPT on synthetic data.
     """
+    use_state_folder(scratch, console.warn)
     settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     backend = backend_of([], ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):

@@ -14,11 +14,13 @@ from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.tune import perform_search
 from zbench.errors import ExitCode, OutOfTimeError, UsageError
 from zbench.launch.executors import Backend, backend_of
+from zbench.scratch import use_state_folder
 
 
 def command(
     file: options.OptionalSweepFile = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    scratch: options.Scratch = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: options.Resume = None,
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
@@ -37,6 +39,7 @@ def command(
     ] = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
+    use_state_folder(scratch, console.warn)
     settings = options.run_settings(overrides, repeats=repeats, separate=separate, timeout=timeout, seed=seed)
     most = options.seconds(max_time, "--max-time")
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes

@@ -13,6 +13,7 @@ from zbench.cli.conclusion import Conclusion
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.errors import ExitCode, UsageError
 from zbench.launch.executors import Backend, backend_of
+from zbench.scratch import use_state_folder
 from zbench.spec.metrics import METRICS
 
 ALONE = Study()
@@ -44,6 +45,7 @@ def command(
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: options.Ray = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    scratch: options.Scratch = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: options.Resume = None,
     dry_run: options.DryRun = False,
@@ -60,6 +62,7 @@ def command(
     """
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
+    use_state_folder(scratch, console.warn)
     settings = options.run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     if seed is not None:
         settings.append(f"search.seed={seed}")

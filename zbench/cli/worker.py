@@ -12,6 +12,7 @@ from zbench.cli.conclusion import Conclusion
 from zbench.errors import ExitCode, UsageError
 from zbench.launch.executors import backend_of
 from zbench.report.text import plural
+from zbench.scratch import use_state_folder
 
 
 def command(
@@ -24,12 +25,14 @@ def command(
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     ray: options.Ray = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
+    scratch: options.Scratch = None,
 ) -> None:
     """Run trials of a search that `zbench tune FILE --storage URL` started, until none is left.
 
     Any number of workers on any number of hosts can share a search; none
     repeats another's trial. If a worker is lost, another one runs its trials.
     """
+    use_state_folder(scratch, console.warn)
     if storage is None or study is None:
         raise UsageError(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME; give those of `zbench tune`"

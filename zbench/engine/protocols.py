@@ -44,11 +44,13 @@ class TrainingEngine(Protocol):
         return None
 
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]] | None:
-        """Return this rank's own part of the optimizer, `NAME@PLACE` -> `param` (the float32 master),
+        """Return this rank's own runs of the optimizer's state, `NAME@START` -> `param` (the float32 master),
         `exp_avg`, `exp_avg_sq` and, with amsgrad, `max_exp_avg_sq`: flat, all of one length.
 
-        They may be views; PLACE is where the part starts in the flat parameter. Moments may be missing before
-        the first step. None, as here: not readable.
+        They may be views; START is the first element of the run in the flat parameter. The runs of all ranks
+        make up each trained parameter: several ranks may show the same run, but runs do not overlap. Frozen
+        parameters may be shown, too, and must be if no rank has them whole. Moments may be missing before the
+        first step. None, as here: not readable.
         """
         return None
 

@@ -88,15 +88,44 @@ class DeepSpeedEngine:
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> unsharded float32 exp_avg of every parameter that has one, on every rank."""
-        return {name: state["exp_avg"].float() for name, state in self._moments().items()}
+        moments = self._moments().items()
+        return {name: state["exp_avg"].float() for name, state in moments if "exp_avg" in state}
 
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return the unsharded optimizer state, gathered by DeepSpeed: all on rank 0, none on other ranks."""
-        values, moments = self.full_parameters(), self._moments()
-        if dist.get_rank() != 0:
-            return {}
-        trained = (name for name, p in self._model.named_parameters() if p.requires_grad)
-        return {f"{name}@": part_of(values[name], moments.get(name, {})) for name in trained}
+        """Return this rank's fragments of master weights and moments, as views; at stage 0 whole ones."""
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, p in self._model.named_parameters():
+            if not p.requires_grad:
+                continue
+            if self._stage == 3:
+                start, length = _partition(p)
+                state = self._of_stage_3(p)
+            elif (fragment := getattr(p, "_hp_mapping", None)) is not None:
+                start, length = fragment.lp_fragment_address.start, fragment.lp_fragment_address.numel
+                moments = fragment.optim_fragment or {}
+                state = {"param": fragment.hp_fragment} | {k: moments[k] for k in self._kinds if k in moments}
+            elif hasattr(p, "_hp_mapping"):  # other ranks have all of it
+                continue
+            else:
+                start, length = 0, p.numel()
+                state = part_of(p.float(), self.module.optimizer.state[p] if self._has_stepped else {})
+            if length > 0:
+                parts[f"{name}@{start}"] = {k: value.detach()[:length] for k, value in state.items()}
+        return parts
+
+    def _of_stage_3(self, parameter: Any) -> dict[str, Tensor]:
+        """Return this rank's partition of a parameter, padded at the end, and of its moments."""
+        import deepspeed
+
+        read = deepspeed.utils.safe_get_local_optimizer_state
+        kinds = self._kinds if self._has_stepped else ()
+        master = deepspeed.utils.safe_get_local_fp32_param(parameter)
+        return {"param": master} | {kind: read(parameter, kind) for kind in kinds}
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        """Names of the moments."""
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if self._amsgrad else ()))
 
     def _moments(self) -> dict[str, dict[str, Tensor]]:
         """Return name -> torch's name of a moment -> unsharded tensor, on every rank; empty before a step."""
@@ -114,8 +143,7 @@ class DeepSpeedEngine:
         if not on_all:  # reading would fail on one rank and hang on the others
             return {}
         read = deepspeed.utils.safe_get_full_optimizer_state
-        kinds = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self._amsgrad else [])]
-        return {name: {kind: read(p, kind) for kind in kinds} for name, p in trained.items()}
+        return {name: {kind: read(p, kind) for kind in self._kinds} for name, p in trained.items()}
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes of the parameters. DeepSpeed's own buffers are only in the measured peak."""
@@ -124,6 +152,14 @@ class DeepSpeedEngine:
     def close(self) -> None:
         """Release DeepSpeed's hooks and buffers."""
         self.module.destroy()
+
+
+def _partition(parameter: Any) -> tuple[int, int]:
+    """Return the first element, and the number of elements without padding, of this rank's partition at
+    stage 3.
+    """
+    start = dist.get_rank() * parameter.ds_tensor.ds_numel
+    return start, min(parameter.ds_tensor.ds_numel, parameter.ds_numel - start)
 
 
 def build_engine(

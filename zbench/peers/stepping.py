@@ -115,8 +115,9 @@ class TorchEngine:
     def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
         """Return this rank's parameters and moments (`TrainingEngine.optimizer_parts`)."""
         states = self._optimizer_states()
-        trained = {name: p for name, p in self._named.items() if p.requires_grad}
-        return {f"{name}@{shard_start(p)}": part_of(p, states.get(p) or {}) for name, p in trained.items()}
+        return {
+            f"{name}@{shard_start(p)}": part_of(p, states.get(p) or {}) for name, p in self._named.items()
+        }
 
     def memory_by_category(self) -> dict[str, int]:
         """Return category -> bytes of this rank during a step; gradients have the sizes of the parameters."""

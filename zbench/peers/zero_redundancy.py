@@ -27,6 +27,13 @@ class ShardedStates(TorchEngine):
                 moments[name] = moment.detach()
         return moments
 
+    def optimizer_parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return the parameters that this rank updates, and their moments."""
+        groups = self._optimizer.optim.param_groups  # type: ignore[attr-defined]
+        own = {id(parameter) for group in groups for parameter in group["params"]}
+        parts = super().optimizer_parts()
+        return {key: part for key, part in parts.items() if id(self._named[key.rpartition("@")[0]]) in own}
+
     def _optimizer_states(self) -> Mapping[Tensor, dict[str, Any]]:
         states: Mapping[Tensor, dict[str, Any]] = self._optimizer.optim.state  # type: ignore[attr-defined]
         return states

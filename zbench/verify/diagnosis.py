@@ -12,14 +12,23 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from zbench.record.record import Coefficient
-from zbench.verify.distance import LEAST_SHARE, UNIT_ROUNDOFF
+from zbench.verify.limits import (
+    CERTAIN,
+    DECAY_UP_TO,
+    LEAST_DECAY,
+    LEAST_SHARE,
+    NEAR,
+    UNIT_ROUNDOFF,
+    WORST_UP_TO,
+    WRONG_FROM,
+)
+from zbench.verify.regression import Regression
 from zbench.verify.replay import (
     CORRECTED,
     DECAY,
     EPS,
     EPS_INSIDE,
     LENGTH,
-    WORST_UP_TO,
     Adam,
     Products,
     Residual,
@@ -27,16 +36,7 @@ from zbench.verify.replay import (
     without,
 )
 
-DECAY_UP_TO = 0.02
-"""How much of a float32 unit roundoff lr x weight_decay may be off."""
-CERTAIN = 4.0
-"""Standard errors that an interval has on each side."""
-WRONG_FROM = 0.1
-"""Share of its term from which a fault is `wrong`, and not `drifted`."""
-_LEAST_DECAY = 0.01
-NEAR = 0.15
 MOST_FAULTS = 3
-_APART = 1e-6
 _BESIDE = {LENGTH: DECAY, DECAY: LENGTH}
 
 Key = TypeVar("Key", bound=Hashable)
@@ -65,15 +65,9 @@ def _coefficient(
 
     It is infinite where there is nothing to see, or the two cannot be told apart.
     """
-    square = float(gram[row, row])
-    along = float(gram[0, row])
-    other = beside.get(row, 0)
-    if other and gram[other, other] > 0:
-        share = float(gram[row, other] / gram[other, other])
-        along -= share * float(gram[0, other])
-        rest = square - share * float(gram[row, other])
-        square = rest if rest > square * _APART else 0.0
-    return (along / square, CERTAIN * math.sqrt(alike / square)) if square > 0 else (0.0, math.inf)
+    fit, _ = Regression.of_products(gram, row, beside.get(row, 0))
+    square = float(fit.square)
+    return (float(fit.slope), CERTAIN * math.sqrt(alike / square)) if square > 0 else (0.0, math.inf)
 
 
 def _size(products: Products) -> float:
@@ -89,7 +83,7 @@ def _limits(gram: Products, coherent: Products, adam: Adam) -> dict[int, float]:
     least = {
         LENGTH: LEAST_SHARE,
         DECAY: max(
-            LEAST_SHARE * (adam.weight_decay or _LEAST_DECAY),
+            LEAST_SHARE * (adam.weight_decay or LEAST_DECAY),
             DECAY_UP_TO * UNIT_ROUNDOFF / adam.lr if adam.lr > 0 else math.inf,
         ),
     }
@@ -100,15 +94,9 @@ def _of_rounding(gram: Products, coherent: Products, row: int) -> float:
     """Return the coefficient that one rounding of all elements gives a direction, fitted as `_coefficient`
     does.
     """
-    square = float(gram[row, row])
-    along = coherent[:, row]
-    other = _BESIDE[row]
-    if gram[other, other] > 0:
-        share = float(gram[row, other] / gram[other, other])
-        along = along + abs(share) * coherent[:, other]
-        rest = square - share * float(gram[row, other])
-        square = rest if rest > square * _APART else 0.0
-    return float(along.max()) / square if square > 0 else math.inf
+    fit, share = Regression.of_products(gram, row, _BESIDE[row])
+    along = coherent[:, row] + abs(share) * coherent[:, _BESIDE[row]]
+    return float(along.max()) / float(fit.square) if fit.square > 0 else math.inf
 
 
 def _beyond(gram: Products, coherent: Products, adam: Adam, count: int, alike: float = 1.0) -> set[int]:
@@ -229,7 +217,7 @@ def _words(
     strongest = max(steps, key=lambda s: float(steps[s][row, row]))
     share = _coefficient(steps[strongest], row)[0]
     if row == DECAY:
-        share /= adam.weight_decay or _LEAST_DECAY
+        share /= adam.weight_decay or LEAST_DECAY
         if adam.weight_decay == 0:
             return abs(share), "weight decay that was not asked for on {where}"
         if abs(share + 1) < NEAR:
@@ -278,7 +266,7 @@ def _coefficients(residuals: Sequence[Residual], adams: Mapping[str, Adam]) -> l
         return []
     gram = _pooled(residuals)
     moments = sum((one.moments for one in residuals), np.zeros((2, 2)))
-    decay = max(adam.weight_decay for adam in adams.values()) or _LEAST_DECAY
+    decay = max(adam.weight_decay for adam in adams.values()) or LEAST_DECAY
     terms = {
         "update length": (*_coefficient(gram, LENGTH), 1.0),
         "weight decay": (*_coefficient(gram, DECAY), decay),

@@ -12,32 +12,32 @@ from torch import Tensor, nn
 from zbench.record.record import Coefficient
 from zbench.spec.engine import EngineSpec
 from zbench.verify.diagnosis import Finding, judge_update
-from zbench.verify.distance import Healthy, errors_of
+from zbench.verify.distance import Healthy, distances_of, errors_of
+from zbench.verify.limits import BUFFERS_UP_TO, GROSS_SHARE
 from zbench.verify.noise import least_shares
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Residual
-from zbench.verify.slope import common_limit, factor_in_words, judge_gradient, shares, slopes
+from zbench.verify.slope import GradientSums, common_limit, factor_in_words, judge_gradient, shares
 from zbench.verify.steps import judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
-
-_BUFFERS_UP_TO = 10.0
-_GROSS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The replayed updates and the state that was read, of all ranks.
 
-    unread, unread_moments: why the update, and the gradient, cannot be read. gradients: of the first update,
-    by name; empty if they cannot be read. first: digests of all parameters before the first step.
-    findings: of each rank's buffers.
+    unread, unread_moments: why the update, and the gradient, cannot be read. gradients: sums over the
+    gradients of the first update, in the order of the reference's names; None if they cannot be read.
+    first_sums: the signed sums [128] of these gradients, by name. first: digests of all parameters before the
+    first step. findings: of each rank's buffers and of its copies of the weights.
     """
 
     adams: Mapping[str, Adam]
     residuals: Sequence[Residual]
     unread: str | None
     unread_moments: str | None
-    gradients: Mapping[str, Tensor]
+    gradients: GradientSums | None
+    first_sums: Mapping[str, Tensor]
     first: Mapping[str, int]
     findings: Sequence[Finding]
     dtype: str
@@ -80,10 +80,10 @@ def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
         counts[one.parameter, one.step] += one.elements
     most = {name: max(counts[key] for key in counts if key[0] == name) for name, _ in counts}
     active = reference.active[sorted({step for _, step in counts})] if counts else reference.active
-    for at, (name, value) in enumerate(reference.plain.parameters.items()):
-        count = most.get(name, 0)
-        if bool(active[:, at].any()) and count < value.numel():
-            return f"optimizer_parts() has {count:,} of {value.numel():,} elements of {name}"
+    for at, name in enumerate(reference.plain.names):
+        count, elements = most.get(name, 0), reference.elements(name)
+        if bool(active[:, at].any()) and count < elements:
+            return f"optimizer_parts() has moments of {count:,} of {elements:,} elements of {name}"
     return None
 
 
@@ -94,9 +94,9 @@ def _judge_scale(
     if observed.skipped != reference.plain.skipped:
         return [], [], True  # told by a warning
     first = next((s for s in range(len(observed.grad_norms)) if s not in observed.skipped), 0)
-    if evidence.gradients and reference.gradients:
-        of_each = slopes(evidence.gradients, reference.gradients, reference.true_gradients)
-        parts = shares(evidence.gradients, reference.contributions) if reference.contributions else None
+    if evidence.gradients is not None and reference.gradients:
+        of_each = evidence.gradients.slopes(reference.plain.names)
+        parts = shares(evidence.first_sums, reference.contributions) if reference.contributions else None
         clipping = float(reference.clipping_error)
         has_truth = bool(reference.true_gradients)
         judged = judge_gradient(of_each, parts, evidence.dtype, evidence.adams, clipping, has_truth=has_truth)
@@ -128,23 +128,15 @@ def _judge_untrained(observed: Trajectory, reference: Reference, evidence: Witne
     return findings
 
 
-def judge_copies(weights: Mapping[str, Tensor], parameters: Mapping[str, Tensor], rank: int) -> list[Finding]:
+def judge_copies(strays: Sequence[str], rank: int) -> list[Finding]:
     """Return whether the model of a rank computes with other weights than the engine's, rounded to its dtype.
 
-    weights: the model's; those of other shapes are sharded and left out.
+    strays: the parameters of which it does.
     """
-    strays = [
-        name
-        for name, value in weights.items()
-        if name in parameters
-        and value.shape == parameters[name].shape
-        and not torch.equal(value, parameters[name].cpu().to(value.dtype))
-    ]
+    if not strays:
+        return []
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
-    text = (
-        f"the model of rank {rank} has other weights than the engine's ({strays[0]}{more})" if strays else ""
-    )
-    return [Finding(1.0, text)] if strays else []
+    return [Finding(1.0, f"the model of rank {rank} has other weights than the engine's ({strays[0]}{more})")]
 
 
 def judge_buffers(
@@ -179,15 +171,15 @@ def _stray_buffers(buffers: Mapping[str, Tensor], reference: Reference, least: f
     }
     for name in rounded.keys() - true.keys():
         difference = (buffers[name].double() - rounded[name].double()).norm()
-        strays |= {name} if float(difference) > _GROSS * float(rounded[name].double().norm()) else set()
+        strays |= {name} if float(difference) > GROSS_SHARE * float(rounded[name].double().norm()) else set()
     truth = {name: true[name].double() for name in rounded.keys() & true.keys()}
     if truth:
         sizes = {name: float(value.square().mean().sqrt()) for name, value in truth.items()}
         steps = len(reference.plain.digests)
         healthy = Healthy(sizes, counts_from=dict.fromkeys(sizes, least), roundings=steps)
         values, own = ({name: run[name].float() for name in truth} for run in (buffers, plain))
-        errors = errors_of(values, own, truth, healthy=healthy)
-        strays |= {name for name, ratio in errors.each.items() if ratio > _BUFFERS_UP_TO}
+        errors = errors_of(distances_of(values, own, truth), list(truth), healthy)
+        strays |= {name for name, ratio in errors.each.items() if ratio > BUFFERS_UP_TO}
     return strays
 
 

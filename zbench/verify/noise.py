@@ -8,20 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from zbench.verify.distance import LEAST_SHARE
+from zbench.verify.limits import LEAST_SHARE, LEAST_WAY, UNRESOLVED_FROM, WAY_TIMES_CONSTANTS
 from zbench.verify.replay import Adam, most_in_float32
 from zbench.verify.trajectory import Reference
-
-WAY_TIMES_CONSTANTS = 4.0
-"""How many times the share of an update that bias corrections in float32 decide does not count."""
-LEAST_WAY = 1e-2
-"""Share of the distance that a parameter travelled from which on the distance alone accuses.
-
-Rounding may carry one unit of a ReLU, or one choice of a maximum, across its threshold in a trial and not in
-the reference. A single jump of a gradient moves the weights of small models by up to half of this share.
-"""
-UNRESOLVED_FROM = 0.5
-"""Rounding error of a gradient, as a share of the gradient, from which rounding decides the update."""
 
 
 def can_be_compared(*runs: Tensor) -> bool:
@@ -65,8 +54,7 @@ def least_shares(
 ) -> dict[str, float]:
     """Return the share of the distance that a parameter travelled from which on an error counts.
 
-    least: `LEAST_WAY` if the distance alone accuses; `LEAST_SHARE` if a regression or a replay has named a
-    fault, so that the error ratio shows how far the fault led.
+    least: the share for a parameter whose errors have not grown.
     """
     steps = len(reference.plain.digests)
     grown = growth(reference)

@@ -8,7 +8,7 @@ whichever the trial does first. One factor then averages, unscales and clips.
 import copy
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,8 @@ from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import Accumulation
+from zbench.verify.distance import relative_sizes
+from zbench.verify.limits import REPEATED_WITHIN
 from zbench.verify.plain_numerics import (
     Gradients,
     GradientSums,
@@ -31,12 +33,9 @@ from zbench.verify.plain_numerics import (
     torch_dtype,
     torch_norm,
 )
-from zbench.verify.sketches import SKETCH, sketch, sketches
-from zbench.verify.trajectory import Reference, Trajectory, digest
+from zbench.verify.sums import CELLS, Run, RunSums, digest, signed_sums
+from zbench.verify.trajectory import Reference, Trajectory
 from zbench.workloads import Workload, seed_all, weighted
-
-ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
-"""Relative difference of values that were added up in another order, by the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,15 @@ def make_reference(task: PlainTask, *, truth: bool, on_step: Callable[[int, int]
     initial = {name: value.clone() for name, value in plain.adam.values().items()}
     trajectory = plain.run(lambda step: on_step(step, total))
     _require_repeatable(task, trajectory)
+    values = plain.adam.values()
     reference = Reference(
         trajectory,
-        torch.stack([(v - initial[name]).double().norm() for name, v in plain.adam.values().items()]),
+        torch.stack([(v - initial[name]).double().norm() for name, v in values.items()]),
         torch.tensor(plain.active),
-        gradients=plain.gradients,
+        {name: list(value.shape) for name, value in values.items()},
+        _flat(values),
+        _flat(plain.adam.first_moments()),
+        gradients=_flat(plain.gradients),
         contributions=plain.contributions(),
         buffers=plain.buffers(),
         frozen=plain.frozen,
@@ -86,16 +89,34 @@ def make_reference(task: PlainTask, *, truth: bool, on_step: Callable[[int, int]
         return replace(reference, warnings=[warning])
     finally:
         torch.set_num_threads(threads)
+    sizes = true.adam.gradient_sizes()
     return replace(
         reference,
-        truth=true.adam.values(),
-        true_moments=true.adam.first_moments(),
-        gradient_sizes=true.adam.gradient_sizes(),
-        true_gradients=true.gradients,
+        truth=_flat(true.adam.values()),
+        true_moments=_flat(true.adam.first_moments()),
+        moment_sizes=_moment_sizes(true.adam.first_moments(), exact.sketches),
+        weights=_flat({name: relative_sizes(size) for name, size in sizes.items()}),
+        true_gradients=_flat(true.gradients),
         true_buffers=true.buffers(),
         true_sketches=exact.sketches,
         true_losses=exact.losses,
     )
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.reshape(-1) for name, value in tensors.items()}
+
+
+def _moment_sizes(moments: Mapping[str, Tensor], sketches: Tensor) -> Tensor:
+    """Return [P]: the largest root mean square that each first moment had after any step.
+
+    Terms that cancel in the end, as a gradient and a decay that is added to it do, leave errors of the size
+    that they had. sketches: of the float64 run.
+    """
+    largest = sketches[:, :, 1].norm(dim=-1).amax(dim=0).nan_to_num(0.0)
+    final = torch.stack([moment.double().norm() for moment in moments.values()])
+    elements = torch.tensor([max(1, moment.numel()) for moment in moments.values()])
+    return torch.maximum(final, largest) / elements.sqrt()
 
 
 def _require_repeatable(task: PlainTask, trajectory: Trajectory) -> None:
@@ -112,7 +133,7 @@ def _require_repeatable(task: PlainTask, trajectory: Trajectory) -> None:
             f"workload.model: its forward writes {written[0]} ({len(written)} in all), which its reference"
             " cannot follow: make what forward writes a buffer (register_buffer), or set verify.mode: off"
         )
-    rounding = 0.0 if task.device.type == "cpu" else ROUNDING[task.spec.dtype]
+    rounding = 0.0 if task.device.type == "cpu" else REPEATED_WITHIN[task.spec.dtype]
     require_same("loss", trajectory.losses[0], torch.tensor(losses, dtype=torch.float64), rounding)
     require_same("gradient norm", trajectory.grad_norms[0], torch.tensor(norm, dtype=torch.float64), rounding)
 
@@ -155,6 +176,8 @@ class _PlainTraining:
         self._factor = 1.0
         self.clipping_error = 0.0
         self._parameters = {n: p for n, p in first.named_parameters() if n in trained}
+        runs = [Run.whole(name, value.shape) for name, value in self.adam.values().items()]
+        self._sums = RunSums(runs, torch.device("cpu"))
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
         self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
@@ -192,7 +215,7 @@ class _PlainTraining:
             norms.append(norm)
             skipped += [] if updated else [step]
             if not self._exact:
-                digests.append([digest(value) for value in self.adam.values().values()])
+                digests.append(self._sums.digests(list(_flat(self.adam.values()).values())).tolist())
             seen.append(self.sketches())
             on_step(step + 1)
         return Trajectory(
@@ -200,17 +223,15 @@ class _PlainTraining:
             losses=torch.tensor(losses, dtype=torch.float64),
             grad_norms=torch.tensor(norms, dtype=torch.float64),
             digests=torch.tensor(digests, dtype=torch.int64),
-            parameters=self.adam.values(),
-            moments=self.adam.first_moments(),
             skipped=tuple(skipped),
             sketches=torch.stack(seen),
         )
 
     def sketches(self) -> Tensor:
-        """Return [P, 2, 64]: of the weights and first moments."""
-        names = list(self._parameters)
-        both = (self.adam.values(), self.adam.first_moments())
-        return torch.stack([sketches(values, names) for values in both], dim=1)
+        """Return [P, 2, 128]: the signed sums of the weights and first moments."""
+        both = (_flat(self.adam.values()), _flat(self.adam.first_moments()))
+        sums = self._sums.signed_sums(*([values[name] for name in self._parameters] for values in both))
+        return torch.from_numpy(sums.transpose(1, 0, 2))
 
     def digests(self) -> dict[str, int]:
         """Return the digest of every parameter as the model holds it, frozen ones too."""
@@ -269,15 +290,17 @@ class _PlainTraining:
 
     def _take_sketches(self, micro: int, rank: int, gradients: Gradients) -> None:
         ranks, backwards = self._task.workload.world_size, self._task.accumulation.backwards
-        if ranks * backwards > SKETCH // 2:
+        if ranks * backwards > CELLS // 2:
             return
         for name, gradient in gradients.items():
             if gradient is not None:
-                empty = torch.zeros(ranks, backwards, SKETCH, dtype=torch.float64)
-                self._sketches.setdefault(name, empty)[rank, micro] = sketch(gradient.cpu())
+                empty = torch.zeros(ranks, backwards, CELLS, dtype=torch.float64)
+                self._sketches.setdefault(name, empty)[rank, micro] = torch.from_numpy(
+                    signed_sums(gradient.cpu())
+                )
 
     def contributions(self) -> dict[str, Tensor]:
-        """Return sketches [W, B, 64] of what each backward added to the first step's gradient."""
+        """Return signed sums [W, B, 128] of what each backward added to the first step's gradient."""
         return {
             name: parts * self._factor for name, parts in self._sketches.items() if name in self.gradients
         }

@@ -9,7 +9,7 @@ parameters, ranks and steps can be added up, and any coefficient follows from th
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -18,7 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zbench.verify.distance import LEAST_SHARE, SMALLEST, TINY, UNIT_ROUNDOFF
+from zbench.verify.distance import SMALLEST, TINY
+from zbench.verify.files import Elements
+from zbench.verify.limits import LEAST_SHARE, ONE_ROUNDING, UNIT_ROUNDOFF, WORST_UP_TO
 
 LENGTH, DECAY, EPS, EPS_INSIDE = range(1, 5)
 """Rows of `Residual.gram` after the residual itself: the update, the decay per unit of `weight_decay`, eps
@@ -27,20 +29,20 @@ per unit of eps, and eps inside the root."""
 State = dict[str, Tensor]
 """`param`, `exp_avg` and, where they are kept, `exp_avg_sq` and `max_exp_avg_sq` of a run of elements."""
 Products = NDArray[np.float64]  # in numpy's memory: it is no tensor memory of the trial's
-Parts = dict[str, State]
-"""A rank's part by `NAME@PLACE`, the place being anything that tells the parts of one parameter apart."""
+Parts = Mapping[str, Mapping[str, Tensor]]
+"""A rank's parts by `NAME@START`: the kinds of state of a run of elements, flat."""
+StoredParts = Mapping[str, Mapping[str, Elements]]
+"""The same, in memory or in a file."""
 
 KINDS = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-WORST_UP_TO = 3.0
-"""Largest residual of one element's update, in units of its rounding."""
 _CHUNK = 1 << 15  # elements whose float64 intermediates stay in a core's cache
+_COPIED = 1 << 18  # elements that are read from a file or a device at once
 _SAMPLE = 1 << 17
 _UNITS = np.eye(5)
 CORRECTED = _UNITS[LENGTH] + _UNITS[EPS]
 """What the second moments' bias correction acts on."""
 _DIGITS = 25  # half a unit in the last place of a float32 of [1/2, 1) is 2^-25
-_UNIT = UNIT_ROUNDOFF
-_BFLOAT16 = 2.0**-8
+_BFLOAT16 = ONE_ROUNDING["bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +164,8 @@ class Residual:
         rest = min(rests, key=lambda rest: _apart(rest, update, lengths))
         half = torch.ldexp(torch.ones_like(end), torch.frexp(end)[1] - _DIGITS)
         rounded = torch.stack([half, half * update.sign(), half * start.sign()])
-        noise = start.abs_().add_(end.abs_()).mul_(_UNIT)
-        noise.add_(update.abs(), alpha=4 * _UNIT + 2 * coarse).add_(TINY)
+        noise = start.abs_().add_(end.abs_()).mul_(UNIT_ROUNDOFF)
+        noise.add_(update.abs(), alpha=4 * UNIT_ROUNDOFF + 2 * coarse).add_(TINY)
         noise.add_(denominator.reciprocal_(), alpha=(1 + adam.lr / first) * SMALLEST)  # of subnormal moments
         least = update.abs().mul_(LEAST_SHARE / WORST_UP_TO).div_(noise).clamp_(min=1)
         eps = denominator.mul_(update).mul_(-adam.eps)
@@ -182,8 +184,8 @@ class Residual:
         size = new["exp_avg"].abs().add_(_kept(old, new, "exp_avg").abs())
         share = gradient.square().mul_(rate)
         rest = square.sub(before, alpha=adam.beta2).sub_(share)
-        unsure = size.mul_((4 * _UNIT + coarse) / (1 - adam.beta1))  # of the gradient
-        noise = (square + before).mul_(3 * _UNIT + coarse).add_(TINY)
+        unsure = size.mul_((4 * UNIT_ROUNDOFF + coarse) / (1 - adam.beta1))  # of the gradient
+        noise = (square + before).mul_(3 * UNIT_ROUNDOFF + coarse).add_(TINY)
         noise.add_(gradient.abs_().mul_(2).add_(unsure).mul_(unsure), alpha=rate)
         rows = torch.stack([rest, share.sub_(before, alpha=rate)]).mul_(noise.reciprocal_())
         self.moments += (rows @ rows.T).numpy()
@@ -193,40 +195,67 @@ class Residual:
         self.worst_moment = max(self.worst_moment, float(excess.abs_().div_(least).max()))
 
 
-def replay(
-    before: Parts, after: Parts, adams: Mapping[str, Adam], counts: Mapping[str, int], *, rank: int, step: int
-) -> Iterator[Residual]:
-    """Yield what remained of each part that has moments; rebuilds its second moments where they are not kept.
+def updates_so_far(active: Tensor, skipped: Collection[int], step: int) -> list[int]:
+    """Return [P]: the updates of each parameter up to a step; 0 if the step leaves the parameter alone.
 
-    Rebuilt ones are put into `after`; after the second step there is nothing to rebuild them from. `counts`:
-    updates of each parameter so far, 0 where it has no gradient in this step.
+    active [S, P] bool: which parameters have a gradient in each step. skipped: steps without an update.
+    """
+    taken = [at for at in range(step + 1) if at not in skipped]
+    counts: list[int] = (active[taken].sum(dim=0) * active[step]).tolist()
+    return counts
+
+
+def replay(
+    before: StoredParts,
+    after: Parts,
+    adams: Mapping[str, Adam],
+    counts: Mapping[str, int],
+    *,
+    rank: int,
+    step: int,
+) -> Iterator[Residual]:
+    """Yield the residual of each part that has moments.
+
+    before: the parts before the step, in memory or in a file. counts: updates of each parameter so far, 0 if
+    it has no gradient in this step. An engine may not show second moments. Then those of a parameter's first
+    two updates are rebuilt from its first moments.
     """
     for key, new in after.items():
         name = key.rpartition("@")[0]
         old, count = before.get(key, {}), counts.get(name, 0)
-        unmoved = count == 0 or "exp_avg" not in new or not new["param"].numel()
-        if name not in adams or key not in before or unmoved:
-            continue
-        rebuilt = "exp_avg_sq" not in new
-        if rebuilt and count > 1 and "exp_avg_sq" not in old:
+        is_unmoved = count == 0 or "exp_avg" not in new or not len(new["param"])
+        is_rebuilt = "exp_avg_sq" not in new
+        if name not in adams or key not in before or is_unmoved or (is_rebuilt and count > 2):
             continue
         adam = adams[name]
-        if rebuilt:
-            second_moment = _gradient(old, new, adam).square_().mul_(1 - adam.beta2)
-            new["exp_avg_sq"] = second_moment.add_(_kept(old, new, "exp_avg_sq"), alpha=adam.beta2)
-            if adam.amsgrad:
-                new["max_exp_avg_sq"] = _kept(old, new, "max_exp_avg_sq").maximum(new["exp_avg_sq"])
-        residual = Residual(name, rank, step, count, new["param"].numel())
+        residual = Residual(name, rank, step, count, len(new["param"]))
         coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
-        for first in range(0, new["param"].numel(), _CHUNK):
-            cut = slice(first, first + _CHUNK)
-            was, now = (
-                {kind: value[cut].to(torch.float64, copy=True) for kind, value in state.items()}
-                for state in (old, new)
-            )
-            residual.add(was, now, adam, rebuilt, coarse)
-        residual.alike = _alike(old["param"][:_SAMPLE], new["param"][:_SAMPLE])
+        for first in range(0, len(new["param"]), _COPIED):
+            cut = slice(first, first + _COPIED)
+            was, now = ({kind: value[cut].cpu() for kind, value in state.items()} for state in (old, new))
+            if first == 0:
+                residual.alike = _alike(was["param"][:_SAMPLE], now["param"][:_SAMPLE])
+            for start in range(0, len(now["param"]), _CHUNK):
+                chunk = slice(start, start + _CHUNK)
+                before_chunk, after_chunk = (
+                    {kind: v[chunk].to(torch.float64, copy=True) for kind, v in state.items()}
+                    for state in (was, now)
+                )
+                if is_rebuilt:
+                    _rebuild(before_chunk, after_chunk, adam, count)
+                residual.add(before_chunk, after_chunk, adam, is_rebuilt, coarse)
         yield residual
+
+
+def _rebuild(old: State, new: State, adam: Adam, count: int) -> None:
+    """Put second moments into both states of a parameter's first or second update."""
+    before = _kept(old, new, "exp_avg")
+    square = (before / (1 - adam.beta1)).square_().mul_(1 - adam.beta2) if count == 2 else before.square()
+    gained = _gradient(old, new, adam).square_().mul_(1 - adam.beta2)
+    old["exp_avg_sq"] = square
+    new["exp_avg_sq"] = gained.add_(square, alpha=adam.beta2)
+    if adam.amsgrad:
+        new["max_exp_avg_sq"] = square.maximum(new["exp_avg_sq"])
 
 
 def _alike(start: Tensor, end: Tensor) -> float:

@@ -9,24 +9,28 @@ each rank adds say which of them is missing.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from zbench.record.record import Coefficient
-from zbench.verify.diagnosis import CERTAIN, MOST_FAULTS, NEAR, WRONG_FROM, Finding, percent, times, where_of
-from zbench.verify.noise import UNRESOLVED_FROM
+from zbench.verify.diagnosis import MOST_FAULTS, Finding, percent, times, where_of
+from zbench.verify.limits import (
+    ALL_UP_TO,
+    ALONE_UP_TO,
+    CERTAIN,
+    NEAR,
+    REST_UP_TO,
+    UNRESOLVED_FROM,
+    WRONG_FROM,
+)
+from zbench.verify.regression import Regression
 from zbench.verify.replay import Adam, within
-from zbench.verify.sketches import SKETCH, sketch
+from zbench.verify.sums import CELLS
 
-ALONE_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-"""Share by which one parameter's gradient may be larger than the others', by the model's dtype."""
-ALL_UP_TO = {"float32": 2e-4, "bfloat16": 2.0**-7, "float16": 2.0**-10}
-"""Share by which all may be larger than the reference's: a norm and a factor in bfloat16 clip all alike."""
-REST_UP_TO = 8.0
-"""How much further from its slope it may be than the reference's own."""
 _SMALLEST = 2.0**-120
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,46 +55,107 @@ class Slope:
         return math.hypot(self.own_rest, self.true_factor - 1)
 
 
-def slopes(
+@dataclass(frozen=True, slots=True)
+class GradientSums:
+    """Sums over the elements of P gradients: of a trial, of the plain run, and of the float64 run (true).
+
+    All fields [P] float64. count: elements whose true gradient is not 0. square: of true². along, total: of
+    added x true and of added², where added = trial - plain. own_along, own_total: the same of plain - true.
+    squares, cubes, fourths: of added² x true², added x true³ and true⁴.
+    """
+
+    count: Tensor
+    square: Tensor
+    along: Tensor
+    total: Tensor
+    own_along: Tensor
+    own_total: Tensor
+    squares: Tensor
+    cubes: Tensor
+    fourths: Tensor
+
+    @classmethod
+    def of_table(cls, table: Tensor) -> "GradientSums":
+        """Return the sums in a `table` [9, P], or in the sum of several."""
+        return cls(*table)
+
+    @classmethod
+    def empty(cls, parameters: int) -> "GradientSums":
+        """Return the sums over no elements."""
+        return cls(*torch.zeros(len(fields(cls)), parameters, dtype=torch.float64))
+
+    def table(self) -> Tensor:
+        """Return [9, P]: all fields."""
+        return torch.stack([getattr(self, field.name) for field in fields(self)])
+
+    def add(self, at: int, gradient: Tensor, plain: Tensor, true: Tensor | None) -> None:
+        """Add elements of parameter `at`, flat and of one length. true: None without a float64 run."""
+        pieces = [torch.split(t, _PIECE) for t in (gradient, plain, true) if t is not None]
+        for ours, base, *exact in zip(*pieces, strict=True):
+            wide = base.double()
+            truth = exact[0].double() if exact else wide
+            added, own = ours.double() - wide, wide - truth
+            square, product = truth.square(), added * truth
+            sums = (
+                int(truth.count_nonzero()), square.sum(), product.sum(), added @ added, own @ truth,
+                own @ own, product @ product, product @ square, square @ square,
+            )  # fmt: skip
+            for field, total in zip(fields(self), sums, strict=True):
+                getattr(self, field.name)[at] += total
+
+    def slopes(self, names: Sequence[str]) -> dict[str, Slope]:
+        """Return the slope of every gradient that the reference resolves, by name."""
+        own = Regression(self.square, self.own_along, self.own_total)
+        trial = Regression(self.square, self.along, self.total)
+        scale = 1 + own.slope
+        share = trial.slope
+        length = scale.abs() * self.square.sqrt()
+        spread = self.squares - 2 * share * self.cubes + share.square() * self.fourths
+        columns = {
+            "factor": 1 + share / scale,
+            "error": spread.clamp(min=0.0).sqrt() / (scale.abs() * self.square),
+            "rest": trial.across / length,
+            "true_factor": 1 / scale,
+            "own_rest": own.across / length,
+        }
+        resolved = (self.square >= _SMALLEST) & (scale != 0)
+        resolved &= self.own_total.sqrt() < UNRESOLVED_FROM * self.square.sqrt()
+        return {
+            name: Slope(
+                **{key: float(column[at]) for key, column in columns.items()}, elements=int(self.count[at])
+            )
+            for at, name in enumerate(names)
+            if bool(resolved[at])
+        }
+
+
+def gradient_sums(
     gradients: Mapping[str, Tensor], plain: Mapping[str, Tensor], true: Mapping[str, Tensor]
-) -> dict[str, Slope]:
-    """Return the slope of every gradient that the reference resolves; without `true`, on its own."""
-    result = {}
-    for name, reference in plain.items():
-        base, truth = reference.double().reshape(-1), true.get(name, reference).double().reshape(-1)
-        square, along = float(truth @ truth), float(base @ truth)
-        is_noise = float((base - truth).norm()) >= UNRESOLVED_FROM * square**0.5
-        if square < _SMALLEST or along == 0 or is_noise:
-            continue
-        scale = along / square
-        length = abs(along) / square**0.5
-        added = (gradients[name].double().reshape(-1) if name in gradients else torch.zeros_like(base)) - base
-        share = float(added @ truth) / square
-        rest = added - share * truth
-        result[name] = Slope(
-            factor=1 + share / scale,
-            error=float((rest * truth).norm()) / abs(along),
-            rest=float(rest.norm()) / length,
-            true_factor=1 / scale,
-            own_rest=float((base - scale * truth).norm()) / length,
-            elements=int(torch.count_nonzero(truth)),
+) -> GradientSums:
+    """Return the sums over whole gradients, in the order of `plain`; a missing gradient is 0."""
+    result = GradientSums.empty(len(plain))
+    for at, (name, reference) in enumerate(plain.items()):
+        base = reference.reshape(-1)
+        truth = true[name].reshape(-1) if name in true else None
+        result.add(
+            at, gradients[name].reshape(-1) if name in gradients else torch.zeros_like(base), base, truth
         )
     return result
 
 
 def shares(gradients: Mapping[str, Tensor], contributions: Mapping[str, Tensor]) -> Tensor | None:
-    """Return [W, B]: how much of what each backward of each rank adds is in the gradients; 1 where all is.
+    """Return [W, B]: how much of what each backward of each rank adds is in the gradients; 1 if all is.
 
-    contributions: by parameter, the sketches [W, B, 64] of a right gradient's parts. None where there are too
-    many parts to tell apart.
+    gradients: the signed sums [128] of each. contributions: those [W, B, 128] of a right gradient's parts.
+    None if there are too many parts to tell apart.
     """
     columns, targets = [], []
     for name, parts in contributions.items():
         size = float(parts.norm())
         if size > 0 and name in gradients:
-            columns.append(parts.reshape(-1, SKETCH).T.double() / size)
-            targets.append(sketch(gradients[name]) / size)
-    if not columns or len(columns) * SKETCH < 2 * columns[0].shape[1]:
+            columns.append(parts.reshape(-1, CELLS).T.double() / size)
+            targets.append(gradients[name] / size)
+    if not columns or len(columns) * CELLS < 2 * columns[0].shape[1]:
         return None
     solved: Tensor = torch.linalg.lstsq(torch.cat(columns), torch.cat(targets)[:, None], driver="gelsd")[0]
     return solved.view(next(iter(contributions.values())).shape[:2])

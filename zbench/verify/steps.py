@@ -12,32 +12,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zbench.verify.diagnosis import NEAR, WRONG_FROM, Finding, percent, where_of
-from zbench.verify.distance import LEAST_SHARE, TINY, UNIT_ROUNDOFF
+from zbench.verify.diagnosis import Finding, percent, where_of
+from zbench.verify.distance import TINY
+from zbench.verify.limits import (
+    ALL_CERTAIN,
+    ALONE_CERTAIN,
+    ALONE_UP_TO,
+    CHAOTIC_BELOW,
+    DIVERGED,
+    LEAST_SHARE,
+    LEAST_STEPS,
+    LEAST_SUMS,
+    LOSS_ROUNDINGS,
+    LOSSES_UP_TO,
+    NEAR,
+    OF_CONSTANTS,
+    ONE_ROUNDING,
+    OWN_CERTAIN,
+    STEP_TIMES_CONSTANTS,
+    TELLS_UP_TO,
+    UNIT_ROUNDOFF,
+    UPDATES_UP_TO,
+    WRONG_FROM,
+)
 from zbench.verify.noise import can_be_compared
+from zbench.verify.regression import Regression
 from zbench.verify.replay import Adam, most_in_float32
-from zbench.verify.sketches import SKETCH
-from zbench.verify.slope import ALONE_UP_TO, common_limit, factor_in_words
+from zbench.verify.slope import common_limit, factor_in_words
+from zbench.verify.sums import CELLS
 from zbench.verify.trajectory import Reference, Trajectory
-
-ALL_CERTAIN, ALONE_CERTAIN = 6.0, 9.0
-"""Standard errors of one step's factor of all parameters, and of one: of the latter a run has many."""
-OF_CONSTANTS = 3e-5
-"""Share that the trajectory makes at least of bias corrections in float32; see `STEP_TIMES_CONSTANTS`."""
-STEP_TIMES_CONSTANTS = 2.5
-"""How many times the share by which these make an update longer or shorter."""
-OWN_CERTAIN = 2.0
-"""Standard errors of the reference's own factor that its rounding explains."""
-DIVERGED = 5.0
-"""How many times the reference's own errors, at a trial's distance, its errors may be."""
-LOSSES_UP_TO = 16.0
-TELLS_UP_TO = 0.5
-"""A limit above half of a term says nothing."""
-CHAOTIC_BELOW = 0.75
-"""Where so few of the gradients that were usable are still, those that are left are a choice of luck."""
-_LEAST_SUMS = 16
-_LEAST_STEPS = 3
-_UNITS = {"float32": UNIT_ROUNDOFF, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +60,19 @@ class _Shares:
 
     @classmethod
     def of(cls, runs: Sequence[Tensor], active: Tensor, weights: Tensor | None = None) -> "_Shares":
-        """Of trial, plain and true run, each [P, 64]. active [P] bool: which have a gradient. weights: those
+        """Of trial, plain and true run, each [P, 128]. active [P] bool: which have a gradient. weights: those
         before the step, if it rounds them.
         """
         trial, plain, true = runs
         square, sums = true.square().sum(dim=1), (true != 0).sum(dim=1)
 
-        def shares(added: Tensor) -> tuple[Tensor, Tensor]:
-            along = (added * true).sum(dim=1) / square
-            rest = (added - along[:, None] * true).square().sum(dim=1) / square
-            return along, rest.sqrt()
-
         rounding = torch.zeros_like(square)
         if weights is not None:
             rounding = UNIT_ROUNDOFF * weights.norm(dim=1) / square.sqrt()
-        (more, rest), (base, base_rest) = shares(trial - plain), shares(plain - true)
-        usable = active & (sums >= _LEAST_SUMS) & more.isfinite() & (base_rest < NEAR)
-        freedom = (sums - 1).clamp(min=1).sqrt()
-        fields = (more, rest / freedom, base, base_rest / freedom, rounding)
+        added, own = Regression.of(trial - plain, true), Regression.of(plain - true, true)
+        usable = active & (sums >= LEAST_SUMS) & added.slope.isfinite() & (own.across < NEAR * square.sqrt())
+        freedom = (sums - 1).clamp(min=1)
+        fields = (added.slope, added.error(freedom), own.slope, own.error(freedom), rounding)
         return cls(*(field.masked_fill(~usable, 0.0) for field in fields), usable)  # type: ignore[call-arg]
 
     def beside_kinks(self, farther: float, unit: float) -> "_Shares":
@@ -161,7 +159,7 @@ class _Judge:
 
     def _grown_from(self, shares: _Shares) -> Tensor:
         """Return [P]: what the trajectory may have made so far of the rounding of Adam's constants."""
-        sizes = (shares.base.square() + SKETCH * shares.base_error.square()).sqrt()
+        sizes = (shares.base.square() + CELLS * shares.base_error.square()).sqrt()
         if self.first is None or self.grown is None:
             self.first = sizes.clamp(min=self.unit)
             self.grown = torch.ones_like(sizes)
@@ -212,9 +210,8 @@ class _Judges:
         constants = torch.tensor(shares, dtype=torch.float64).clamp(min=OF_CONSTANTS)
         clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
-        of_update = LEAST_SHARE if dtype == "float32" else 1e-3
-        unit = _UNITS[dtype]
-        self._update = _Judge(names, adams, constants, LEAST_SHARE, of_update, unit)
+        unit = ONE_ROUNDING[dtype]
+        self._update = _Judge(names, adams, constants, LEAST_SHARE, UPDATES_UP_TO[dtype], unit)
         self._gradient = _Judge(names, adams, constants, ALONE_UP_TO[dtype], whole, unit)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
 
@@ -256,7 +253,7 @@ def judge_steps(
     steps = list[_Step]()
     most = 0.0
     horizon = len(plain)
-    for step in _steps(observed, reference, adams, _UNITS[dtype]):
+    for step in _steps(observed, reference, adams, ONE_ROUNDING[dtype]):
         most = max(most, step.readable)
         if step.readable < CHAOTIC_BELOW * most:
             horizon = step.first - 1
@@ -268,7 +265,7 @@ def judge_steps(
             horizon = step.first - 1
             break
     for count in (len(steps), len(steps) // 2, len(steps) // 4):
-        if count >= _LEAST_STEPS:
+        if count >= LEAST_STEPS:
             together = _Step.together(steps[-count:])
             if finding := judges.finding(together):
                 return [finding]
@@ -324,7 +321,10 @@ def _judge_losses(observed: Trajectory, reference: Reference, dtype: str, horizo
     runs = (observed.sketches, reference.plain.sketches, reference.true_sketches)
     looked = can_be_compared(*runs) and len(runs[0]) > len(apart)
     farther = [_farther([run[at] for run in runs]) if looked else 1.0 for at in range(len(apart))]
-    limits = LOSSES_UP_TO * most * torch.tensor(farther) + (4 * _UNITS[dtype] + LEAST_SHARE) * size
+    limits = (
+        LOSSES_UP_TO * most * torch.tensor(farther)
+        + (LOSS_ROUNDINGS * ONE_ROUNDING[dtype] + LEAST_SHARE) * size
+    )
     bad = (apart > limits)[:horizon]
     if not bool(bad.any()):
         return []

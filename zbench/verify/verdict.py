@@ -34,15 +34,20 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import LEAST_SHARE, TINY, Difference, Errors, Healthy, compare, errors_of
+from zbench.verify.distance import TINY, Difference, Distances, Errors, Healthy, difference_of, errors_of
 from zbench.verify.evidence import Witness, examine
-from zbench.verify.noise import LEAST_WAY, least_shares, unresolved
+from zbench.verify.limits import (
+    DRIFTED_UP_TO,
+    EQUIVALENT_UP_TO,
+    GROSS_SHARE,
+    LEAST_MOMENT,
+    LEAST_SHARE,
+    LEAST_WAY,
+)
+from zbench.verify.noise import least_shares, unresolved
 from zbench.verify.replay import Adam
-from zbench.verify.trajectory import Reference, Trajectory, all_finite
+from zbench.verify.trajectory import Reference, Trajectory
 
-EQUIVALENT_UP_TO = 4.0
-DRIFTED_UP_TO = 100.0
-GROSS_SHARE_OF_TRAVEL = 0.25
 _MOST_NAMED = 3
 _NO_FLOAT64_RUN = (
     "not the reference's bits, and no float64 run tells whether the difference matters:"
@@ -59,18 +64,30 @@ class Judgement:
     warnings: list[str] = field(default_factory=list)
 
 
-def judge(observed: Trajectory, reference: Reference, evidence: Witness | None = None) -> Judgement:
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """How far a trial's final weights and first moments are from the reference's, in the order of its names.
+
+    moments: None if the engine does not show them.
+    """
+
+    weights: Distances
+    moments: Distances | None = None
+
+
+def judge(
+    observed: Trajectory, final: FinalState, reference: Reference, evidence: Witness | None = None
+) -> Judgement:
     """Return the verdict on a run of the same steps as the reference's; ValueError if parameters are
-    missing. evidence: what else the trial showed; without it the parameters alone are judged.
+    missing. evidence: other observations of the trial; without it the final state alone is judged.
     """
     _require_all(observed, reference.plain)
-    finite = all_finite(observed.parameters) and all_finite(reference.plain.parameters)
-    if evidence is None or not finite:
+    is_finite = not bool((final.weights.not_finite + final.weights.plain_not_finite).any())
+    if evidence is None or not is_finite:
         adams = {} if evidence is None else evidence.adams
-        return _by_distance(observed, reference, adams, LEAST_WAY)
+        return _by_distance(observed, final, reference, adams, has_findings=False)
     findings, coefficients, unchecked = examine(observed, reference, evidence)
-    least = LEAST_SHARE if findings else LEAST_WAY
-    judgement = _by_distance(observed, reference, evidence.adams, least)
+    judgement = _by_distance(observed, final, reference, evidence.adams, has_findings=bool(findings))
     was = judgement.correctness
     if was.verdict == "identical":
         unchecked = {}
@@ -90,7 +107,7 @@ def judge(observed: Trajectory, reference: Reference, evidence: Witness | None =
 
 
 def _require_all(observed: Trajectory, plain: Trajectory) -> None:
-    missing = [name for name in plain.names if name not in observed.parameters]
+    missing = [name for name in plain.names if name not in observed.names]
     if missing:
         raise ValueError(
             f"the engine's full_parameters() lacks {len(missing)} trained parameters: {missing[0]}, ..."
@@ -98,9 +115,16 @@ def _require_all(observed: Trajectory, plain: Trajectory) -> None:
 
 
 def _by_distance(
-    observed: Trajectory, reference: Reference, adams: Mapping[str, Adam], least: float
+    observed: Trajectory,
+    final: FinalState,
+    reference: Reference,
+    adams: Mapping[str, Adam],
+    *,
+    has_findings: bool,
 ) -> Judgement:
-    """Return the verdict on the parameters. least: see `least_shares`."""
+    """Return the verdict on the final state. has_findings: a regression or a replay has named a fault, so
+    the error ratio shows how far the fault led.
+    """
     plain = reference.plain
     differing = _differing(observed, plain)
     losses = _largest_difference(observed.losses, plain.losses)
@@ -110,10 +134,12 @@ def _by_distance(
         return Judgement(Correctness("identical", ratio, 0.0, 0, None, None, losses, norms))
     first = int(differing.any(dim=1).nonzero()[0])
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
-    difference = compare(observed.parameters, plain.parameters, plain.names)
-    shares = least_shares(reference, adams, least)
-    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects, shares)
-    agreed = first >= reference.deterministic_steps > 0 and all_finite(plain.parameters)
+    difference = difference_of(final.weights, plain.names)
+    limits = (LEAST_SHARE, LEAST_SHARE) if has_findings else (LEAST_WAY, LEAST_MOMENT)
+    shares = [least_shares(reference, adams, limit) for limit in limits]
+    verdict, ratio, worst, warnings = _weigh(observed, final, reference, difference, suspects, shares)
+    is_finite = not bool(final.weights.plain_not_finite.any())
+    agreed = first >= reference.deterministic_steps > 0 and is_finite
     if agreed and verdict in ("equivalent", "unchecked"):
         verdict, warnings = "identical", []
     measured = (ratio, difference.max_abs, difference.max_ulp, worst)
@@ -130,17 +156,19 @@ def worse(judgements: Sequence[Judgement]) -> Judgement:
 
 def _weigh(
     observed: Trajectory,
+    final: FinalState,
     reference: Reference,
     difference: Difference,
     suspects: set[str],
-    shares: Mapping[str, float],
+    shares: Sequence[Mapping[str, float]],
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
     """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ.
 
-    shares: of the distance that each parameter travelled, from which on an error counts.
+    shares: from which on an error counts: of the distance that each parameter travelled, and of the largest
+    size of its first moments.
     """
     plain = reference.plain
-    if not all_finite(plain.parameters):
+    if bool(final.weights.plain_not_finite.any()):
         return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
     if difference.not_finite is not None:
         return "wrong", None, difference.not_finite, []
@@ -149,33 +177,30 @@ def _weigh(
     travelled = max(float(reference.travelled.norm()), TINY)
     if not reference.truth:
         share = difference.distance / travelled
-        if share > GROSS_SHARE_OF_TRAVEL:
+        if share > GROSS_SHARE:
             warning = f"it ended {share:.0%} of the way that the reference travelled away from it"
             return "drifted", None, difference.farthest, [warning]
         return "unchecked", None, difference.farthest, [_NO_FLOAT64_RUN]
-    clipping = float(reference.clipping_error)
-    exact = reference.true_moments
     steps = len(plain.digests)
     moved = dict(zip(plain.names, reference.travelled.tolist(), strict=True))
-    sizes = {n: moved[n] / math.sqrt(max(1, t.numel())) for n, t in reference.truth.items()}
-    healthy = Healthy(sizes, clipping, shares, steps)
-    resolved = reference.truth.keys() - unresolved(reference)
+    sizes = {n: moved[n] / math.sqrt(max(1, reference.elements(n))) for n in plain.names}
+    healthy = Healthy(sizes, shares[0], steps)
+    noise = unresolved(reference)
+    resolved = [at for at, name in enumerate(plain.names) if name not in noise]
     if not resolved:
         warning = "rounding decides every gradient: train in float32, or give the loss a gradient"
         return "unchecked", None, difference.farthest, [warning]
-    weights = reference.gradient_sizes
-    truth = {n: t for n, t in reference.truth.items() if n in resolved}
-    errors = [errors_of(observed.parameters, plain.parameters, truth, weights, healthy)]
-    if observed.moments and exact:
-        of_moments = replace(healthy, sizes=_sizes_of_moments(reference))
-        exact = {n: t for n, t in exact.items() if n in resolved}
-        errors.append(errors_of(observed.moments, plain.moments, exact, weights, of_moments))
+    names = [plain.names[at] for at in resolved]
+    weights = final.weights.of(resolved)
+    errors = [errors_of(weights, names, healthy)]
+    if final.moments is not None and reference.true_moments:
+        of_moments = dict(zip(plain.names, reference.moment_sizes.tolist(), strict=True))
+        errors.append(errors_of(final.moments.of(resolved), names, Healthy(of_moments, shares[1], steps)))
     ratio = max(e.ratio for e in errors)
     verdict = name_of(ratio)
     worst = _worst(errors, suspects)
-    own_squares = (float((plain.parameters[n].double() - t).square().sum()) for n, t in truth.items())
-    way = math.sqrt(math.fsum(moved[name] ** 2 for name in truth))
-    share = math.sqrt(math.fsum(own_squares)) / max(way, TINY)
+    way = math.sqrt(math.fsum(moved[name] ** 2 for name in names))
+    share = math.sqrt(math.fsum(weights.own_squares.tolist())) / max(way, TINY)
     near = (
         difference.distance <= 2 * travelled
     )  # two runs that chaos took apart are 1.4 ways from one another
@@ -187,21 +212,6 @@ def _weigh(
         )
         return "unchecked", ratio, worst, [warning]
     return verdict, ratio, worst, []
-
-
-def _sizes_of_moments(reference: Reference) -> dict[str, float]:
-    """Return the largest root mean square that each first moment had after any step.
-
-    Terms that cancel in the end, as a gradient and a decay that is added to it do, leave errors of the size
-    that they had.
-    """
-    sizes = {n: float(t.square().mean().sqrt()) for n, t in reference.true_moments.items() if t.numel()}
-    if reference.true_sketches.numel():
-        largest = reference.true_sketches[:, :, 1].norm(dim=-1).amax(dim=0).nan_to_num(0.0).tolist()
-        for name, norm in zip(reference.plain.names, largest, strict=True):
-            if name in sizes:
-                sizes[name] = max(sizes[name], norm / math.sqrt(reference.true_moments[name].numel()))
-    return sizes
 
 
 def name_of(ratio: float) -> VerdictName:

@@ -26,15 +26,12 @@ from torch import Tensor
 
 from zbench.errors import UsageError
 from zbench.record.record import Correctness
-from zbench.verify.distance import compare, errors_of
-from zbench.verify.trajectory import all_finite, read_tensors, write_tensors
-from zbench.verify.verdict import EQUIVALENT_UP_TO, Judgement, name_of
+from zbench.verify.distance import difference_of, distances_of, errors_of
+from zbench.verify.limits import EQUIVALENT_UP_TO, JUMPS_FROM, ROUGH_TIMES
+from zbench.verify.trajectory import read_tensors, write_tensors
+from zbench.verify.verdict import Judgement, name_of
 
 _FORMAT = "weights-2"
-ROUGH_TIMES = 64
-"""How many times as large the rounding errors of the rougher run are."""
-_JUMPS_FROM = 2.0
-"""How many times as far as in proportion to its errors the rougher run ends if the training jumps."""
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _PARTS = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
 _NO_WEIGHTS = ("optim", "rng", "sched", "training_args")  # how files of trainers' begin that hold other state
@@ -218,9 +215,9 @@ def judge_weights(weights: Mapping[str, Tensor], base: Base) -> Judgement:
     names = [name for name in base.weights if base.weights[name].numel()]
     ours = {name: weights[name].float() for name in names}
     theirs = {name: base.weights[name].float() for name in names}
-    if not all_finite(theirs):
+    if not all(bool(value.isfinite().all()) for value in theirs.values()):
         return _unchecked("not verified: the base configuration's weights are not finite")
-    difference = compare(ours, theirs, names)
+    difference = difference_of(distances_of(ours, theirs), names)
     if difference.not_finite is not None:
         return Judgement(Correctness("wrong", worst_parameter=difference.not_finite))
     if difference.max_ulp == 0:
@@ -233,7 +230,7 @@ def judge_weights(weights: Mapping[str, Tensor], base: Base) -> Judgement:
         )
         return _unchecked(why, None, *measured, difference.farthest)
     truth = {name: value.double() for name, value in theirs.items()}
-    errors = errors_of(ours, _yardstick(base, truth), truth)
+    errors = errors_of(distances_of(ours, _yardstick(base, truth), truth), names)
     shares = [_share_of_way(base, base.yardstick)]
     if errors.ratio > EQUIVALENT_UP_TO:
         shares.append(_share_of_way(base, base.rough))
@@ -275,7 +272,7 @@ def _yardstick(base: Base, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
         [float((run[name].double() - value).abs().sqrt().mean()) ** 2 for run in (again, rough)]
         for name, value in truth.items()
     ]
-    jumps = [wide > _JUMPS_FROM * ROUGH_TIMES * narrow for narrow, wide in spreads]
+    jumps = [wide > JUMPS_FROM * ROUGH_TIMES * narrow for narrow, wide in spreads]
     return {name: rough[name] if jump else again[name] for name, jump in zip(truth, jumps, strict=True)}
 
 

@@ -25,14 +25,16 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.plain_training import PlainTask, make_reference
-from zbench.verify.trajectory import digest, load_determinism, save_reference
+from zbench.verify.sums import prepare
+from zbench.verify.trajectory import load_determinism, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
 from zbench.worker.determinism import Determinism, steps_on
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
-from zbench.worker.observer import Observer, from_all
+from zbench.worker.observer import Observer
 from zbench.worker.process import Progress
 from zbench.worker.script import run_base, run_script
+from zbench.worker.state import from_all
 from zbench.worker.trace import Subject, look_inside
 from zbench.workloads import Workload, build_workload
 from zbench.workloads.data import DatasetBatches
@@ -95,7 +97,7 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 def run_trainer(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
-    digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
+    prepare(device)
     algorithms = Determinism(*load_determinism(Path(job.reference_path)) if job.reference_path else (0, []))
     longer = algorithms.lengthened(trial)
     return algorithms.retried(lambda: _train(job, longer, device, algorithms))

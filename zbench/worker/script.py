@@ -32,16 +32,9 @@ from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
+from zbench.verify.limits import ROUGH_TIMES
 from zbench.verify.verdict import Judgement
-from zbench.verify.weights import (
-    ROUGH_TIMES,
-    Base,
-    judge_weights,
-    load_base,
-    read_weights,
-    same_bits,
-    save_base,
-)
+from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
 from zbench.worker.process import Progress
 from zbench.worker.step_times import ConsoleTimes, seconds_in
 

@@ -124,7 +124,7 @@ class EngineState:
             length = min(s.length, span.length - start)
             if length > 0:
                 parts[f"{name}@{start}"] = {k: part(s)[:length] for k, part, _ in self._sharded()}
-        return parts
+        return parts | {key: {"param": value} for key, value in self.frozen.parts().items()}
 
     def _numbers(self) -> dict[str, Tensor]:
         o = self.optimizer

@@ -106,6 +106,10 @@ class Frozen:
         """Return a copy of the whole value, in the parameter's dtype."""
         return member.parameter.detach().clone()
 
+    def parts(self) -> dict[str, Tensor]:
+        """Return `NAME@START` -> view of what this rank has, flat and in the parameter's dtype."""
+        return {f"{t.name}@0": t.parameter.detach().reshape(-1) for t in self.members}
+
     @torch.no_grad()
     def load(self, value: Callable[[ParamInfo], Tensor]) -> None:
         """Take over `value(member)` for every member."""
@@ -136,6 +140,15 @@ class FrozenShards(Frozen):
     def read(self, member: ParamInfo) -> Tensor:
         with self.gatherer.holding([member.parameter]):
             return super().read(member)
+
+    def parts(self) -> dict[str, Tensor]:
+        parts = {}
+        for s in self.store.shard.segments:
+            span, name = self.store.shard.layout.spans[s.parameter], self.members[s.parameter].name
+            length = min(s.length, span.stop - s.flat)
+            if length > 0:
+                parts[f"{name}@{s.flat - span.start}"] = self.store.owned(s)[:length]
+        return parts
 
     def load(self, value: Callable[[ParamInfo], Tensor]) -> None:
         self.store.release()  # no copy reads what is written; what it brings is gathered anew below
