@@ -100,7 +100,7 @@ class EngineState:
                 message[own.replica, row] += of_run
         replica = self.own[0].replica if self.own else 0
         together: NDArray[np.float64] = added_up(torch.from_numpy(message)).numpy()
-        seen: NDArray[np.float64] = together[replica if replica < self._models else 0]
+        seen = together[replica if replica < self._models else 0].copy()  # torch's memory is the trial's
         for row, own, of_run in zip(rows, self.own, values, strict=True):
             if own.run.is_whole:
                 seen[row] = of_run
