@@ -62,6 +62,13 @@ class Distances:
         """Return the sums of these parameters."""
         return Distances(*self.table()[:, list(rows)])
 
+    def add_same(self, at: int, values: Tensor) -> None:
+        """Add elements of parameter `at` that have the plain run's bits."""
+        bad = len(values) - int(values.isfinite().sum())
+        self.elements[at] += len(values)
+        self.not_finite[at] += bad
+        self.plain_not_finite[at] += bad
+
     def add(
         self,
         at: int,

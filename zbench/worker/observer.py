@@ -142,6 +142,14 @@ class Observer:
                     gradients.add(names.index(name), ours, plain, true)
         self._gradients = added_up(gradients.table()).numpy().copy()
 
+    def _same_state(self) -> FinalState:
+        """Return the final state of a run that had the reference's bits after every step."""
+        parts, names = self._state.parts(), self._reference.plain.names
+        distances = Distances.empty(len(names))
+        for own in self._state.trained():
+            distances.add_same(names.index(own.run.name), parts[own.key]["param"])
+        return FinalState(self._added(distances, differs=False))
+
     def _final_state(self, differs: bool) -> FinalState:
         """Return how far this rank's replica is from the reference. differs: whether ranks have other
         replicas, so that each rank compares all of its own.
@@ -211,7 +219,8 @@ class Observer:
         """
         trajectory = self._trajectory()
         first = self._first_disagreement(trajectory.digests)
-        final = self._final_state(differs=first is not None)
+        is_same = bool(added_up(torch.tensor(int(self._equals_reference)), dist.ReduceOp.MIN))
+        final = self._same_state() if is_same else self._final_state(differs=first is not None)
         require_undamaged(self._path, from_all(digests_read(self._reference)))
         state = [*judge_buffers(self._model, self._reference, self._adams, dist.get_rank()), *self._copies]
         every = from_all((self._residuals, self._state.unread or "", state))
