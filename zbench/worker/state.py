@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zbench.engine.protocols import TrainingEngine
+from zbench.errors import UsageError
 from zbench.verify.layout import OwnRun, own_runs
 from zbench.verify.replay import KINDS, Adam, Parts
 from zbench.verify.sums import CELLS, Run, RunSums, digest
@@ -48,8 +49,9 @@ class EngineState:
 
     def __init__(self, engine: TrainingEngine, model: nn.Module, adams: Mapping[str, Adam]) -> None:
         """adams: the hyperparameters of the trained parameters, by name."""
-        self._engine, self._model, self._adams = engine, model, adams
-        self.shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in model.named_parameters()}
+        self._engine, self._adams = engine, adams
+        self._parameters = dict(model.named_parameters())
+        self.shapes = {name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in self._parameters.items()}
         self.names = tuple(self.shapes)
         self._rows = {name: row for row, name in enumerate(self.names)}
         self.unread: str | None = None
@@ -142,7 +144,7 @@ class EngineState:
         """Return the parameters that the model computes with on this rank, and that are not the trained
         weights, rounded to the model's dtype. Weights that the model shards are gathered one at a time.
         """
-        dtypes = {name: p.dtype for name, p in self._model.named_parameters() if name in self._adams}
+        dtypes = {name: p.dtype for name, p in self._parameters.items() if name in self._adams}
         rounded = {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32}
         digests = [
             _rounded_digest(parts[own.key]["param"], own.run.start, rounded[own.run.name])
@@ -161,10 +163,10 @@ class EngineState:
 
     def _model_digest(self, name: str) -> int | None:
         """Return the digest of a parameter that the model computes with; None if a rank has a part of it."""
-        parameter = self._model.get_parameter(name)
+        parameter = self._parameters[name]  # not read from its module, which would gather it for a whole step
         gathered = getattr(self._engine, "gathered", None)
-        is_local = type(parameter.data) is Tensor
-        with contextlib.nullcontext() if is_local or gathered is None else gathered(parameter):
+        is_here = gathered is None or _is_here(parameter)
+        with contextlib.nullcontext() if is_here else gathered(parameter):
             value = parameter.data
             is_whole = type(value) is Tensor and tuple(value.shape) == self.shapes[name]
             return digest(value.detach()) if is_whole else None
@@ -224,7 +226,7 @@ class EngineState:
         shown = {key.rpartition("@")[0] for key in parts}
         return parts | {
             f"{name}@0": {"param": p.data.reshape(-1)}
-            for name, p in self._model.named_parameters()
+            for name, p in self._parameters.items()
             if name not in self._adams and name not in shown and type(p.data) is Tensor
         }
 
@@ -245,6 +247,13 @@ class EngineState:
         shapes = {name: torch.Size(shape) for name, shape in self.shapes.items()}
         self.unread_moments = _mistake("first_moments()", moments, shapes)
         return {} if self.unread_moments else moments
+
+
+def _is_here(parameter: Tensor) -> bool:
+    """Whether a parameter of the built-in engine has its values on this rank now."""
+    with contextlib.suppress(UsageError):
+        return type(parameter.data) is Tensor
+    return False
 
 
 def _halves(digests: NDArray[np.int64]) -> NDArray[np.float64]:
