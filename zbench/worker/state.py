@@ -6,7 +6,8 @@ no parts, or parts that overlap or leave a gap, whole parameters are read instea
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -102,7 +103,7 @@ class EngineState:
                 message[own.replica, row] += of_run
         replica = self.own[0].replica if self.own else 0
         together: NDArray[np.float64] = added_up(torch.from_numpy(message)).numpy()
-        seen = together[replica if replica < self._models else 0].copy()  # torch's memory is the trial's
+        seen = np.array(together[replica if replica < self._models else 0])  # torch's memory is the trial's
         for row, own, of_run in zip(rows, self.own, values, strict=True):
             if own.run.is_whole:
                 seen[row] = of_run
@@ -164,9 +165,9 @@ class EngineState:
     def _model_digest(self, name: str) -> int | None:
         """Return the digest of a parameter that the model computes with; None if a rank has a part of it."""
         parameter = self._parameters[name]  # not read from its module, which would gather it for a whole step
+        gathered: Callable[[Tensor], AbstractContextManager[object]] | None
         gathered = getattr(self._engine, "gathered", None)
-        is_here = gathered is None or _is_here(parameter)
-        with contextlib.nullcontext() if is_here else gathered(parameter):
+        with contextlib.nullcontext() if gathered is None or _is_here(parameter) else gathered(parameter):
             value = parameter.data
             is_whole = type(value) is Tensor and tuple(value.shape) == self.shapes[name]
             return digest(value.detach()) if is_whole else None
