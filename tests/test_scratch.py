@@ -11,6 +11,7 @@ import pytest
 
 from zbench import scratch
 from zbench.cli.main import main
+from zbench.errors import UsageError
 from zbench.scratch import remove_abandoned, scratch_folder
 
 OWNER = "from zbench.scratch import *; import time; print(scratch_folder(), flush=True); time.sleep(1000)"
@@ -59,3 +60,27 @@ def test_a_folder_of_another_machine_or_container_stays(
     remove_abandoned()
     assert not folder.exists()
     assert older.exists()
+
+
+def test_the_folder_of_a_models_state_is_named_checked_and_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ZBENCH_SCRATCH", raising=False)
+    said: list[str] = []
+    with pytest.raises(UsageError, match="--scratch: expected a folder that can be written to"):
+        scratch.use_state_folder(tmp_path / "none", said.append)
+    scratch.use_state_folder(tmp_path, said.append)
+    assert (os.environ["ZBENCH_SCRATCH"], scratch.state_folder(), said) == (str(tmp_path), str(tmp_path), [])
+    with pytest.raises(
+        UsageError, match=r"takes 1048576 TiB in .* which has .* free; name another folder by --scratch"
+    ):
+        scratch.require_room(1 << 60)
+
+
+def test_a_folder_in_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("no file system in memory here")
+    monkeypatch.delenv("ZBENCH_SCRATCH", raising=False)
+    said: list[str] = []
+    scratch.use_state_folder(Path("/dev/shm"), said.append)
+    assert said == ["--scratch: /dev/shm is a tmpfs, so its files take memory; name a folder on a disk"]
