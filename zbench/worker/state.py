@@ -6,7 +6,7 @@ no parts, or parts that overlap or leave a gap, whole parameters are read instea
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -101,9 +101,9 @@ class EngineState:
         for row, own, of_run in zip(rows, self.own, values, strict=True):
             if own.replica < self._models:
                 message[own.replica, row] += of_run
-        replica = self.own[0].replica if self.own else 0
+        replica = next((own.replica for own in self.own if own.replicas == self._models), 0)
         together: NDArray[np.float64] = added_up(torch.from_numpy(message)).numpy()
-        seen = np.array(together[replica if replica < self._models else 0])  # torch's memory is the trial's
+        seen = np.array(together[replica])  # torch's memory is the trial's
         for row, own, of_run in zip(rows, self.own, values, strict=True):
             if own.run.is_whole:
                 seen[row] = of_run
@@ -119,7 +119,7 @@ class EngineState:
             by_device.setdefault(parts[own.key]["param"].device, []).append(at)
         for device, indices in by_device.items():
             mine = [self.own[at] for at in indices]
-            sums = self._sums_of(device, mine)
+            sums = self._sums_of(device, tuple(indices))
             values = [parts[own.key]["param"] for own in mine]
             if all(value.dtype == torch.float32 for value in values):
                 digests[indices] = sums.digests(values)
@@ -136,10 +136,11 @@ class EngineState:
             counts[indices] = [0 if mean is None else len(mean) for mean in means]
         return digests, weights, moments, counts
 
-    def _sums_of(self, device: torch.device, own: Sequence[OwnRun]) -> RunSums:
-        if device not in self._takers:
-            self._takers[device] = RunSums([one.run for one in own], device)
-        return self._takers[device]
+    def _sums_of(self, device: torch.device, indices: tuple[int, ...]) -> RunSums:
+        key = (device, indices)
+        if key not in self._takers:
+            self._takers[key] = RunSums([self.own[at].run for at in indices], device)
+        return self._takers[key]
 
     def stray_copies(self, parts: Parts, sums: StepSums) -> list[str]:
         """Return the parameters that the model computes with on this rank, and that are not the trained
@@ -174,7 +175,7 @@ class EngineState:
 
     def _agree(self) -> None:
         """Agree with all ranks whether the engine's parts can be used, and which runs this rank has."""
-        self._takers: dict[torch.device, RunSums] = {}
+        self._takers: dict[tuple[torch.device, tuple[int, ...]], RunSums] = {}
         own = self._agreed_on_parts() if self._shows_parts else None
         self._shows_parts = own is not None
         if own is None:
