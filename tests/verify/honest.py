@@ -16,6 +16,7 @@ from torch.optim.adam import adam
 
 from tests.verify.runs import task
 from tests.zoo.sampling import DrawnRun
+from zbench.verify import sums
 from zbench.verify.distance import SMALLEST, Distances
 from zbench.verify.evidence import Witness, adam_of, judge_buffers
 from zbench.verify.plain_numerics import settings_of, torch_dtype
@@ -214,8 +215,11 @@ class Run:
     def sketches(self) -> Tensor:
         moments = {name: s["exp_avg"] for name, s in self.state.items()}
         both = (self.masters, moments)
-        sums = [[torch.from_numpy(signed_sums(values[n])) for values in both] for n in self.masters]
-        return torch.stack([torch.stack(of_one) for of_one in sums])
+        taker = sums.RunSums(
+            [sums.Run.whole(n, p.shape) for n, p in self.masters.items()], torch.device("cpu")
+        )
+        of_each = taker.signed_sums(*([values[n].reshape(-1) for n in self.masters] for values in both))
+        return torch.from_numpy(of_each.transpose(1, 0, 2))
 
     def judged(self, reference: Reference) -> Judgement:
         observed, final, witness = self.observe(reference)
