@@ -87,7 +87,7 @@ def check_dimensions(model: nn.Module, engine: str) -> None:
     if scalar is not None:
         raise UsageError(
             f"engine: {engine}: expected parameters of at least one dimension, but {scalar!r} has none; give"
-            " it the shape [1], or choose engine: zbench or ddp"
+            " it the shape [1], or choose engine: builtin or ddp"
         )
 
 
