@@ -75,11 +75,6 @@ class GradientSums:
     fourths: Tensor
 
     @classmethod
-    def of_table(cls, table: Tensor) -> "GradientSums":
-        """Return the sums in a `table` [9, P], or in the sum of several."""
-        return cls(*table)
-
-    @classmethod
     def empty(cls, parameters: int) -> "GradientSums":
         """Return the sums over no elements."""
         return cls(*torch.zeros(len(fields(cls)), parameters, dtype=torch.float64))

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -108,16 +106,6 @@ def save_reference(reference: Reference, path: Path) -> None:
 
 def _fields(of: Trajectory | Reference) -> dict[str, Any]:
     return {field.name: getattr(of, field.name) for field in dataclasses.fields(of)}
-
-
-def load_steps(path: Path) -> tuple[list[str], NDArray[np.bool_], list[list[int]]]:
-    """Return a reference's trained parameters, in which steps [S, P] each had a gradient, and digests [S][P]
-    of their values after each step.
-    """
-    with reading(path):
-        file = TensorFile(path)
-        active, digests = (_read(file.tensors[name]) for name in ("active", "digests"))
-        return json.loads(file.texts["names"]), active.numpy(), digests.tolist()
 
 
 def load_determinism(path: Path) -> tuple[int, list[str]]:

@@ -67,6 +67,7 @@ class Observer:
         self._before = StateFile(state_folder())
         self._rows = {name: row for row, name in enumerate(self._state.names)}
         self._trained = [self._rows[name] for name in names]
+        self._places = {name: place for place, name in enumerate(names)}  # in the reference
         self._equals_reference = True  # so far: this rank's parameters
         parts = self._state.parts()
         self._sums = [self._state.sums(parts)]
@@ -139,15 +140,14 @@ class Observer:
                     plain = reference.gradients[name][there]
                     true = reference.true_gradients[name][there] if name in reference.true_gradients else None
                     ours = torch.zeros_like(plain) if moment is None else moment[here].cpu() * scales[name]
-                    gradients.add(names.index(name), ours, plain, true)
+                    gradients.add(self._places[name], ours, plain, true)
         self._gradients = added_up(gradients.table()).numpy().copy()
 
     def _same_state(self) -> FinalState:
         """Return the final state of a run that had the reference's bits after every step."""
-        parts, names = self._state.parts(), self._reference.plain.names
-        distances = Distances.empty(len(names))
+        parts, distances = self._state.parts(), Distances.empty(len(self._places))
         for own in self._state.trained():
-            distances.add_same(names.index(own.run.name), parts[own.key]["param"])
+            distances.add_same(self._places[own.run.name], parts[own.key]["param"])
         return FinalState(self._added(distances, differs=False))
 
     def _final_state(self, differs: bool) -> FinalState:
@@ -166,10 +166,9 @@ class Observer:
         mine = list(self._state.trained())
         if differs:
             mine += [own for own in self._state.whole_replicas() if not own.is_mine]
-        rows = {name: row for row, name in enumerate(names)}
         with reading(self._path):
             for own in mine:
-                name, row = own.run.name, rows[own.run.name]
+                name, row = own.run.name, self._places[own.run.name]
                 weights = reference.weights.get(name)
                 for here, there in _pieces(own):
                     weight = None if weights is None else weights[there]
@@ -188,8 +187,7 @@ class Observer:
         table = distances.table()
         added = Distances.reduced(added_up(table), added_up(table, dist.ReduceOp.MAX))
         if differs:
-            rows = {name: row for row, name in enumerate(self._reference.plain.names)}
-            own = [rows[own.run.name] for own in self._state.whole_replicas()]
+            own = [self._places[own.run.name] for own in self._state.whole_replicas()]
             table = added.table()
             table[:, own] = distances.table()[:, own]
             added = Distances(*table)
