@@ -3,6 +3,7 @@
     python -m tests.verify.campaign kernels --seed 1 --trainings 300 --out rows.jsonl
     python -m tests.verify.campaign engines --seed 1 --trainings 100 --out rows.jsonl [--deepspeed PYTHON]
     python -m tests.verify.campaign faults --seed 1 --trainings 300 --out rows.jsonl
+    python -m tests.verify.campaign listed --seed 1 --out rows.jsonl
     python -m tests.verify.campaign table rows.jsonl ...
 
 `kernels` trains with torch's kernels of Adam in this process, `engines` with DDP, FSDP2,
@@ -25,9 +26,22 @@ from scipy.stats import beta
 
 import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
 from tests.making import make_trial
-from tests.verify.faults import KINDS, Fault
+from tests.verify.faults import (
+    CNN,
+    ENGINE,
+    GPT,
+    KINDS,
+    LATE_STEPS,
+    OF_CNN,
+    OF_GPT,
+    STEPS,
+    Fault,
+    Listed,
+    late,
+)
 from tests.verify.honest import KERNELS, Run, task_of
 from tests.verify.runs import reference
+from tests.verify.runs import task as make_task
 from tests.verify.wrong import WrongRun
 from tests.world import local_runner
 from tests.zoo.sampling import DrawnRun, drawn_run
@@ -136,6 +150,29 @@ def fault_rows(seed: int, number: int) -> Iterator[Row]:
     yield Row.of(seed, number, drawn, str(fault), judgement.correctness, judgement.warnings)
 
 
+def listed_rows(seed: int, number: int) -> Iterator[Row]:
+    """Yield the verdicts on listed faults. number: 0 for bfloat16, 1 for float32, 2 to 11 for late faults, at
+    two learning rates.
+    """
+    dtype = "bfloat16" if number == 0 else "float32"
+    lots: list[tuple[dict[str, object], int, list[Listed]]] = [(GPT, STEPS, OF_GPT), (CNN, STEPS, OF_CNN)]
+    settings = dict(ENGINE)
+    if number > 1:
+        settings["optimizer"] = {"lr": (0.02, 0.03)[number % 2], "weight_decay": 0.01}
+        lots = [(GPT, LATE_STEPS, late(10 * (number // 2)))]
+    for workload, steps, faults in lots:
+        task = make_task(workload, steps=steps, seed=seed, dtype=dtype, **settings)
+        plain = reference(task)
+        for fault in faults:
+            run = WrongRun(task, "fused", 13, wrong=fault.wrong, first=fault.first, last=fault.last)
+            result = run.judged(plain)
+            kind = "small" if fault.small else "fault"
+            yield Row(
+                seed, number, fault.name, kind, True, steps, dtype, "fused", result.correctness.verdict,
+                result.correctness.error_ratio, result.correctness.diagnosis, "; ".join(result.warnings),
+            )  # fmt: skip
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return the rates of a campaign as text: verdicts, accused rows, and reasons of unchecked rows."""
     judged = [row for row in rows if row.problem is None]
@@ -165,7 +202,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["kernels", "engines", "faults", "table"])
+    parser.add_argument("what", choices=["kernels", "engines", "faults", "listed", "table"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
@@ -195,8 +232,9 @@ def _rows(options: argparse.Namespace, numbers: Sequence[int]) -> Iterator[Row]:
             for number in numbers:
                 yield from engine_rows(runner, options.seed, number, options.deepspeed)
         return
+    rows_of = {"kernels": kernel_rows, "faults": fault_rows, "listed": listed_rows}[options.what]
     for number in numbers:
-        yield from (kernel_rows if options.what == "kernels" else fault_rows)(options.seed, number)
+        yield from rows_of(options.seed, number)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from zbench.verify.slope import gradient_sums
 from zbench.verify.sums import digest, signed_sums
 from zbench.verify.trajectory import Reference, Trajectory
 from zbench.verify.verdict import FinalState, Judgement, judge
-from zbench.workloads import seed_all
+from zbench.workloads import Batch, seed_all
 
 KERNELS: dict[str, dict[str, bool]] = {
     "for-loop": {"foreach": False},
@@ -93,16 +93,25 @@ class Run:
             losses.insert(0, [])
             for micro in range(backwards):
                 seed_all(work.micro_seed(self.step, micro, rank), self.of.device)
-                loss = work.loss(self.models[rank], work.batch(self.step, micro, rank))
+                loss = work.loss(self.models[rank], self.batch(rank, micro))
                 (loss * (self.weight(rank, micro) / backwards * scale)).backward()
                 losses[0].append(float(loss.detach()))
-            for name, parameter in self.models[rank].named_parameters():
-                if parameter.grad is None:
-                    continue
-                gradient = parameter.grad.float() / scale / work.world_size
+            named = dict(self.models[rank].named_parameters())
+            own = {
+                n: p.grad.float() / scale / work.world_size for n, p in named.items() if p.grad is not None
+            }
+            self.models[rank].zero_grad()
+            for name, gradient in self.of_rank(own, rank).items():
                 total[name] = total[name] + gradient if name in total else gradient
-                parameter.grad = None
         return total, losses
+
+    def batch(self, rank: int, micro: int) -> Batch:
+        """Return what a rank computes a micro-batch's loss of."""
+        return self.of.workload.batch(self.step, micro, rank)
+
+    def of_rank(self, gradients: dict[str, Tensor], rank: int) -> dict[str, Tensor]:
+        """Return the gradients that a rank adds to those of the ranks before."""
+        return gradients
 
     def weight(self, rank: int, micro: int) -> float:
         """Return what a micro-batch's loss counts."""

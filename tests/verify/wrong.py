@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.verify.honest import Run
+from zbench.workloads import Batch
 
 Tensors = dict[str, Tensor]
 Change = Callable[["WrongRun", Tensors], None]
@@ -86,13 +87,19 @@ def late_coefficient(run: "WrongRun", gradients: Tensors) -> None:
 
 @dataclass(frozen=True)
 class Wrong:
-    """weight: of the loss of (rank, micro-batch). settings: of Adam. later: steps that it counts too many."""
+    """weight: of the loss of (rank, micro-batch). batch: the step, micro-batch and rank whose batch is taken.
+    of_rank: changes what one rank adds. settings: of Adam. later: steps that it counts too many. models:
+    changes what the ranks compute with, given the parameters before the update.
+    """
 
     weight: Callable[[int, int], float] = lambda rank, micro: 1.0
+    batch: Callable[[int, int, int], tuple[int, int, int]] = lambda step, micro, rank: (step, micro, rank)
+    of_rank: Callable[["WrongRun", int, Tensors], None] = lambda run, rank, gradients: None
     gradients: Change = lambda run, gradients: None
     settings: Mapping[str, float] = field(default_factory=dict)
     later: int = 0
     after: Change = lambda run, old: None
+    models: Change = lambda run, old: None
 
 
 WRONG = {
@@ -136,6 +143,7 @@ class WrongRun(Run):
     first: int = 0
     last: int = 99
     kept: Tensors = field(default_factory=dict)
+    old: Tensors = field(default_factory=dict)
     coefficients: list[float] = field(default_factory=lambda: [1.0])
 
     @property
@@ -144,6 +152,15 @@ class WrongRun(Run):
 
     def weight(self, rank: int, micro: int) -> float:
         return self.wrong.weight(rank, micro) if self.is_here else 1.0
+
+    def batch(self, rank: int, micro: int) -> Batch:
+        place = (self.step, micro, rank)
+        return self.of.workload.batch(*(self.wrong.batch(*place) if self.is_here else place))
+
+    def of_rank(self, gradients: Tensors, rank: int) -> Tensors:
+        if self.is_here:
+            self.wrong.of_rank(self, rank, gradients)
+        return gradients
 
     def clip(self, gradients: Tensors) -> float:
         norm = super().clip(gradients)
@@ -165,5 +182,11 @@ class WrongRun(Run):
     def update(self, gradients: Tensors) -> None:
         old = {name: value.clone() for name, value in self.masters.items()}
         super().update(gradients)
+        self.old = old
         if self.is_here:
             self.wrong.after(self, old)
+
+    def publish(self) -> None:
+        super().publish()
+        if self.is_here:
+            self.wrong.models(self, self.old)
