@@ -165,6 +165,16 @@ def test_the_repeat_farthest_from_the_reference_gives_the_difference() -> None:
     assert lines[-2].endswith(": error ratio 9.00, differs from step 3 on")
 
 
+def test_a_verdict_says_how_many_steps_it_covers() -> None:
+    covered = [Correctness("equivalent", 1.0, checked_steps=n, steps=60) for n in (40, 60)]
+    lines = printed(record(0, 9.0, repeat=n, correctness=one) for n, one in enumerate(covered))
+    assert "equivalent, 40 of 60 steps" in lines[1]
+    assert lines[-1].endswith("equivalent, 40 of 60 steps")
+    (line, *_) = printed([record(0, 9.0, correctness=covered[1])])[1:]
+    assert "equivalent " in line
+    assert "steps" not in line
+
+
 def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
     assert text.sparkline([1, 2, 3]) == "▁▅█"
     assert text.sparkline([5, 5]) == "▄▄", "equal values are in the middle"

@@ -189,8 +189,8 @@ _GRADIENTS: Sequence[tuple[str, tuple[int, int], Change]] = [
     ("the embedding stale", EARLY, with_old(lambda now, old: old, "tokens.weight")),
     ("not clipped", LATE, unclipped),
     ("clipped to 90 % of the limit", EARLY, scaled(0.9)),
-    ("clipped once more without the embedding", EARLY, clipped("tokens.weight")),
-    ("clipped each by its own norm", EARLY, clipped(each=True)),
+    ("clipped without the embedding's norm", EARLY, all_of(unclipped, clipped("tokens.weight"))),
+    ("clipped each by its own norm", EARLY, all_of(unclipped, clipped(each=True))),
     ("clipped by the factor of the step before", LATE, late_coefficient),
     ("decay added to the gradients", EARLY, l2_decay),
 ]

@@ -17,8 +17,10 @@ from torch.optim.adam import adam
 from tests.verify.runs import task
 from tests.zoo.sampling import DrawnRun
 from zbench.verify import sums
+from zbench.verify.buffers import BufferLog, judge_buffers
+from zbench.verify.diagnosis import Finding
 from zbench.verify.distance import SMALLEST, Distances
-from zbench.verify.evidence import Witness, adam_of, judge_buffers
+from zbench.verify.evidence import Witness, adam_of, judge_copies
 from zbench.verify.plain_numerics import settings_of, torch_dtype
 from zbench.verify.plain_training import PlainTask, cast_module
 from zbench.verify.replay import KINDS, Parts, Residual, replay
@@ -185,6 +187,10 @@ class Run:
         residuals = list[Residual]()
         first = {name: digest(value) for name, value in self.masters.items()}
         gradients: dict[str, Tensor] = {}
+        copies = list[Finding]()
+        logs = [BufferLog() for _ in self.models]
+        for log, model in zip(logs, self.models, strict=True):
+            log.note(model)
         seen = [self.sketches()]
         for step in range(self.of.steps):
             self.step = step
@@ -193,9 +199,13 @@ class Run:
             losses.append(of_step)
             norms.append(norm)
             seen.append(self.sketches())
+            for log, model in zip(logs, self.models, strict=True):
+                log.note(model)
             digests.append([digest(value) for value in self.masters.values()])
             if self.step == 0:
                 gradients = {n: s["exp_avg"] / (1 - self.adams[n].beta1) for n, s in self.state.items()}
+            if self.step in {self.drawn, self.of.steps - 1}:
+                copies += [one for rank in range(len(self.models)) for one in self.stray_copies(rank)]
             if self.step in {0, 1, self.drawn, self.of.steps - 1}:
                 active = dict(zip(reference.plain.names, reference.active[self.step].tolist(), strict=True))
                 counts = {name: count * active[name] for name, count in self.counts.items()}
@@ -210,16 +220,27 @@ class Run:
         final = final_state(
             self.masters, {name: state["exp_avg"] for name, state in self.state.items()}, reference
         )
-        findings = [
+        findings = copies + [
             finding
             for rank, model in enumerate(self.models)
-            for finding in judge_buffers(model, reference, self.adams, rank)
+            for finding in judge_buffers(model, reference, self.adams, rank, logs[rank])
         ]
-        sums = gradient_sums(gradients, reference.gradients, reference.true_gradients)
+        plain = {
+            name: reference.gradients[name][:] if name in reference.gradients else torch.zeros_like(value)
+            for name, value in self.masters.items()
+        }
+        sums = gradient_sums(gradients, plain, reference.true_gradients)
         first_sums = {name: torch.from_numpy(signed_sums(value)) for name, value in gradients.items()}
         dtype = self.of.spec.dtype
         witness = Witness(self.adams, residuals, None, None, sums, first_sums, first, findings, dtype)
         return trajectory, final, witness
+
+    def stray_copies(self, rank: int) -> list[Finding]:
+        """Return whether a rank's model has other weights than the masters."""
+        named = self.models[rank].named_parameters()
+        of_model = {name: value for name, value in named if name in self.masters}
+        rounded = {name: self.masters[name].to(value.dtype) for name, value in of_model.items()}
+        return judge_copies([n for n, value in of_model.items() if digest(value) != digest(rounded[n])], rank)
 
     def sketches(self) -> Tensor:
         moments = {name: s["exp_avg"] for name, s in self.state.items()}

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from tests.verify.test_verdict import NAMES, ended, final, judged, reference, trajectory
 from zbench.spec.engine import EngineSpec
+from zbench.verify.buffers import BufferLog, judge_buffers
 from zbench.verify.diagnosis import Finding
-from zbench.verify.evidence import Witness, adam_of, examine, judge_buffers, judge_copies
+from zbench.verify.evidence import Witness, adam_of, examine, judge_copies
 from zbench.verify.replay import Residual
 from zbench.verify.slope import gradient_sums
 from zbench.verify.trajectory import Reference
@@ -26,7 +27,7 @@ def faults(rank: int, buffers: dict[str, Tensor], plain: dict[str, Tensor], **tr
     for name, buffer in buffers.items():
         model.register_buffer(name, buffer)
     against = replace(reference(), buffers=plain, true_buffers={f"1/{key}": t for key, t in true.items()})
-    return [one.text for one in judge_buffers(model, against, {}, rank) if one.size == 1.0]
+    return [one.text for one in judge_buffers(model, against, {}, rank, BufferLog()) if one.size == 1.0]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,20 @@ def test_a_buffer_may_be_rank_0s_and_all_others_are_counted() -> None:
     assert faults(1, both, plain) == ["buffers of rank 1 (b and 1 more)"]
 
 
+def test_a_buffer_that_stays_the_same_while_the_references_changes_is_named() -> None:
+    model = nn.Module()
+    model.register_buffer("mean", torch.zeros(8))
+    plain, short, long = BufferLog(), BufferLog(), BufferLog()
+    for step in range(6):
+        for log, last in ((short, 4), (long, 3), (plain, 5)):
+            model.get_buffer("mean").fill_(min(step, last))
+            log.note(model)
+    against = replace(reference(), buffers={"0/mean": torch.full((8,), 5.0)}, buffer_digests=plain.table(0))
+    assert [judge_buffers(model, against, {}, 0, log) for log in (plain, short)] == [[], []]
+    (fault,) = judge_buffers(model, against, {}, 0, long)
+    assert fault.text == "buffers of rank 0 that do not change in 2 steps (mean)"
+
+
 def test_weights_of_a_model_that_are_not_the_engines_are_named() -> None:
     assert judge_copies([], 0) == []
     (one,) = judge_copies(["b"], 1)
@@ -80,8 +95,8 @@ def examined(
     observed = replace(trajectory(final(1e-5, 0)), skipped=skipped)
     if norms:
         observed = replace(observed, grad_norms=torch.tensor(norms, dtype=torch.float64))
-    findings, coefficients, unchecked = examine(observed, against, replace(SOUND, **changed))
-    return findings, [one.value for one in coefficients], unchecked
+    found = examine(observed, against, replace(SOUND, **changed))
+    return found.findings, [one.value for one in found.coefficients], found.unchecked
 
 
 def test_without_gradients_the_norm_of_the_first_step_tells_the_scale() -> None:
@@ -187,16 +202,14 @@ def test_what_is_frozen_keeps_the_models_values(
     digests = observed.digests.clone()
     digests[:, NAMES.index("second")] = 4
     evidence = replace(SOUND, first={"second": begun})
-    findings, _, _ = examine(
-        replace(observed, digests=digests), replace(reference(), frozen=frozen), evidence
-    )
+    against = replace(reference(), frozen=frozen)
+    findings = examine(replace(observed, digests=digests), against, evidence).findings
     assert [(one.size, one.text) for one in findings] == [(1.0, text) for text in words]
 
 
 def test_a_parameter_that_never_had_a_gradient_keeps_its_values() -> None:
     active = torch.ones(4, 3, dtype=torch.bool)
     active[:, NAMES.index("third")] = False
-    findings, _, _ = examine(
-        trajectory(final(1e-5, 0)), replace(reference(), active=active), replace(SOUND, first={"third": 1})
-    )
+    against = replace(reference(), active=active)
+    findings = examine(trajectory(final(1e-5, 0)), against, replace(SOUND, first={"third": 1})).findings
     assert [one.text for one in findings] == ["parameter without a gradient third was changed"]

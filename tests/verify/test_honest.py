@@ -72,7 +72,7 @@ def test_bias_corrections_in_float32_are_no_fault_at_any_beta2(beta2: float, dty
     of = task(workload, steps=8, seed=1035351410, dtype=dtype, optimizer=optimizer)
     plain = reference(of)
     result = Run(of, "capturable", 6).judged(plain).correctness
-    assert result.verdict == "equivalent", result.diagnosis
+    assert result.verdict not in ("drifted", "wrong"), result.diagnosis
     longer = WrongRun(of, "fused", 6, wrong=Wrong(after=moves(1.01))).judged(plain).correctness
     assert longer.verdict in ("drifted", "wrong")
     assert (longer.diagnosis or "").startswith("updates 1.0 % too long (all parameters)")
@@ -106,4 +106,6 @@ def test_what_chaos_makes_of_rounding_is_no_fault(
     workload = {"model": "gpt", "options": shape, "sequence_length": 16, "micro_batch_size": 2}
     of = task(workload, steps=20, seed=seed, gradient_accumulation_steps=2, **engine)
     result = Run(of, kernel, 6).judged(reference(of)).correctness
-    assert result.verdict == "equivalent", result.diagnosis
+    assert result.verdict not in ("drifted", "wrong"), result.diagnosis
+    assert result.checked_steps is not None
+    assert (result.verdict == "unchecked") == (2 * result.checked_steps < of.steps)

@@ -138,7 +138,8 @@ class Correctness:
     diagnosis: what is wrong, in words. not_checked: `update`, `scale`: checks for which the engine does not
     show its state; such a configuration is never the best. coefficients: of the replayed update and the first
     gradient. deterministic_steps: the number of steps before the warm-up on a GPU that ran under torch's
-    deterministic algorithms and decided `identical`; 0 if all steps decided it.
+    deterministic algorithms and decided `identical`; 0 if all steps decided it. checked_steps: up to which
+    step (of `steps`) a large fault would have been named; None if nothing was judged.
     """
 
     verdict: VerdictName
@@ -153,6 +154,8 @@ class Correctness:
     not_checked: list[str] = field(default_factory=list)
     coefficients: list[Coefficient] = field(default_factory=list)
     deterministic_steps: int = 0
+    checked_steps: int | None = None
+    steps: int | None = None
 
 
 OTHER_LOAD = 0.10

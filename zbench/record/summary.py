@@ -62,6 +62,16 @@ class ConfigSummary:
         return next(texts, None) or ", ".join(self.not_checked) or None
 
     @property
+    def uncovered(self) -> str:
+        """`, 40 of 60 steps` if the verdict covers fewer steps than were run; else nothing."""
+        judged = [one.correctness for one in self.ok if one.correctness.verdict == "equivalent"]
+        covered = [(one.checked_steps, one.steps) for one in judged if one.checked_steps is not None]
+        if self.verdict != "equivalent" or not covered:
+            return ""
+        least, steps = min(covered)
+        return f", {least} of {steps} steps" if least != steps else ""
+
+    @property
     def farthest(self) -> Correctness:
         """The correctness of the successful repeat that is farthest from the reference."""
         return max(self.ok, key=lambda record: record.correctness.error_ratio or 0).correctness

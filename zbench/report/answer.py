@@ -98,7 +98,7 @@ def answer_lines(
     if chosen is None:
         return [Text(_why_none(summaries, objective, ranking))]
     axes = point(chosen, varied_keys(summaries))
-    description = f"{axes_text(axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
+    description = f"{axes_text(axes)}: {_figure(chosen, objective)}, {chosen.verdict}{chosen.uncovered}"
     if ranking.best is not None:
         least = min(ranking.worse_by.values(), default=0.0)
         ahead = f"; the others are at least {_below(least)} % {worse(objective)}" if least > 0 else ""

@@ -35,7 +35,7 @@ class Column(Generic[Row]):
     left: cells are aligned to the left. folds: a long cell may be folded before a part such as `-> 2.1 s`,
     `[-1 %, +2 %]` or the next key. roles: of cells that are words such as a verdict. quiet: dim. note: what
     the title means, for who reads it for the first time. link: where a page leads to from a row's cell, if
-    anywhere.
+    anywhere. detail: what people read behind the value.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Column(Generic[Row]):
     quiet: bool = False
     note: str = ""
     link: Callable[[Row], str | None] | None = None
+    detail: Callable[[Row], str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.name)
@@ -55,15 +56,18 @@ class Column(Generic[Row]):
     def text(self, row: Row) -> str:
         """Return what people read of a row; `-` where it has no value."""
         value = self.value(row)
-        return "-" if value is None else self.form(value)
+        detail = "" if self.detail is None else self.detail(row)
+        return "-" if value is None else f"{self.form(value)}{detail}"
 
     def of(self, side: Callable[[Other], Row], prefix: str = "") -> "Column[Other]":
         """Return this column of rows that have a row of this kind as a side."""
         column: Column[Any] = self
         name = f"{prefix}{self.name}"
-        link = self.link
+        link, detail = self.link, self.detail
         beyond = None if link is None else lambda other: link(side(other))
-        return replace(column, name=name, value=lambda other: self.value(side(other)), link=beyond)
+        behind = None if detail is None else lambda other: detail(side(other))
+        value: Callable[[Other], Any] = lambda other: self.value(side(other))  # noqa: E731
+        return replace(column, name=name, value=value, link=beyond, detail=behind)
 
     def of_both(
         self, sides: Callable[[Other], tuple[Row, Row]], join: Callable[[str, str], str]
@@ -133,7 +137,12 @@ TRIAL = Column[ConfigSummary]("trial_id", attrgetter("trial_id"), title="trial",
 AXES = Column[ConfigSummary]("axes", attrgetter("axes"))
 OUTCOME = Column[ConfigSummary]("outcome", outcome_text, left=True, roles=OUTCOMES)
 RESULT = Column[ConfigSummary](
-    "verdict", result_text, left=True, roles=RESULTS, note="identical means plain PyTorch's bits"
+    "verdict",
+    result_text,
+    left=True,
+    roles=RESULTS,
+    note="identical means plain PyTorch's bits",
+    detail=lambda summary: summary.uncovered,
 )
 DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True)
 """Of a configuration; RESULT is its verdict, or its outcome where that is worse."""

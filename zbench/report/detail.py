@@ -101,7 +101,7 @@ def _memory(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
-    yield METRICS["verdict"].title, word(summary.verdict)
+    yield METRICS["verdict"].title, word(f"{summary.verdict}{summary.uncovered}")
     if summary.diagnosis is not None:
         yield "diagnosis", printable(summary.diagnosis)
     farthest = summary.farthest

@@ -1,24 +1,19 @@
 """The evidence of a trial besides its trajectory, and its findings: faults, and what was not checked."""
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zbench.record.record import Coefficient
 from zbench.spec.engine import EngineSpec
 from zbench.verify.diagnosis import Finding, judge_update
-from zbench.verify.distance import Healthy, distances_of, errors_of
-from zbench.verify.limits import BUFFERS_UP_TO, GROSS_SHARE
-from zbench.verify.noise import least_shares
 from zbench.verify.plain_numerics import group_named, settings_of
 from zbench.verify.replay import Adam, Residual
 from zbench.verify.slope import GradientSums, common_limit, factor_in_words, judge_gradient, shares
-from zbench.verify.steps import judge_steps
+from zbench.verify.steps import JudgedSteps, judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
 
 
@@ -43,6 +38,18 @@ class Witness:
     dtype: str
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the evidence shows: faults, the gravest first; measured coefficients; what was not checked, and
+    why; and what was seen of the steps.
+    """
+
+    findings: list[Finding]
+    coefficients: list[Coefficient]
+    unchecked: dict[str, str]
+    steps: JudgedSteps
+
+
 def adam_of(name: str, spec: EngineSpec) -> Adam:
     """Return the hyperparameters of a parameter's updates."""
     pattern, group = group_named(name, spec.param_groups)
@@ -50,10 +57,8 @@ def adam_of(name: str, spec: EngineSpec) -> Adam:
     return Adam(**settings, decoupled=spec.optimizer.name == "adamw", group=pattern)
 
 
-def examine(
-    observed: Trajectory, reference: Reference, evidence: Witness
-) -> tuple[list[Finding], list[Coefficient], dict[str, str]]:
-    """Return the faults of a finite run, the gravest first; coefficients; what was not checked, and why."""
+def examine(observed: Trajectory, reference: Reference, evidence: Witness) -> Examined:
+    """Examine a finite run."""
     updates, of_update = judge_update(evidence.residuals, evidence.adams)
     scale, of_gradient, scale_checked = _judge_scale(observed, reference, evidence)
     state = [*_judge_untrained(observed, reference, evidence), *evidence.findings]
@@ -64,11 +69,11 @@ def examine(
         neither = "the engine reports neither first_moments() nor gradient norms"
         unchecked["scale"] = evidence.unread_moments or neither
     faults = [*scale, *updates, *state]
+    steps = judge_steps(observed, reference, evidence.adams, evidence.dtype)
     if all(fault.gravity != "wrong" for fault in faults):  # a lost step leaves small faults in later ones
-        of_steps = judge_steps(observed, reference, evidence.adams, evidence.dtype)
-        faults += [one for one in of_steps if not faults or one.gravity == "wrong"]
+        faults += [one for one in steps.findings if not faults or one.gravity == "wrong"]
     findings = sorted(faults, key=lambda finding: finding.gravity != "wrong")
-    return findings, [*of_gradient, *of_update], unchecked
+    return Examined(findings, [*of_gradient, *of_update], unchecked, steps)
 
 
 def _not_replayed(reference: Reference, evidence: Witness) -> str | None:
@@ -137,56 +142,3 @@ def judge_copies(strays: Sequence[str], rank: int) -> list[Finding]:
         return []
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
     return [Finding(1.0, f"the model of rank {rank} has other weights than the engine's ({strays[0]}{more})")]
-
-
-def judge_buffers(
-    model: nn.Module, reference: Reference, adams: Mapping[str, Adam], rank: int
-) -> list[Finding]:
-    """Return the faults of one rank's buffers: they are its own, or rank 0's where an engine broadcasts."""
-    buffers = {name: buffer.detach().cpu() for name, buffer in model.named_buffers()}
-    if not buffers:
-        return []
-    least = statistics.median(least_shares(reference, adams).values() or [0.0])
-    of_sources = [_stray_buffers(buffers, reference, least, source) for source in dict.fromkeys((rank, 0))]
-    strays = [name for name in buffers if all(name in strays for strays in of_sources)]
-    more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
-    return [Finding(1.0, f"buffers of rank {rank} ({strays[0]}{more})")] if strays else []
-
-
-def _stray_buffers(buffers: Mapping[str, Tensor], reference: Reference, least: float, rank: int) -> set[str]:
-    """Return the buffers that are not those of the reference's rank, up to rounding.
-
-    least: the share of a buffer's size from which on an error counts. Without a float64 run a buffer may be
-    off by a quarter of its size.
-    """
-    plain, true = (
-        {name: kept[f"{rank}/{name}"] for name in buffers if f"{rank}/{name}" in kept}
-        for kept in (reference.buffers, reference.true_buffers)
-    )
-    strays = {name for name, value in plain.items() if not _is_like(buffers[name], value)}
-    rounded = {
-        name: value
-        for name, value in plain.items()
-        if name not in strays and value.is_floating_point() and value.numel() and bool(value.isfinite().all())
-    }
-    for name in rounded.keys() - true.keys():
-        difference = (buffers[name].double() - rounded[name].double()).norm()
-        strays |= {name} if float(difference) > GROSS_SHARE * float(rounded[name].double().norm()) else set()
-    truth = {name: true[name].double() for name in rounded.keys() & true.keys()}
-    if truth:
-        sizes = {name: float(value.square().mean().sqrt()) for name, value in truth.items()}
-        steps = len(reference.plain.digests)
-        healthy = Healthy(sizes, counts_from=dict.fromkeys(sizes, least), roundings=steps)
-        values, own = ({name: run[name].float() for name in truth} for run in (buffers, plain))
-        errors = errors_of(distances_of(values, own, truth), list(truth), healthy)
-        strays |= {name for name, ratio in errors.each.items() if ratio > BUFFERS_UP_TO}
-    return strays
-
-
-def _is_like(value: Tensor, plain: Tensor) -> bool:
-    """Whether a buffer has the shape and kind of the reference's, the same integers, and is as finite."""
-    if value.shape != plain.shape or value.is_floating_point() != plain.is_floating_point():
-        return False
-    if not plain.is_floating_point():
-        return torch.equal(value, plain.to(value.dtype))
-    return bool(plain.isfinite().all()) or bool((value.isfinite() == plain.isfinite()).all())

@@ -4,6 +4,7 @@
 zoo of models, and faults (`python -m tests.verify.campaign`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,7 @@ GROSS_SHARE = _limit(
     "distance without a float64 run, as a share of the way; of a buffer's size", 0.25, "chaos"
 )
 BUFFERS_UP_TO = _limit("error ratio of a buffer", 10.0, "order of rounding, few elements")
+STILL_STEPS = _limit("steps in which a buffer does not change, though the reference's does", 2, "rounding")
 POOLED_ELEMENTS = _limit("elements of the median tensor beside a tensor's own", 64, "luck of few elements")
 SINGLE_ELEMENTS = _limit("largest elements that are left out of a mean", 2, "one element without a gradient")
 WRONG_FROM = _limit("fault that is wrong, as a share of its term", 0.1, "size of a fault")
@@ -77,8 +79,28 @@ STEP_TIMES_CONSTANTS = _limit(
     "factor of a gradient, in errors of Adam's constants", 2.5, "the same, beta2 near 1"
 )
 DIVERGED = _limit("factor, in the reference's errors at the trial's distance", 5.0, "the trajectory")
+FOLDED = _limit("factor of the same, per share by which an update changes all weights", 10.0, "long updates")
 LOSSES_UP_TO = _limit("loss, in the reference's errors at the trial's distance", 16.0, "the trajectory")
 LOSS_ROUNDINGS = _limit("loss, in roundings of its size", 4.0, "rounding")
+STEP_REST_UP_TO = _limit("step across the true one, in the reference's own errors", 3.0, "rounding")
+GROUP_REST_UP_TO = _limit("the same of an eighth of a parameter", 8.0, "rounding of few sums")
+TYPICAL_REST_UP_TO = _by_dtype(
+    "the same of the median parameter",
+    {"float32": math.inf, "bfloat16": 2.0, "float16": 2.0},
+    "rounding, kinks of ReLUs and maxima",
+)
+LEAST_REST = _by_dtype(
+    "step across the true one, as a share of the step",
+    {"float32": 0.25, "bfloat16": 0.0, "float16": 0.0},
+    "kinks of ReLUs and maxima",
+)
+TURNED_ROUND = _limit("elements of an update that turn round", 4, "gradients below rounding")
+JUMPS_UP_TO = _limit("gradient across the true one that no kink explains", 100.0, "kinks of ReLUs and maxima")
+KINKS_UP_TO = _limit("jump of a gradient that a kink explains", 0.5, "kinks of ReLUs and maxima")
+ABOVE_KINKS = _limit("jump of the gradients above a kink, as a share of those below", 0.01, "rounding")
+REACHED_BY_KINKS = _limit("share of the parameters below a kink whose gradients jump", 0.9, "rounding")
+DISTANCE_COVERS = _limit("share of all updates that shows in the distance of a covered step", 0.5, "rounding")
+COVERED_UP_TO = _limit("share by which rounding may change a step that is covered", 0.25, "the trajectory")
 TELLS_UP_TO = _limit("limit above which nothing is said", 0.5, "the trajectory")
 CHAOTIC_BELOW = _limit("share of usable gradients below which nothing is said", 0.75, "chaos")
 LEAST_SUMS = _limit("signed sums of a parameter that is judged", 16, "few elements")

@@ -18,6 +18,7 @@ from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import Accumulation
+from zbench.verify.buffers import BufferLog
 from zbench.verify.distance import relative_sizes
 from zbench.verify.limits import REPEATED_WITHIN
 from zbench.verify.plain_numerics import (
@@ -70,6 +71,7 @@ def make_reference(task: PlainTask, *, truth: bool, on_step: Callable[[int, int]
         gradients=_flat(plain.gradients),
         contributions=plain.contributions(),
         buffers=plain.buffers(),
+        buffer_digests=plain.buffer_digests(),
         frozen=plain.frozen,
         clipping_error=torch.tensor(plain.clipping_error, dtype=torch.float64),
     )
@@ -181,6 +183,7 @@ class _PlainTraining:
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
         self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
+        self._logs = [BufferLog() for _ in self._models]
         self._scaling = LossScale(task.spec, exact=self._exact)
         decides = task.spec.gradient_clipping or task.spec.dtype == "float16"
         self._norm = canonical_square_sum if decides and not self._exact else square_sum
@@ -205,6 +208,7 @@ class _PlainTraining:
     def run(self, on_step: Callable[[int], None]) -> Trajectory:
         """Train for all steps; return what was seen, with final values of the run's own dtype."""
         losses, norms, digests, skipped, seen = [], [], [], [], [self.sketches()]
+        self._note_buffers()
         for step in range(self._task.steps):
             gradients, step_losses = self._gradients(step)
             self.active.append([gradient is not None for gradient in gradients.values()])
@@ -217,6 +221,7 @@ class _PlainTraining:
             if not self._exact:
                 digests.append(self._sums.digests(list(_flat(self.adam.values()).values())).tolist())
             seen.append(self.sketches())
+            self._note_buffers()
             on_step(step + 1)
         return Trajectory(
             names=tuple(self._parameters),
@@ -312,6 +317,16 @@ class _PlainTraining:
             for rank, model in enumerate(self._models)
             for name, buffer in model.named_buffers()
         }
+
+    def buffer_digests(self) -> dict[str, Tensor]:
+        """Return the digests [S + 1] of every rank's buffers by `RANK/NAME`."""
+        tables = (log.table(rank) for rank, log in enumerate(self._logs))
+        return {key: digests for table in tables for key, digests in table.items()}
+
+    def _note_buffers(self) -> None:
+        if not self._exact:
+            for log, model in zip(self._logs, self._models, strict=True):
+                log.note(model)
 
     def _update(self, step: int, gradients: Gradients) -> tuple[float, bool]:
         """Clip, scale and apply the step's gradients; return their averaged norm and whether they were

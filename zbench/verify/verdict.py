@@ -34,8 +34,9 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
+from zbench.verify.coverage import covered_by_distance
 from zbench.verify.distance import TINY, Difference, Distances, Errors, Healthy, difference_of, errors_of
-from zbench.verify.evidence import Witness, examine
+from zbench.verify.evidence import Examined, Witness, examine
 from zbench.verify.limits import (
     DRIFTED_UP_TO,
     EQUIVALENT_UP_TO,
@@ -44,7 +45,7 @@ from zbench.verify.limits import (
     LEAST_SHARE,
     LEAST_WAY,
 )
-from zbench.verify.noise import least_shares, unresolved
+from zbench.verify.noise import can_be_compared, least_shares, unresolved
 from zbench.verify.replay import Adam
 from zbench.verify.trajectory import Reference, Trajectory
 
@@ -53,6 +54,8 @@ _NO_FLOAT64_RUN = (
     "not the reference's bits, and no float64 run tells whether the difference matters:"
     " take verify.mode full, and a model that float64 can run"
 )
+_NOT_FINITE = "the reference itself is not finite: take a smaller learning rate, or float32"
+_REMEDY = "take fewer steps, a smaller learning rate, or float32"
 _GRAVITY: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
 
 
@@ -86,8 +89,10 @@ def judge(
     if evidence is None or not is_finite:
         adams = {} if evidence is None else evidence.adams
         return _by_distance(observed, final, reference, adams, has_findings=False)
-    findings, coefficients, unchecked = examine(observed, reference, evidence)
+    examined = examine(observed, reference, evidence)
+    findings, unchecked = examined.findings, examined.unchecked
     judgement = _by_distance(observed, final, reference, evidence.adams, has_findings=bool(findings))
+    judgement = _within_coverage(judgement, reference, examined, evidence.adams)
     was = judgement.correctness
     if was.verdict == "identical":
         unchecked = {}
@@ -100,10 +105,40 @@ def judge(
         verdict=verdict,
         diagnosis=diagnosis or None,
         not_checked=list(unchecked),
-        coefficients=coefficients,
+        coefficients=examined.coefficients,
     )
     warnings = [f"{part} not checked: {why}" for part, why in unchecked.items()]
     return Judgement(correctness, [*judgement.warnings, *warnings])
+
+
+def _within_coverage(
+    judgement: Judgement, reference: Reference, examined: Examined, adams: Mapping[str, Adam]
+) -> Judgement:
+    """Return the verdict on the final state with the number of steps that it covers; `unchecked` if it covers
+    less than half of a run that is not identical.
+
+    After a kink of the model has made the trial's gradients jump, the distance of the final weights is that
+    of two trajectories of one training, and says nothing.
+    """
+    was, steps = judgement.correctness, len(reference.active)
+    if was.verdict == "identical":
+        return replace(judgement, correctness=replace(was, checked_steps=steps, steps=steps))
+    judged = examined.steps
+    covered = judged.covered
+    if not can_be_compared(reference.plain.sketches, reference.true_sketches):
+        return judgement
+    if judged.jumped == 0:
+        covered = max(covered, covered_by_distance(reference, adams))
+    was = replace(was, checked_steps=covered, steps=steps)
+    if was.verdict not in ("equivalent", "drifted", "wrong") or was.max_abs_diff is None:
+        return replace(judgement, correctness=was)
+    if judged.jumped and was.verdict != "equivalent":
+        was = replace(was, verdict="equivalent")
+    if was.verdict == "equivalent" and 2 * covered < steps:
+        why = "a gradient jumped at a kink of the model" if judged.jumped else "rounding decides later steps"
+        warning = f"{covered} of {steps} steps can be judged, {why}: {_REMEDY}"
+        return Judgement(replace(was, verdict="unchecked"), [*judgement.warnings, warning])
+    return replace(judgement, correctness=was)
 
 
 def _require_all(observed: Trajectory, plain: Trajectory) -> None:
@@ -169,7 +204,7 @@ def _weigh(
     """
     plain = reference.plain
     if bool(final.weights.plain_not_finite.any()):
-        return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
+        return "unchecked", None, None, [_NOT_FINITE]
     if difference.not_finite is not None:
         return "wrong", None, difference.not_finite, []
     if bool((_finite_steps(plain) & ~_finite_steps(observed)).any()):
@@ -201,9 +236,7 @@ def _weigh(
     worst = _worst(errors, suspects)
     way = math.sqrt(math.fsum(moved[name] ** 2 for name in names))
     share = math.sqrt(math.fsum(weights.own_squares.tolist())) / max(way, TINY)
-    near = (
-        difference.distance <= 2 * travelled
-    )  # two runs that chaos took apart are 1.4 ways from one another
+    near = difference.distance <= 2 * travelled  # two runs that chaos took apart are 1.4 ways from each other
     undecided = verdict == "equivalent" or (verdict == "drifted" and near)
     if undecided and share * EQUIVALENT_UP_TO >= 1:
         warning = (

@@ -19,9 +19,10 @@ from zbench.record.inputs import changed
 from zbench.record.record import Correctness
 from zbench.scratch import require_room, state_folder
 from zbench.spec.trial import TrialSpec
+from zbench.verify.buffers import BufferLog, judge_buffers
 from zbench.verify.diagnosis import Finding
 from zbench.verify.distance import SMALLEST, Distances
-from zbench.verify.evidence import Witness, adam_of, judge_buffers, judge_copies
+from zbench.verify.evidence import Witness, adam_of, judge_copies
 from zbench.verify.files import StateFile
 from zbench.verify.layout import OwnRun
 from zbench.verify.replay import KINDS, Parts, Residual, replay, updates_so_far
@@ -71,6 +72,8 @@ class Observer:
         self._equals_reference = True  # so far: this rank's parameters
         parts = self._state.parts()
         self._sums = [self._state.sums(parts)]
+        self._buffers = BufferLog()
+        self._buffers.note(model)
         self._before.put(self._replayable(parts))
 
     def _require_room(self) -> None:
@@ -96,6 +99,7 @@ class Observer:
         parts = self._state.checked_parts() if is_first else self._state.parts()
         sums = self._state.sums(parts)
         self._sums.append(sums)
+        self._buffers.note(self._model)
         expected = self._reference.plain.digests[step : step + 1].numpy()
         self._equals_reference &= bool((expected == sums.digests[self._trained]).all())
         if is_first:
@@ -220,7 +224,10 @@ class Observer:
         is_same = bool(added_up(torch.tensor(int(self._equals_reference)), dist.ReduceOp.MIN))
         final = self._same_state() if is_same else self._final_state(differs=first is not None)
         require_undamaged(self._path, from_all(digests_read(self._reference)))
-        state = [*judge_buffers(self._model, self._reference, self._adams, dist.get_rank()), *self._copies]
+        state = [
+            *judge_buffers(self._model, self._reference, self._adams, dist.get_rank(), self._buffers),
+            *self._copies,
+        ]
         every = from_all((self._residuals, self._state.unread or "", state))
         evidence = Witness(
             adams=self._adams,

@@ -115,7 +115,7 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
         *label(summary).split(" "),
         f"{throughput_text(summary)}, {figure_text(summary, 'mean_step_s')} per step",
         f"device {figure_text(summary, 'peak_device_bytes')}, host {figure_text(summary, 'peak_host_bytes')}",
-        result_text(summary),
+        f"{result_text(summary)}{summary.uncovered}",
         *(f"loss {sparkline(losses)}" for losses in [record.losses for record in summary.ok][-1:] if losses),
         *([printable(summary.diagnosis)] if summary.diagnosis else []),
         *(f"cannot be the best: {reason}" for reason in obstacles(summary, objective)),

@@ -1,0 +1,217 @@
+"""Judges one term of the steps of a trial, the update or the gradient, by its shares of the true one.
+
+The first faulty step is looked for, so a judge sees the steps in order. It learns from each what rounding and
+the trajectory have made of the term so far, in the reference and in the trial.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zbench.verify.diagnosis import where_of
+from zbench.verify.limits import (
+    ABOVE_KINKS,
+    ALL_CERTAIN,
+    ALONE_CERTAIN,
+    DIVERGED,
+    GROUP_REST_UP_TO,
+    JUMPS_UP_TO,
+    KINKS_UP_TO,
+    NEAR,
+    OWN_CERTAIN,
+    REACHED_BY_KINKS,
+    STEP_REST_UP_TO,
+    TELLS_UP_TO,
+)
+from zbench.verify.replay import Adam
+from zbench.verify.shares import Shares
+from zbench.verify.sums import CELLS
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of a step. share: what the term has more than the true one, along it; None if the difference
+    has other directions. size: of the difference. where: the parameters, in words.
+    """
+
+    share: float | None
+    size: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How small a fault of a term may be, by dtype and parameter.
+
+    alone, whole: share of one parameter, and of all parameters alike. unit: one rounding. least_rest: the
+    difference in other directions than the true term's that counts. typical_rest: how many times the
+    reference's own the typical parameter's may be. constants [P]: the share that rounding of Adam's constants
+    may have of an update. elements [P]. turned_round: elements whose moves may turn round by rounding, as
+    tiny gradients do under Adam.
+    """
+
+    alone: float
+    whole: float
+    unit: float
+    least_rest: float
+    typical_rest: float
+    constants: Tensor
+    elements: Tensor
+    turned_round: float
+
+
+class StepJudge:
+    """Judges steps in order, by one rule. A step is off by no more than the least size of a fault, what its
+    regression leaves open, and what the trajectory has made of rounding so far.
+
+    The reference shows the last: how far its own steps were off the float64 run's so far, all parameters
+    together, and any one beside the others. A token or a saturated unit decides a whole gradient of low rank,
+    and an error along it hits any parameter. A trial may be as many times as far off as it is farther away.
+
+    If a gradient of the trial has jumped in an earlier step, as a kink of the model makes it jump, then later
+    gradients may be off by a multiple of the jump.
+
+    jumped: by which share the gradients of the trial have jumped so far.
+    """
+
+    def __init__(self, names: Sequence[str], adams: Mapping[str, Adam], scale: Scale) -> None:
+        self._names, self._adams, self._scale = names, adams, scale
+        self._together = self._apart = 0.0  # largest so far
+        self.jumped = 0.0
+        self._first = self._grown = self._rest = self._of_groups = torch.zeros(len(names))
+        self._is_first = True
+
+    def unsure(self, farther: float) -> float:
+        """Return by which share rounding may have changed all steps after those that were judged."""
+        return DIVERGED * (farther * self._together + self.jumped)
+
+    def faulty(self, shares: Shares, groups: Shares | None, farther: float, count: int) -> Fault | None:
+        """Return the fault of a step; None for a right one.
+
+        groups: None if several steps are judged together. farther: how many times as far the trial is from
+        the reference as that from the float64 run. count: of steps that are judged together; what each made
+        of rounding cancels over them.
+        """
+        usable = shares.usable
+        if not bool(usable.any()):
+            return None
+        common = shares.pooled()
+        off = (shares.base - common.base).abs() - OWN_CERTAIN * shares.base_error
+        apart = max(self._apart / count**0.5, float(off[usable].max()))
+        alike = max(float(common.base.abs()), apart / int(usable.sum()) ** 0.5)
+        together = max(self._together / count**0.5, alike)
+        if count == 1:
+            self._together, self._apart = together, apart
+        healthy = self._scale.constants * (1 + DIVERGED * (self._growth(shares) - 1))
+        limit = self._scale.whole + ALL_CERTAIN * float(common.error) + float(common.rounding)
+        limit += float(healthy[usable].median()) + DIVERGED * (farther * together + self.jumped)
+        alone = self._scale.alone + healthy + DIVERGED * (farther * apart + self.jumped)
+        limits = alone + ALONE_CERTAIN * shares.error + shares.rounding
+        fault = self._along(shares, float(common.more), limit, limits)
+        if groups is not None:
+            fault = fault or self._across(shares, groups, farther, healthy)
+        return fault
+
+    def _along(self, shares: Shares, mean: float, limit: float, limits: Tensor) -> Fault | None:
+        """Return the fault of whole parameters along the true term. limit, limits [P]: of the mean over all
+        parameters, and of each.
+        """
+        usable = shares.usable & (limits < TELLS_UP_TO)
+        shared = min(max(mean, -limit), limit)  # a sound parameter shares all of it, or less
+        apart_from_shared = shares.more - shares.more.clamp(min(shared, 0.0), max(shared, 0.0))
+        bad = usable & (apart_from_shared.abs() > limits)
+        if not bool(bad.any()):
+            return Fault(mean, abs(mean), "all parameters") if TELLS_UP_TO > limit < abs(mean) else None
+        size = statistics.median(shares.more[bad].tolist())
+        other = (shares.more - size).abs() > limits + NEAR * abs(size)
+        return Fault(size, abs(size), self._where(bad, usable & ~bad & other))
+
+    def _across(self, shares: Shares, groups: Shares, farther: float, healthy: Tensor) -> Fault | None:
+        """Return the fault of a part of a parameter, or of other directions than the true term's."""
+        usable = shares.usable
+        self._rest = torch.maximum(self._rest, shares.base_rest * usable)
+        self._of_groups = torch.maximum(self._of_groups, _root_mean_square(groups.base, groups.usable))
+        own = torch.maximum(self._rest, shares.base_rest[usable].median())
+        own = own.clamp(min=self._scale.unit) * farther
+        times = (shares.rest / own)[usable]
+        if len(times) >= _MANY and float(times.median()) > self._scale.typical_rest:
+            return Fault(None, float(shares.rest[usable].median()), "all parameters")
+        kinks = self._note_jump(shares, own) + DIVERGED * self.jumped
+        sizes = self._off(groups, farther, self._scale.alone + healthy + kinks)
+        bad = (sizes > 0) | self._odd(shares, groups, own, farther, kinks)
+        if not bool(bad.any()):
+            return None
+        size = float(torch.maximum(sizes, shares.rest)[bad].max())
+        return Fault(None, size, f"a part of {self._where(bad, usable & ~bad)}")
+
+    def _off(self, groups: Shares, farther: float, least: Tensor) -> Tensor:
+        """Return [P]: by which share the worst eighth of a parameter is off along its true term; 0 if none is
+        beyond its limit. least [P]: the least size of a fault.
+        """
+        limits = (least + DIVERGED * farther * self._of_groups)[:, None]
+        limits = limits + ALONE_CERTAIN * groups.error + groups.rounding
+        is_off = groups.usable & (groups.more.abs() > limits) & (limits < TELLS_UP_TO)
+        return (groups.more.abs() * is_off).amax(dim=1)
+
+    def _odd(self, shares: Shares, groups: Shares, own: Tensor, farther: float, kinks: Tensor) -> Tensor:
+        """Return [P] bool: whether a parameter or an eighth of it has moved in other directions.
+
+        own [P]: the error that rounding explains. kinks [P]: the error that kinks of the model explain.
+        """
+        turned = 2 * (self._scale.turned_round / self._scale.elements).sqrt()
+        least = self._scale.least_rest + kinks + turned
+        is_odd = shares.usable & (shares.rest > STEP_REST_UP_TO * own + least)
+        of_groups = _root_mean_square(groups.base_rest, groups.usable).clamp(min=self._scale.unit) * farther
+        limits = GROUP_REST_UP_TO * of_groups + least + 2 * turned  # an eighth has an eighth of the elements
+        is_large = self._scale.elements >= _LARGE
+        return is_odd | (is_large & (groups.usable & (groups.rest > limits[:, None])).any(dim=1))
+
+    def _note_jump(self, shares: Shares, own: Tensor) -> Tensor:
+        """Return [P]: how far kinks of the model may have carried each parameter's gradient in this step.
+
+        own [P]: the error that rounding explains. A kink changes the gradients of the layers below it, and no
+        others; a model's parameters are taken to be in the order of its layers.
+        """
+        rest = shares.rest.masked_fill(~shares.usable | (shares.rest < JUMPS_UP_TO * own), 0.0)
+        largest, second = torch.cat([rest, rest.new_zeros(2)]).topk(2).values
+        jumped = rest > 0
+        if int(jumped.sum()) > 1 and float(largest) < KINKS_UP_TO:
+            typical = float(rest[jumped].median())
+            highest = int(jumped.nonzero().max()) + 1
+            is_above = shares.rest[highest:] < ABOVE_KINKS * typical
+            reached = int(jumped.sum()) / int(shares.usable[:highest].sum())
+            if bool(is_above.any()) and reached >= REACHED_BY_KINKS:
+                self.jumped = max(self.jumped, typical)
+        return torch.where(rest == largest, second, largest)
+
+    def _where(self, bad: Tensor, sound: Tensor) -> str:
+        places = [
+            {(self._names[at], 0) for at in which.nonzero().flatten().tolist()} for which in (bad, sound)
+        ]
+        return where_of(places[0], places[1], self._adams)
+
+    def _growth(self, shares: Shares) -> Tensor:
+        """Return [P]: how many times as large as after the first step the reference's own errors have become:
+        the parameter's, or the median parameter's.
+        """
+        sizes = (shares.base.square() + CELLS * shares.base_error.square()).sqrt()
+        if self._is_first:
+            self._first = sizes.clamp(min=self._scale.unit)
+            self._grown = torch.ones_like(sizes)
+            self._is_first = False
+        self._grown = torch.maximum(self._grown, sizes / self._first)
+        return self._grown.clamp(min=float(self._grown[shares.usable].median()))
+
+
+_MANY = 8
+"""Parameters whose median is the typical parameter's."""
+_LARGE = 2048
+"""Elements of a parameter in whose eighths a kink of one unit is small."""
+
+
+def _root_mean_square(values: Tensor, usable: Tensor) -> Tensor:
+    """Return [P]: over the usable ones of [P, K]."""
+    return (values.square() * usable).sum(dim=1).div(usable.sum(dim=1).clamp(min=1)).sqrt()
