@@ -206,6 +206,22 @@ def test_what_torch_draws_is_the_same_in_every_run() -> None:
     assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
 
 
+class Drawing(Changed):
+    """Draws in the dtype of the model, as stochastic depth does."""
+
+    def change(self, loss: Tensor) -> Tensor:
+        x = loss.detach().expand(64)
+        noise = torch.rand(64, dtype=x.dtype) + torch.randn_like(x) + torch.empty_like(x).uniform_(1, 2)
+        return loss * (1 + noise.abs().mean())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_float64_run_draws_what_the_model_draws_in_its_own_dtype(dtype: str) -> None:
+    made = reference(training(Drawing, steps=2, dtype=dtype))
+    rounding = {"float32": 1e-5, "bfloat16": 2e-2}[dtype]
+    torch.testing.assert_close(made.true_losses, made.plain.losses, rtol=rounding, atol=0.0)
+
+
 @pytest.mark.parametrize(("model", "words"), [(Noisy, "loss"), (LateNoise, "gradient norm")])
 def test_noise_of_any_size_is_refused_on_a_cpu(model: type[nn.Module], words: str) -> None:
     differ = rf"seed differ \({words} \d\.\d+ and \d\.\d+\), so nothing can be verified"

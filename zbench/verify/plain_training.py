@@ -9,6 +9,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import Accumulation
 from zbench.verify.buffers import BufferLog
 from zbench.verify.distance import relative_sizes
+from zbench.verify.draws import DrawsIn
 from zbench.verify.limits import REPEATED_WITHIN
 from zbench.verify.plain_numerics import (
     Gradients,
@@ -283,7 +285,8 @@ class _PlainTraining:
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
         seed_all(workload.micro_seed(step, micro, rank), self._task.device)
-        loss = workload.loss(self._models[rank], batch)
+        with DrawsIn(torch_dtype(self._task.spec.dtype)) if self._exact else nullcontext():
+            loss = workload.loss(self._models[rank], batch)
         mean = weighted(loss, weight, self._task.accumulation.loss_divisor)
         torch.autograd.backward(mean if self._scaling.scale == 1.0 else mean * self._scaling.scale)
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
