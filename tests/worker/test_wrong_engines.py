@@ -50,6 +50,7 @@ def correctness(run_trial: RunTrial, name: str, *, device: str = "cpu", **engine
         ("eps_inside", "eps inside the root (all parameters)"),
         ("no_bias_correction", "no bias correction (all parameters)"),
         ("decay_after", "weight decay after the update (all parameters)"),
+        ("narrow_moments", "moments in bfloat16 instead of float32"),
     ],
 )
 @DEVICES

@@ -172,6 +172,7 @@ longer = with_optimizer(lr=1.01e-3)
 longer_biases = with_group("*.bias", lr=1.01e-3)
 other_beta2 = with_optimizer(betas=(0.9, 0.99))
 no_bias_correction = with_optimizer(bias_correction=False)
+narrow_moments = with_optimizer(moments_dtype="bfloat16")
 
 Change = Callable[[AdamTask, Tensor, int], None]
 """Changes what an update wrote: the task, the parameters before it, the number of the call in its step."""

@@ -5,13 +5,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from zbench.record.record import Coefficient
 from zbench.spec.engine import EngineSpec
 from zbench.verify.diagnosis import Finding, judge_update
+from zbench.verify.limits import ONE_ROUNDING
 from zbench.verify.plain_numerics import group_named, settings_of
-from zbench.verify.replay import Adam, Residual
+from zbench.verify.replay import Adam, Parts, Residual
 from zbench.verify.slope import GradientSums, common_limit, factor_in_words, judge_gradient, shares
 from zbench.verify.steps import JudgedSteps, judge_steps
 from zbench.verify.trajectory import Reference, Trajectory
@@ -142,3 +144,12 @@ def judge_copies(strays: Sequence[str], rank: int) -> list[Finding]:
         return []
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
     return [Finding(1.0, f"the model of rank {rank} has other weights than the engine's ({strays[0]}{more})")]
+
+
+def judge_moments(parts: Parts, asked: torch.dtype) -> list[Finding]:
+    """Return whether moments have another dtype than the one that was asked for."""
+    found = {value.dtype for part in parts.values() for kind, value in part.items() if kind != "param"}
+    others = sorted(str(dtype).removeprefix("torch.") for dtype in found - {asked})
+    expected = str(asked).removeprefix("torch.")
+    size = ONE_ROUNDING["bfloat16"]
+    return [Finding(size, f"moments in {', '.join(others)} instead of {expected}")] if others else []

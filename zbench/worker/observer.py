@@ -14,6 +14,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.record.inputs import changed
 from zbench.record.record import Correctness
@@ -22,7 +23,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.verify.buffers import BufferLog, judge_buffers
 from zbench.verify.diagnosis import Finding
 from zbench.verify.distance import SMALLEST, Distances
-from zbench.verify.evidence import Witness, adam_of, judge_copies
+from zbench.verify.evidence import Witness, adam_of, judge_copies, judge_moments
 from zbench.verify.files import StateFile
 from zbench.verify.layout import OwnRun
 from zbench.verify.replay import KINDS, Parts, Residual, replay, updates_so_far
@@ -56,7 +57,7 @@ class Observer:
         self._state = EngineState(engine, model, self._adams)
         self._losses: list[list[float]] = []
         self._infos: list[StepInfo] = []
-        self._copies: list[Finding] = []
+        self._found: list[Finding] = []  # in the state of this rank
         self._first_sums: dict[str, NDArray[np.float64]] = {}
         self._residuals: list[Residual] = []
         self._gradients: NDArray[np.float64] | None = None  # in numpy's memory: torch's is the trial's
@@ -104,6 +105,7 @@ class Observer:
         self._equals_reference &= bool((expected == sums.digests[self._trained]).all())
         if is_first:
             self._note_gradients(parts, sums)
+            self._found += judge_moments(parts, DTYPES[self._trial.engine.optimizer.moments_dtype])
         if step in self._replayed and not info.skipped and not self._equals_reference:
             skipped = {at for at, past in enumerate(self._infos) if past.skipped}
             updates = updates_so_far(self._reference.active, skipped, step)
@@ -114,7 +116,7 @@ class Observer:
             self._before.put(self._replayable(parts))
         if step in self._drawn or step == self._last:
             strays = self._state.stray_copies(parts, sums)
-            self._copies += judge_copies(strays, dist.get_rank())
+            self._found += judge_copies(strays, dist.get_rank())
 
     def _replayable(self, parts: Parts) -> Parts:
         """Return the parts that this rank replays: of runs that several ranks have, its share."""
@@ -226,7 +228,7 @@ class Observer:
         require_undamaged(self._path, from_all(digests_read(self._reference)))
         state = [
             *judge_buffers(self._model, self._reference, self._adams, dist.get_rank(), self._buffers),
-            *self._copies,
+            *self._found,
         ]
         every = from_all((self._residuals, self._state.unread or "", state))
         evidence = Witness(
