@@ -107,7 +107,7 @@ def test_included_points_have_the_base_and_are_never_excluded() -> None:
     sweep = SweepSpec(
         engine=EngineSpec(gradient_clipping=1.0),
         axes={"zero_stage": [1, 2]},
-        exclude=[{"zero_stage": [1, 3]}],
+        exclude=[{"zero_stage": [1, 3], "gradient_clipping": 1.0}],
         include=[{"zero_stage": 3, "lr": 0.1}, {"zero_stage": 2}],
     )
     expansion = expand(sweep)
