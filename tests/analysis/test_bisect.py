@@ -100,13 +100,6 @@ def test_the_fault_of_the_bad_revision_is_what_is_sought(head: list[Record], fau
     assert fault_of(compared(head)) == fault
 
 
-def test_what_shows_the_fault_is_said_in_words() -> None:
-    drifts = [replace(one, correctness=replace(one.correctness, diagnosis="it drifts")) for one in WRONG]
-    fault = fault_of(compared(drifts))
-    assert fault is not None
-    assert fault.shown == "it drifts"
-
-
 @pytest.mark.parametrize(
     ("head", "fault", "finding"),
     [

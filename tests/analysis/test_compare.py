@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
+from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.settings import FAIL_ON, FailOn, Settings
 from zbench.analysis.trials import RunResults, Source
-from zbench.errors import ExitCode, IncomparableError, UsageError
+from zbench.errors import ExitCode, IncomparableError
 from zbench.record.record import Disturbance, Record, Traffic
 from zbench.report.exports import texts
 
-from .synthetic import MACHINE, record, results, trial
+from .synthetic import record, results, trial
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 AXES = [{"zero_stage": stage} for stage in (0, 1, 2)]
@@ -217,14 +217,6 @@ def test_another_sweep_is_incomparable() -> None:
         compared(trial(EVEN, axes={"a": 1}), trial(EVEN, axes={"b": 1}))
 
 
-def test_unlike_machines_are_refused_unless_insisted_and_then_marked() -> None:
-    base, head = results(trial(EVEN)), results(trial(EVEN), "head", facts=MACHINE | {"cpu": "Other CPU"})
-    with pytest.raises(IncomparableError, match=r"cpu: Example CPU, Other CPU.*--across"):
-        compare_runs(base, head, Settings())
-    comparison = compare_runs(base, head, Settings(across=True))
-    assert comparison.unlike == ("cpu: Example CPU, Other CPU",)
-
-
 def test_an_unknown_machine_is_unlike_every_other() -> None:
     unknown = replace(results(trial(EVEN)), source=Source("loose file"))
     with pytest.raises(IncomparableError, match="loose file: machine unknown"):
@@ -285,13 +277,6 @@ def test_a_full_verdict_that_is_missing_is_not_a_pass() -> None:
     assert (comparison.rows[0].answer, comparison.exit_code) == ("unchecked", ExitCode.INCONCLUSIVE)
     off = {**config, "verify": {"mode": "off"}}
     assert compared(*(trial(EVEN, verdict="unchecked", config=off) for _ in "12")).exit_code == ExitCode.PASS
-
-
-def test_a_run_compared_with_itself_is_a_mistake() -> None:
-    source = Source("last", run_ids=("20260101-000000-aaaa",))
-    with pytest.raises(UsageError, match="are the same run"):
-        require_two_runs(source, source)
-    require_two_runs(Source("a"), Source("b"))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from zbench.analysis.settings import (
     PAIRED_THRESHOLDS,
     STORED_THRESHOLDS,
-    check_alpha,
     parse_fail_on,
     parse_thresholds,
 )
@@ -38,10 +37,3 @@ def test_fail_on() -> None:
     assert parse_fail_on("none") == frozenset()
     with pytest.raises(UsageError, match="did you mean 'regression'"):
         parse_fail_on("regresion")
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, float("nan")])
-def test_an_alpha_that_is_no_small_probability_is_refused(alpha: float) -> None:
-    assert check_alpha(0.2) == 0.2
-    with pytest.raises(UsageError, match="--alpha: expected a probability"):
-        check_alpha(alpha)

@@ -43,7 +43,7 @@ def test_severity_above_one_means_a_warning():
         disturbance = Disturbance(other, 0.0, 0)
         assert (disturbance.severity > 1) == bool(disturbance.effects())
     assert not Disturbance(OTHER_LOAD, STOLEN, 0).effects()
-    assert Disturbance(0.0, 0.0, 1).severity > 1
+    assert Disturbance(0.0, STOLEN + 0.01).severity > 1 < Disturbance(0.0, 0.0, 1).severity
 
 
 def test_what_all_ranks_and_their_launcher_use_is_own_work(

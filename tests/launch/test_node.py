@@ -10,10 +10,8 @@ import pytest
 
 from tests.shared_processes import SharedProcesses
 from zbench.errors import ZbenchError
-from zbench.launch.cluster import node, ray_cluster, slurm_node
+from zbench.launch.cluster import node, slurm_node
 from zbench.launch.cluster.node import NodeWorker, look, references_of, unpack, versions
-from zbench.launch.cluster.ray_cluster import RayCluster
-from zbench.launch.cluster.slurm_jobs import SlurmOptions
 from zbench.launch.executor import Attempt, Batch, ReferenceTask, RepeatTask
 from zbench.launch.process.local import LocalExecutor
 from zbench.record.environment import fingerprint, machine_facts
@@ -120,49 +118,3 @@ def test_a_jobs_first_node_says_where_its_nodes_meet(
     second, files = serve(task, rank=1, nodes=2)
     assert second.outcome == "ok"
     assert [*files] == [f"logs/{task.name}/rank1.log"]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "device", "nodes", "expected"),
-    [
-        ((4, 4, 8), "auto", 2, 8),  # as most nodes have; what is away or has no CPU does not count
-        ((4, 4, 8), "cpu", 2, 4),
-        ((0, 0, 8), "cuda", 1, 2),
-    ],
-)
-def test_automatic_ranks_on_ray_are_those_of_most_nodes(
-    monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], device: str, nodes: int, expected: int
-) -> None:
-    def about(cpus: int, gpus: int, *, alive: bool) -> dict[str, object]:
-        name = {"NodeID": "n", "NodeManagerAddress": "a", "Alive": alive}
-        return {**name, "Resources": {"CPU": cpus, "GPU": gpus}}
-
-    others = [about(1, 1, alive=False)] * 9 + [about(0, 1, alive=True)] * 9
-    there = [about(1, count, alive=True) for count in gpus] + others
-    monkeypatch.setattr(ray_cluster, "connect", lambda _: Namespace(nodes=lambda: there))
-    assert RayCluster("somewhere:1").auto_ranks(nodes, device) == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "variables", "nodes", "device", "expected"),
-    [
-        (["nodes=3", "gpus_per_node=4"], {}, 1, "auto", 12),
-        (["gres=gpu:a100:4"], {}, 1, "cuda", 4),
-        (["gpus_per_node=4"], {}, 1, "cpu", 2),
-        ([], {"SLURM_GPUS_ON_NODE": "8"}, 1, "auto", 2),  # of the command's own job, and not of the trials'
-        (["gpus_per_node=4"], {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "8"}, 2, "auto", 16),
-    ],
-)
-def test_automatic_ranks_in_slurm_are_the_gpus_of_a_job(
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    variables: dict[str, str],
-    nodes: int,
-    device: str,
-    expected: int,
-) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_GPUS_ON_NODE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert SlurmOptions.parse(options).auto_ranks(nodes, device) == expected

@@ -9,7 +9,7 @@ import pytest
 import torch  # noqa: F401 - a module of its own making is not the user's
 
 from tests import making
-from zbench.record.inputs import changed, digest, inputs
+from zbench.record.inputs import digest, inputs
 
 
 def test_beyond_64_mib_the_time_of_the_last_change_counts(tmp_path: Path) -> None:
@@ -51,10 +51,6 @@ def test_modules_of_the_user_are_read_others_are_not(tmp_path: Path, monkeypatch
     assert {*mine} == {"mine.py", "text", *map(str, others)}
     assert mine["mine.py"] == mine[str(tmp_path / "beside.py")] == digest(tmp_path / "beside.py")
     assert mine[str(tmp_path / "gone")] == "removed"
-
-
-def test_what_only_one_of_two_trials_read_has_not_changed() -> None:
-    assert changed({"a": "1", "b": "1", "c": "1"}, {"b": "2", "a": "2", "c": "1", "d": "1"}) == ["a", "b"]
 
 
 def test_python_files_beside_zbench_are_the_users_own(tmp_path: Path) -> None:

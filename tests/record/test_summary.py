@@ -8,7 +8,7 @@ import pytest
 
 from tests.making import make_record
 from zbench.analysis.ranking import by_figure
-from zbench.record.record import Correctness, Disturbance, Failure, MemoryPeaks, Record, Timing
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import (
     first_goal,
     has_failed,
@@ -29,14 +29,6 @@ def test_repeats_become_one_summary_in_repeat_order():
     assert first.number("tokens_per_s") == 20.0
     assert first.spread("tokens_per_s") == pytest.approx((30 - 10) / 2 / 20)
     assert second.spread("tokens_per_s") is None
-
-
-def test_a_disturbance_tells_what_was_beyond_its_share_alone():
-    shares = ((0.2,), (0.0, 0.06), (0.0, 0.0, 1), (0.05, 0.015))
-    assert [Disturbance(*one).severity for one in shares] == pytest.approx([2, 2, 2, 0.5])
-    assert str(Disturbance(0.10, 0.03)) == ""
-    load = "the machine was loaded: other processes took 20% of the CPU time"
-    assert str(Disturbance(0.2, throttled=3)) == f"{load}; the CPU was throttled for heat: 3 times"
 
 
 def test_bytes_and_differences_are_the_largest_and_verdict_the_worst():
@@ -150,15 +142,6 @@ def test_the_slowest_step_is_that_of_all_repeats() -> None:
 def timed(step_s: float, repeat: int) -> Record:
     timing = Timing([step_s], step_s, 256 / step_s, 2 / step_s)
     return Record("run", "trial", repeat, {}, {}, "ok", timing=timing)
-
-
-@pytest.mark.parametrize(
-    ("mode", "outcome", "unjudged"),
-    [("full", "ok", True), ("full", "crashed", False), ("reference", "ok", False)],
-)
-def test_a_full_verdict_that_is_missing_is_noticed(mode, outcome, unjudged):
-    record = make_record(verdict="unchecked", outcome=outcome, config={"verify": {"mode": mode}})
-    assert summarize([record])[0].is_unjudged is unjudged
 
 
 def test_a_repeat_that_took_no_time_has_no_rate() -> None:

@@ -29,12 +29,6 @@ def imported(config: dict[str, Any]) -> TrialSpec:
     return expand(sweep_from_mapping(from_deepspeed(config).document, environ={})).trials[0]
 
 
-@pytest.mark.parametrize("config", [[], {}, {"name": "a sweep", "axes": {}}])
-def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
-    with pytest.raises(UsageError):
-        from_deepspeed(config)
-
-
 def test_steps_that_the_script_ends_are_unmanaged_here() -> None:
     config = {**CONFIG, "managed_gradient_accumulation": False}
     trial = imported(config)

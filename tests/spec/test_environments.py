@@ -57,20 +57,3 @@ def test_an_unknown_environment_is_invalid_with_the_known_names(
         " or give a path"
     )
     assert "nowhere has none yet" in refusal(AXIS, "environments=nowhere")
-
-
-@pytest.mark.parametrize(
-    ("python", "is_refused"),
-    [((3, 10, 14), True), ((3, 11, 0), False)],
-)
-def test_an_older_python_is_refused_with_both_versions(
-    python: tuple[int, int, int], is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages = dict.fromkeys(("torch", *environments.WORKER_NEEDS), "2")
-    there = environments.Environment(Path("/envs/old"), python, "cpython", packages, frozenset())
-    monkeypatch.setattr(environments, "describe", lambda python, names: there)
-    version = ".".join(map(str, python))
-    refused = f"old is Python {version}; zbench's worker needs 3.11 or newer"
-    assert environments.environment("old", Path()) == (refused if is_refused else there)
-    assert there.facts() == {"path": "/envs/old", "python": version, "torch": "2"}
-    assert not there.same_python

@@ -60,16 +60,6 @@ def test_excluding_removes_what_matches_and_nothing_else(
     assert some.excluded == len(every) - len(some.trials)
 
 
-@settings(max_examples=20)
-@given(st.integers(1, 10**6))
-def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
-    size = millions * 10**6
-    spelled = [f"{millions}e6", f"{millions}M", f"{millions}_000_000", size, float(size)]
-    trials = [expand(SweepSpec(axes={"reduce_bucket_size": [text]})).trials[0] for text in spelled]
-    assert len({trial.trial_id for trial in trials}) == 1
-    assert {trial.axes["reduce_bucket_size"] for trial in trials} == {size}
-
-
 @pytest.mark.parametrize(
     ("key", "value", "read"),
     [
@@ -117,7 +107,7 @@ def test_included_points_have_the_base_and_are_never_excluded() -> None:
     sweep = SweepSpec(
         engine=EngineSpec(gradient_clipping=1.0),
         axes={"zero_stage": [1, 2]},
-        exclude=[{"zero_stage": [1, 3]}],
+        exclude=[{"zero_stage": [1, 3], "gradient_clipping": 1.0}],
         include=[{"zero_stage": 3, "lr": 0.1}, {"zero_stage": 2}],
     )
     expansion = expand(sweep)

@@ -1,18 +1,15 @@
 """Other engines: which stages each plays, what it must be told, and what it needs to be installed."""
 
 import importlib.util
-import sys
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zbench.spec import environments, peers
+from zbench.spec import peers
 from zbench.spec.engine import EngineSpec
-from zbench.spec.environments import Environment
 from zbench.spec.expand import conflict
-from zbench.spec.peers import elsewhere, missing_package, peer_conflicts
+from zbench.spec.peers import missing_package, peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
 
@@ -76,18 +73,3 @@ def test_a_missing_package_is_named_with_the_install_command(
     assert missing_package("ddp") is missing_package("builtin") is missing_package("mine:build") is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None))
     assert missing_package("deepspeed") is None
-
-
-@pytest.mark.parametrize(
-    ("engine", "tag", "runs"),
-    [("builtin", "cpython-27", False), ("ddp", "cpython-27", True), ("builtin", None, True)],
-)
-def test_the_kernels_run_under_the_python_of_their_build(
-    engine: str, tag: str | None, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = Environment(
-        Path("x"), (3, 11, 0), tag or str(sys.implementation.cache_tag), {"torch": "2"}, frozenset()
-    )
-    monkeypatch.setattr(environments, "environment", lambda *_: there)
-    actual = elsewhere(engine, "x", Path())
-    assert actual is there if runs else "x is cpython-27; name another" in str(actual)

@@ -33,18 +33,23 @@ def test_auto_is_a_rank_a_gpu_and_two_on_cpus(
 
 
 @pytest.mark.parametrize(
-    ("options", "run", "ranks"),
+    ("options", "job", "run", "ranks"),
     [
-        (["gpus_per_node=4"], {}, 4),
-        (["gpus_per_node=4", "nodes=3"], {}, 12),
-        (["gres=gpu:h100:8"], {"nodes": 2}, 16),
-        (["gpus_per_node=4"], {"device": "cpu"}, 2),
+        (["gpus_per_node=4"], None, {}, 4),
+        (["gpus_per_node=4", "nodes=3"], None, {}, 12),
+        (["gres=gpu:h100:8"], None, {"nodes": 2}, 16),
+        (["gpus_per_node=4"], None, {"device": "cpu"}, 2),
+        (["partition=p"], None, {}, 2),  # the GPUs are those of the command's own job, not of the trials'
+        (["gpus_per_node=4"], "7", {"nodes": 2}, 16),
     ],
 )
 def test_auto_counts_the_gpus_of_a_jobs_nodes(
-    options: list[str], run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
+    options: list[str], job: str | None, run: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, Device("GPU-of-the-login-node"))
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    if job is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
     backend = executors.backend_of(options, None, print)
     assert isinstance(backend, SlurmOptions)
     try:
@@ -63,8 +68,10 @@ def test_auto_counts_the_gpus_of_rays_nodes(monkeypatch: pytest.MonkeyPatch) -> 
         def nodes() -> list[dict[str, object]]:
             return [
                 about("head"),
-                about("dead", alive=False, CPU=8, GPU=1),
                 *(about(n, CPU=8, GPU=4) for n in "ab"),
+                *(about(n, alive=False, CPU=8, GPU=1) for n in "cde"),
+                *(about(n, GPU=1) for n in "fgh"),
+                about("of-another-kind", CPU=8, GPU=8),
             ]
 
     monkeypatch.setattr(ray_cluster, "connect", lambda address: Ray)

@@ -130,6 +130,12 @@ def discarded(group: dist.ProcessGroup, spec: Spec, through: str) -> bool:
         engine.backward(100 * loss_of(engine.model, 7))
         zero()
     take_step(engine, 0)
+    engine.backward(loss_of(engine.model, 7))
+    rate, engine.param_groups[0]["lr"] = engine.param_groups[0]["lr"], -1.0
+    assert "set a valid value" in heard(engine.step)
+    if spec["zero_stage"] < 2:  # the others reduce in every backward: one more is added
+        assert "engine.zero_grad() to discard" in heard(lambda: engine.backward(loss_of(engine.model, 7)))
+    engine.param_groups[0]["lr"] = rate
     zero()
     take_step(engine, 1)
     return as_undisturbed(engine, group, spec, 2)

@@ -18,8 +18,7 @@ from zbench.spec import targets
 from zbench.spec.expand import expand
 from zbench.spec.foreign.accelerate import from_accelerate
 from zbench.spec.foreign.deepspeed import KNOWN, from_deepspeed
-from zbench.spec.foreign.reading import Imported, Table
-from zbench.spec.keys import resolve_key
+from zbench.spec.foreign.reading import Imported
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.starting import starting_sweep
 
@@ -74,16 +73,6 @@ def test_no_key_of_deepspeed_vanishes_and_none_is_called_unknown(key: str) -> No
     named = any(leaf in text or text.partition(":")[0] in key for text in texts)
     assert leaf in refused or imported.document.get("axes") or named, texts
     assert not any("no key of" in text for text in texts)
-
-
-@pytest.mark.parametrize("tool", ["deepspeed", "trainer", "accelerate"])
-def test_a_table_names_keys_that_exist_and_none_twice(tool: str) -> None:
-    table = Table.of(tool)
-    for ours in table.plain.values():
-        resolve_key(ours)
-    effects = [*table.written.get("training", {}), *table.written.get("speed", {}), *table.written["rest"]]
-    names = [*table.plain, *table.read, *effects]
-    assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize(
