@@ -126,6 +126,38 @@ def test_included_points_have_the_base_and_are_never_excluded() -> None:
     assert (expansion.excluded, expansion.duplicates) == (1, 1)
 
 
+COMMAND: dict[str, Any] = {
+    "command": "python train.py {zero_stage} {lr}",
+    "checkpoint": "{output}/model",
+    "step_times": {"jsonl": "steps"},
+}
+
+
+def test_flags_of_a_script_are_axes_alone_and_together() -> None:
+    values: list[Any] = [0, 0.5, 25, True, "cosine"]
+    own = {**COMMAND, "parameters": {"x": 1, "amp": False, "model": "small"}}
+    sweep = SweepSpec.model_validate(
+        {
+            "workload": own,
+            "axes": {"x": values, "parameters": [{"amp": True, "model": "large"}, {"amp": False}]},
+            "exclude": [{"x": [0.5, 25]}, {"parameters.model": "large", "x": 0}],
+            "include": [{"x": 7, "parameters": {"amp": True}}],
+        }
+    )
+    trials = expand(sweep).trials
+    points = [tuple(trial.workload.parameters.values()) for trial in trials]
+    assert [repr(point) for point in points] == [
+        "(0, False, 'small')",
+        "(True, True, 'large')",
+        "(True, False, 'small')",
+        "('cosine', True, 'large')",
+        "('cosine', False, 'small')",
+        "(7, True, 'small')",
+    ]
+    assert trials[1].axes == {"x": True, "parameters": {"amp": True, "model": "large"}}
+    assert trials[1].verify.against == {"x": 1, "amp": False, "parameters.model": "small"}
+
+
 def test_a_conditional_axis_varies_only_where_it_applies() -> None:
     offload = {"values": ["none", "cpu"], "when": {"zero_stage": 3}}
     sweep = SweepSpec.model_validate({"axes": {"zero_stage": [1, 3], "offload_param": offload}})
@@ -153,13 +185,6 @@ def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
         repr(value) for value in values
     ]
     assert expansion.duplicates == 0
-
-
-COMMAND: dict[str, Any] = {
-    "command": "python train.py {zero_stage} {lr}",
-    "checkpoint": "{output}/model",
-    "step_times": {"jsonl": "steps"},
-}
 
 
 def test_a_command_is_compared_with_its_base() -> None:

@@ -136,5 +136,5 @@ class VerifySpec(SpecModel):
     )
     against: dict[str, Any] | None = Field(
         None,
-        description="Engine keys of the run to compare a command with. Missing: those of the file.",
+        description="Keys of the run to compare a command with. Missing: those of the file.",
     )

@@ -13,6 +13,7 @@ from pydantic import Field
 from zbench.spec.base import SpecModel
 from zbench.spec.combinations import SHARDED_BUILDERS
 from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import assign, resolve_key
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.shapes import PREFIX
 from zbench.spec.workload import WorkloadSpec
@@ -68,12 +69,14 @@ class TrialSpec(SpecModel):
     def held_against(self) -> "TrialSpec":
         """Return the trial to compare a command's trial with: the same, with the keys of `verify.against`.
 
-        ValidationError if these are not valid engine keys and values.
+        ValueError if these are not valid keys and values.
         """
         config = self.config()
-        changed = config["engine"] | (self.verify.against or {})
-        engine = {key: value for key, value in changed.items() if value is not None}  # else its default
-        return TrialSpec.model_validate({**config, "engine": engine, "verify": {"mode": self.verify.mode}})
+        for key, value in (self.verify.against or {}).items():
+            assign(config, resolve_key(key, self.workload.parameters), value)
+        for section in ("workload", "run", "engine"):  # a value that is missing is its default
+            config[section] = {key: value for key, value in config[section].items() if value is not None}
+        return TrialSpec.model_validate({**config, "verify": {"mode": self.verify.mode}})
 
     @cached_property
     def trial_id(self) -> str:
