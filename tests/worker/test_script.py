@@ -18,6 +18,7 @@ from tests.launch.processes import gone
 from tests.shared_processes import SharedProcesses
 from tests.world import local_runner
 from zbench import _nudge
+from zbench.errors import UsageError
 from zbench.job.jobs import ReferenceJob
 from zbench.job.progress import ProgressTail
 from zbench.launch.process import client
@@ -108,6 +109,30 @@ def test_a_script_whose_runs_end_alike_is_run_twice_more_with_rounding_errors(tm
     run_base(ReferenceJob({}, "", str(tmp_path), "", str(tmp_path / "base"), str(progress)), trial)
     told = [(line["phase"], line["step"], line["steps"]) for line in ProgressTail(progress).new_lines()]
     assert told == [("reference", number, 4) for number in (1, 2, 3, 4)]
+
+
+def test_files_of_an_earlier_run_are_no_results(tmp_path: Path) -> None:
+    """Paths are relative to the sweep file; the files of a run before stay as they are."""
+    files = {"checkpoint": "fixed/model.safetensors", "step_times": {"jsonl": "fixed/steps.jsonl"}}
+    text = "python train.py --stage 1 --steps {steps} --out fixed --ds 0 --do train"
+    trial = sweep(tmp_path, workload={"command": text + " {zero_stage}", **files}, axes={}).trials[0]
+    (tmp_path / "train.py").write_text(SCRIPT.replace("parse_args()", "parse_known_args()[0]"))
+    (tmp_path / "fixed").mkdir()
+    for number in range(2):
+        outcome = run_once(trial, tmp_path, tmp_path / f"scratch{number}", lambda *_: None)
+        assert outcome.seconds == [0.02, 0.03, 0.04]
+        assert outcome.weights()["w"].numel() == 200
+    append = "sh -c 'tail -n 2 fixed/steps.jsonl > two; cat two >> fixed/steps.jsonl'"
+    for command, message in (
+        ("true", "wrote nothing to .*/fixed/steps.jsonl"),
+        (append, "did not write .*/m"),
+    ):
+        idle = trial.workload.model_copy(update={"command": command})
+        with pytest.raises(UsageError, match=message):
+            run_once(
+                trial.model_copy(update={"workload": idle}), tmp_path, tmp_path / command[:2], lambda *_: None
+            ).weights()
+    assert (tmp_path / "fixed" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,13 @@ from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
+from zbench.verify.checkpoints import read_weights
 from zbench.verify.limits import ROUGH_TIMES
 from zbench.verify.verdict import Judgement
-from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
+from zbench.verify.weights import Base, judge_weights, load_base, same_bits, save_base
 from zbench.worker.process import Progress
 from zbench.worker.step_times import ConsoleTimes, seconds_in
+from zbench.worker.written import FilesBefore
 
 NUDGED_UNITS = 8
 """Units in the last place. The sum of a convolution or a matrix product rounds many times, a weight once."""
@@ -86,11 +88,20 @@ class CommandFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights."""
+    """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights.
+
+    before: the files that were at its paths before it ran.
+    """
 
     seconds: list[float]
     memory: MemoryPeaks
     checkpoint: Path | None
+    before: FilesBefore
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights that the command saved; UsageError if it saved none."""
+        assert self.checkpoint is not None, "a run without a checkpoint is not judged"
+        return read_weights(self.checkpoint, self.before.check)
 
 
 def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
@@ -99,7 +110,7 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     with Progress(job.progress_path) as progress:
         on_step = partial(progress.training_step, trial.run)
         outcome = run_once(trial, Path(job.base_dir), scratch, on_step)
-    judgement = _judged(job, trial, outcome.checkpoint)
+    judgement = _judged(job, trial, outcome)
     shutil.rmtree(scratch, ignore_errors=True)
     return {
         "timing": dataclasses.asdict(_timing(trial, outcome.seconds)),
@@ -123,8 +134,7 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
             outcome = run_once(base, Path(job.base_dir), scratch, lambda *_: None, watch=watch)
             progress.step("reference", number, 4)
-            assert outcome.checkpoint is not None, "what cannot be judged has no reference"
-            return read_weights(outcome.checkpoint)
+            return outcome.weights()
 
         try:
             first = weights(1)
@@ -165,6 +175,11 @@ def run_once(
     environment = _environment(trial, base_dir, inside=None if watch is None else watch.folder(scratch))
     environment |= {} if watch is None else watch.variables(scratch)
     remove_abandoned_locks(environment)
+    checkpoint, log = (
+        None if template is None else base_dir / rendered(template, values)
+        for template in (spec.checkpoint, spec.step_times.jsonl)
+    )
+    before = FilesBefore(checkpoint, log)
     console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
@@ -187,11 +202,10 @@ def run_once(
     peaks = memory.stop()
     if status != 0:
         raise _failure(status, list(last_lines))
-    file = spec.step_times.jsonl
-    path = None if file is None else base_dir / rendered(file, values)
-    seconds = console.all() if path is None else list(seconds_in(path, spec.step_times.seconds))
-    checkpoint = None if spec.checkpoint is None else Path(rendered(spec.checkpoint, values))
-    return ScriptRun(_timed(trial, seconds), peaks, checkpoint)
+    seconds = (
+        console.all() if log is None else list(seconds_in(before.new_text(log), spec.step_times.seconds))
+    )
+    return ScriptRun(_timed(trial, seconds), peaks, checkpoint, before)
 
 
 def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
@@ -295,13 +309,13 @@ def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     return Timing(seconds, median, tokens, samples)
 
 
-def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgement:
-    if checkpoint is None:
+def _judged(job: RankJob, trial: TrialSpec, outcome: ScriptRun) -> Judgement:
+    if outcome.checkpoint is None:
         warning = "not verified: there is no checkpoint; name the command's as workload.checkpoint"
         return Judgement(Correctness("unchecked"), [warning] if trial.verify.mode != "off" else [])
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))
-    return judge_weights(read_weights(checkpoint), load_base(Path(job.reference_path)))
+    return judge_weights(outcome.weights(), load_base(Path(job.reference_path)))
 
 
 def _without_torchruns(lines: list[str]) -> tuple[list[str], list[str]]:
