@@ -1,5 +1,6 @@
 """The verdict on weights that scripts save, against a base and its yardstick."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,57 @@ def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
     assert "let the command train with an optimizer of torch.optim" in other.warnings[0]
 
 
+def test_a_short_checkpoint_is_judged_by_its_bits_alone() -> None:
+    short = {name: value.bfloat16() for name, value in weights().items()}
+    base = Base(short, {name: value * 1.01 for name, value in short.items()})
+    assert judge_weights(short, base).correctness.verdict == "identical"
+    other = judge_weights({name: value * 1.1 for name, value in short.items()}, base)
+    assert other.correctness.verdict == "unchecked"
+    assert "the checkpoint is bfloat16: its rounding hides faults; save float32" in other.warnings[0]
+
+
+def test_a_checkpoint_that_lacks_steps_is_not_judged() -> None:
+    judged = judge_weights(weights(), Base(weights(), moved(1e-6), obstacle="save it after the last step"))
+    assert judged.correctness.verdict == "unchecked"
+    assert judged.warnings == ["not verified: save it after the last step"]
+
+
+def test_an_error_far_below_the_way_of_its_tensor_is_healthy() -> None:
+    base = Base(weights(), moved(1e-9), first={name: value - 1 for name, value in weights().items()})
+    assert judge_weights(moved(3e-5), base).correctness.verdict == "equivalent"
+    assert judge_weights(moved(3e-3), base).correctness.verdict == "wrong"
+
+
+def _other(seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(value.shape, generator=generator) for name, value in weights().items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (lambda first, way: first | {"b": first["b"] + way["b"]}, "1 of 2 tensors did not move (a.weight)"),
+        (lambda first, _: dict(first), "no weight moved"),
+        (
+            lambda first, way: {name: first[name] + 1.1 * way[name] for name in way},
+            "moved 1.1 times as far as the base, the same way",
+        ),
+        (
+            lambda first, way: {name: first[name] + 0.1 * _other(3)[name] for name in way},
+            "elsewhere: other data, or another loss?",
+        ),
+        (lambda _, way: {name: _other(4)[name] + way[name] for name in way}, "starts from other weights"),
+    ],
+)
+def test_a_difference_is_told_in_words(change: Callable[..., dict[str, Tensor]], diagnosis: str) -> None:
+    first, way = weights(), {name: 0.1 * value for name, value in _other(2).items()}
+    base = {name: first[name] + way[name] for name in first}
+    close = {name: value + 1e-7 for name, value in base.items()}
+    judged = judge_weights(change(first, way), Base(base, close, first=first)).correctness
+    assert judged.verdict in ("drifted", "wrong")
+    assert diagnosis in str(judged.diagnosis)
+
+
 @pytest.mark.parametrize(("rough", "verdict"), [(1e-4, "wrong"), (3e-3, "equivalent")])
 def test_a_training_that_jumps_is_compared_with_the_rougher_run(rough: float, verdict: str) -> None:
     """Sixty-four times the error moves the weights 100 times as far, or 3,000 times."""
@@ -91,3 +143,5 @@ def test_nothing_is_decided_where_rounding_is_a_quarter_of_the_way(
     assert why in judged.warnings[0]
     calm = replace(base, way=1.0)
     assert judge_weights(moved(2.0), calm).correctness.verdict in ("drifted", "wrong")
+    near = judge_weights(moved(0.04), calm).correctness.verdict
+    assert near == ("equivalent" if base.is_repeatable else "unchecked"), "3 % of the way is no rounding"

@@ -26,9 +26,12 @@ from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
+from zbench.verify.checkpoints import read_weights
 from zbench.worker import script
-from zbench.worker.script import OptimizerWatch, run_base, run_once, way_in
+from zbench.worker.base_runs import run_base
+from zbench.worker.script import run_once
 from zbench.worker.step_times import ConsoleTimes
+from zbench.worker.watching import OptimizerWatch, training_in
 
 SCRIPT = """
 import argparse, json, os, subprocess, sys, time
@@ -299,24 +302,29 @@ def test_each_weight_moves_by_units_in_the_last_place() -> None:
     assert whole.tolist() == [1, 1, 1]
 
 
-def test_a_watched_script_is_nudged_from_step_to_step_and_tells_its_way(tmp_path: Path) -> None:
+def test_a_watched_script_is_nudged_and_reports_its_training(tmp_path: Path) -> None:
+    """It reports the way, the first values of weights and buffers, and the steps after the last save."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import sitecustomize, torch; torch.manual_seed(0)\n"
-        "p = torch.nn.Parameter(torch.ones(1000)); first = torch.rand(1); torch.manual_seed(0)\n"
+        "m = torch.nn.BatchNorm1d(1000); p = m.weight; first = torch.rand(1); torch.manual_seed(0)\n"
         "for optimizer in (torch.optim.SGD([p], lr=0.5), torch.optim.SGD([p], lr=0.5)):\n"
-        "    p.grad = torch.ones(1000); optimizer.step(); p.grad = None\n"
-        "values = p.detach(); same = bool(first == torch.rand(1))\n"
+        "    open('saved', 'a').write('x')\n"
+        "    p.grad = torch.ones(1000); optimizer.step(); p.grad = None; m.running_mean += 3\n"
+        "values = p.detach(); same = bool(first == torch.rand(1)); torch.save(m.state_dict(), 'last.pt')\n"
+        "if sys.argv[2] == '8': open('saved', 'a').write('x')\n"
         "print((values / 1e-6).round().unique().numel(), float(values.std()), same)\n"
     )
     found = []
-    watches = (OptimizerWatch(8, measures_way=True), OptimizerWatch(measures_way=True))
-    for number, watch in enumerate(watches):
-        scratch = tmp_path / str(number)
+    for units in (8, 0):
+        scratch, watch = tmp_path / str(units), OptimizerWatch(units)
         folder = watch.folder(scratch)
-        env = os.environ | watch.variables(scratch)
-        words = [sys.executable, "-c", code, str(folder)]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        env = os.environ | watch.variables(scratch, scratch / "saved")
+        words = [sys.executable, "-c", code, str(folder), str(units)]
+        done = subprocess.run(words, cwd=scratch, env=env, capture_output=True, text=True, check=True)
         values, spread, same_draw = done.stdout.split()
-        found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw))
-        assert way_in(scratch) == pytest.approx(1.0, rel=1e-4)
-    assert found == [(True, True, "True"), (False, False, "True")]
+        training = training_in(scratch)
+        found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw, training.missed_steps))
+        assert training.way == pytest.approx(1.0, rel=1e-4)
+        firsts = training.first_of(read_weights(scratch / "last.pt"))
+        assert [firsts[name].mean() for name in ("weight", "running_mean")] == [pytest.approx(1, 1e-5), 0]
+    assert found == [(True, True, "True", 0), (False, False, "True", 1)]

@@ -1,0 +1,81 @@
+"""Where the weights of a script went, beside those of its base: the diagnosis of a difference, in words."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zbench.verify.limits import ALL_CERTAIN, LEAST_WAY
+
+_ALONG, _ACROSS = 0.9, 0.5
+"""Cosines of the two ways: above, the weights went the same way; below, elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The weights of a trial and of its base, float32, and the first weights of the base, as far as known."""
+
+    ours: Mapping[str, Tensor]
+    theirs: Mapping[str, Tensor]
+    first: Mapping[str, Tensor]
+
+    @property
+    def is_longer(self) -> bool:
+        """Whether all weights together went further or less far along the base's way, beyond chance."""
+        ours, theirs = self._ways()
+        if not len(theirs):
+            return False
+        factor = float(ours @ theirs / (theirs @ theirs)) - 1
+        rest = ours - theirs - factor * theirs
+        error = math.sqrt(float(rest @ rest) / max(1, len(rest) - 1) / float(theirs @ theirs))
+        return abs(factor) > max(LEAST_WAY, ALL_CERTAIN * error)
+
+    def diagnosis(self) -> str | None:
+        """Return how the weights moved otherwise than the base's, in words; None if that is not known."""
+        resting, moving = self._resting()
+        if resting and not moving:
+            return "no weight moved"
+        if resting:
+            return (
+                f"{len(resting)} of {len(resting) + len(moving)} tensors did not move ({_pattern(resting)})"
+            )
+        ours, theirs = self._ways()
+        if not len(theirs):
+            return None
+        far = float(ours.norm() / theirs.norm())
+        cosine = float(ours @ theirs / max(ours.norm() * theirs.norm(), torch.tensor(1e-300)))
+        if cosine > _ALONG and abs(far - 1) > LEAST_WAY:
+            return f"moved {far:.3g} times as far as the base, the same way"
+        if cosine < _ACROSS and far > 2:
+            return "starts from other weights, or was thrown far off"
+        if cosine < _ACROSS:
+            return f"moved {far:.2g} times as far as the base, elsewhere: other data, or another loss?"
+        return None
+
+    def _resting(self) -> tuple[list[str], list[str]]:
+        """Return which tensors that moved in the base rest here, and which moved in both."""
+        moved = [name for name, first in self.first.items() if not torch.equal(self.theirs[name], first)]
+        resting = [name for name in moved if torch.equal(self.ours[name], self.first[name])]
+        return resting, [name for name in moved if name not in resting]
+
+    def _ways(self) -> tuple[Tensor, Tensor]:
+        """Return the ways of the trial and of the base, float64, over all tensors that moved in the base."""
+        resting, moving = self._resting()
+        pairs = [
+            [(run[name].double() - self.first[name].double()).reshape(-1) for name in [*resting, *moving]]
+            for run in (self.ours, self.theirs)
+        ]
+        ours, theirs = (torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64) for parts in pairs)
+        return ours, theirs
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """Return one pattern for all names: `blocks.0.*`, or the first name and how many follow."""
+    if len(names) == 1:
+        return names[0]
+    parts = zip(*(name.split(".") for name in names), strict=False)
+    common = [part for part, *others in itertools.takewhile(lambda part: len(set(part)) == 1, parts)]
+    return f"{'.'.join(common)}.*" if common else f"{names[0]} and {len(names) - 1} more"

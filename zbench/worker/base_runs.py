@@ -1,0 +1,60 @@
+"""The runs of the configuration that a command's trials are compared with, and what they show."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from zbench.job.jobs import ReferenceJob
+from zbench.spec.trial import TrialSpec
+from zbench.verify.limits import ROUGH_TIMES
+from zbench.verify.weights import Base, same_bits, save_base
+from zbench.worker.process import Progress
+from zbench.worker.script import run_once
+from zbench.worker.watching import OptimizerWatch, Training, training_in
+
+NUDGED_UNITS = 8
+"""Units in the last place. The sum of a convolution or a matrix product rounds many times, a weight once."""
+_MOST_RUNS = 4
+
+
+def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
+    """Run the configuration to compare a command's trial with, twice, and save the weights of both runs.
+
+    The first run also tells from where and how far the weights travelled. If both runs end with the same
+    bits, a run with added rounding errors replaces the second one, and a run with larger ones shows whether a
+    training jumps.
+    """
+    base = trial.held_against()
+    scratch = Path(f"{job.reference_path}.script")
+    with Progress(job.progress_path) as progress:
+
+        def run(number: int, units: int = 0) -> tuple[Mapping[str, Tensor], Training]:
+            shutil.rmtree(scratch, ignore_errors=True)
+            watch = OptimizerWatch(units)
+            outcome = run_once(base, Path(job.base_dir), scratch, lambda *_: None, watch=watch)
+            progress.step("reference", number, _MOST_RUNS)
+            return outcome.weights(), training_in(scratch)
+
+        try:
+            first, training = run(1)
+            again, _ = run(2)
+            known = {"way": training.way, "first": training.first_of(first)}
+            if training.missed_steps:
+                kept = Base(first, None, None, obstacle=_early(training), **known)
+            elif same_bits(first, again):
+                nudged, rough = run(3, NUDGED_UNITS)[0], run(4, ROUGH_TIMES * NUDGED_UNITS)[0]
+                kept = Base(first, None if same_bits(first, nudged) else nudged, rough, **known)
+            else:
+                kept = Base(first, again, None, is_repeatable=False, **known)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    save_base(kept, Path(job.reference_path))
+
+
+def _early(training: Training) -> str:
+    return (
+        f"the checkpoint lacks the last {training.missed_steps} of {training.steps} optimizer steps: save it"
+        " after the last step"
+    )
