@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, Gpu
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import Points, expand
 from zbench.spec.load import sweep_from_mapping
@@ -155,7 +156,8 @@ def test_flags_of_a_script_are_axes_alone_and_together() -> None:
         "(7, True, 'small')",
     ]
     assert trials[1].axes == {"x": True, "parameters": {"amp": True, "model": "large"}}
-    assert trials[1].verify.against == {"x": 1, "amp": False, "parameters.model": "small"}
+    assert trials[1].verify.against == {}
+    assert trials[1].base_row == {"x": 1, "amp": False, "parameters.model": "small"}
 
 
 def test_a_conditional_axis_varies_only_where_it_applies() -> None:
@@ -191,7 +193,15 @@ def test_a_command_is_compared_with_its_base() -> None:
     axes = {"zero_stage": [0, 2], "lr": [1e-3, 0.5]}
     sweep = SweepSpec.model_validate({"workload": COMMAND, "axes": axes})
     base = {"zero_stage": 0}
-    assert [trial.verify.against for trial in expand(sweep).trials] == [{}, {}, base, base]
+    trials = expand(sweep).trials
+    assert [trial.verify.against for trial in trials] == [{}, {}, base, base]
+    assert [list(rows_apart(trial)) for trial in trials] == [[], ["lr"], [], ["lr"]]
+    declared = expand(sweep.model_copy(update={"verify": VerifySpec(same_training=["lr"])})).trials
+    assert [trial.verify.against for trial in declared][2:] == [base, {"zero_stage": 0, "lr": 1e-3}]
+    assert not any(map(rows_apart, declared))
+    named = sweep.model_copy(update={"verify": VerifySpec(against={"lr": 0.5})})
+    assert [trial.held_against().engine.optimizer.lr for trial in expand(named).trials] == [0.5] * 4
+    assert rows_apart(expand(named).trials[2]) == {"zero_stage": (2, 0)}
     unjudged = sweep.model_copy(update={"verify": VerifySpec(mode="off")})
     assert {trial.verify.against for trial in expand(unjudged).trials} == {None}
     offloaded = {"engine": EngineSpec(offload_param="cpu"), "axes": {"zero_stage": [3]}}

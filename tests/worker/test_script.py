@@ -114,6 +114,32 @@ def test_a_script_whose_runs_end_alike_is_run_twice_more_with_rounding_errors(tm
     assert told == [("reference", number, 4) for number in (1, 2, 3, 4)]
 
 
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_rows_that_train_otherwise_are_told_or_judged(
+    is_declared: bool, tmp_path: Path, runner: TrialRunner
+) -> None:
+    command = "python train.py --stage {stage} --steps {steps} --out {output} --ds 0 --do train"
+    own = {"command": command, "parameters": {"stage": 1}}
+    verify = {"same_training": ["stage"]} if is_declared else {}
+    trials = sweep(tmp_path, workload=own, axes={"stage": [1, 3]}, verify=verify).trials
+    base, other = (runner.run(trial) for trial in trials)
+    assert (base.correctness.verdict, base.correctness.differs_along) == ("equivalent", [])
+    if is_declared:
+        assert other.correctness.verdict == "wrong"
+        assert "differs from the row with stage=1" in other.correctness.diagnosis
+    else:
+        assert (other.correctness.verdict, other.correctness.differs_along) == ("equivalent", ["stage"])
+        assert "rows differ along stage: 3 against 1, error ratio" in other.warnings[0]
+        assert "`verify.same_training: [stage]`" in other.warnings[0]
+
+
+def test_a_base_that_ran_once_judges_nothing(tmp_path: Path, runner: TrialRunner) -> None:
+    (trial, _) = sweep(tmp_path, verify={"base_runs": 1}).trials
+    record = runner.run(trial)
+    assert record.correctness.verdict == "unchecked"
+    assert "the base ran once (verify.base_runs: 1)" in record.warnings[0]
+
+
 def test_files_of_an_earlier_run_are_no_results(tmp_path: Path) -> None:
     """Paths are relative to the sweep file; the files of a run before stay as they are."""
     files = {"checkpoint": "fixed/model.safetensors", "step_times": {"jsonl": "fixed/steps.jsonl"}}

@@ -138,7 +138,8 @@ class Correctness:
     diagnosis: what is wrong, in words. not_checked: `update`, `scale`: checks for which the engine does not
     show its state; such a configuration is never the best. coefficients: of the replayed update and the first
     gradient. deterministic_steps: the number of steps before the warm-up on a GPU that ran under torch's
-    deterministic algorithms and decided `identical`; 0 if all steps decided it.
+    deterministic algorithms and decided `identical`; 0 if all steps decided it. differs_along: axes along
+    which the row differs from the base row although its own reference agrees: told, not judged.
     """
 
     verdict: VerdictName
@@ -153,6 +154,7 @@ class Correctness:
     not_checked: list[str] = field(default_factory=list)
     coefficients: list[Coefficient] = field(default_factory=list)
     deterministic_steps: int = 0
+    differs_along: list[str] = field(default_factory=list)
 
 
 OTHER_LOAD = 0.10

@@ -17,17 +17,18 @@ from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl
 from zbench.spec import shapes
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
+from zbench.spec.base_rows import with_comparisons
 from zbench.spec.combinations import engine_conflicts, refusals
 from zbench.spec.ds_config import with_ds_config
 from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import executable, with_environment
-from zbench.spec.keys import PARAMETERS, Key, assign, short_name, value_at
+from zbench.spec.keys import Key, assign, short_name, value_at
 from zbench.spec.peers import peer_conflicts, with_own_stage
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, shared_gpus
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, nodes_mistake, with_accumulation
-from zbench.spec.workload import SHAPING, WorkloadSpec
+from zbench.spec.workload import WorkloadSpec
 
 _STAGE = ("engine", "zero_stage")
 
@@ -148,32 +149,11 @@ class Points:
         return {self._path_of[key]: value for key, value in point.items()}
 
     def _trial(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
-        """Return a trial; for a command also set `verify.against`: keys of the run to compare with.
-
-        That run has the file's configuration and the trial's values of the keys that change what is trained.
-        """
+        """Return a trial; of a command also say what it is compared with."""
         trial = self._resolved(values, axes)
         if isinstance(trial, InvalidTrial) or trial.workload.command is None:
             return trial
-        if trial.verify.against is not None:
-            try:
-                trial.held_against()
-            except ValidationError as error:
-                detail = error.errors()[0]
-                reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; correct it"
-                return trial.invalid("verify.against", reason)
-            except ValueError as error:
-                return trial.invalid("verify.against", f"verify.against: {error}")
-            return trial
-        if trial.verify.mode == "off" or trial.workload.checkpoint is None:
-            return trial
-        same = {path: value for path, value in values.items() if _shapes(path)}
-        base = self._resolved(same, {})
-        if isinstance(base, InvalidTrial):
-            reason = f"the run to compare it with is invalid: {base.reason}; set verify.against"
-            return trial.invalid(base.key, reason)
-        against = _differing(trial.config(), base.config())
-        return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
+        return with_comparisons(trial, values, self._sweep, lambda point: self._resolved(point, {}))
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
         """Return the trial with `values` set, after setting the keys that follow from other keys."""
@@ -211,21 +191,6 @@ class Points:
             simulated=self._simulated,
         )
         return trial if broken is None else trial.invalid(*broken)
-
-
-def _shapes(path: Key) -> bool:
-    """Return whether a key changes what is trained."""
-    return path[1] in SHAPING if path[0] == "engine" else path[:2] != PARAMETERS
-
-
-def _differing(config: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return short name -> the base's value of each engine key and parameter that differs."""
-    engine = [("engine", key) for key in config["engine"]]
-    paths: list[Key] = [*engine, *((*PARAMETERS, key) for key in config["workload"]["parameters"])]
-    values = ((path, value_at(config, path), value_at(base, path)) for path in paths)
-    return {
-        short_name(path): theirs for path, ours, theirs in values if repr(ours) != repr(theirs)
-    }  # 1, true
 
 
 def base_config(sweep: SweepSpec) -> dict[str, Any]:

@@ -29,8 +29,9 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
     """Yield the conflicts between the command and the other sections of the sweep."""
     template = sweep.workload.command
     if template is None:
-        if sweep.verify.against is not None and "command" not in sweep.axes:
-            yield Problem(("verify", "against"), "against needs workload.command; leave it out")
+        for key in ("against", "precise", "same_training"):
+            if getattr(sweep.verify, key) and "command" not in sweep.axes:
+                yield Problem(("verify", key), f"{key} needs workload.command; leave it out")
         return
     try:
         used = names_of(template)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 import zbench
 from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
+from zbench.spec.base_rows import declared_keys, precise_keys
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
 from zbench.spec.expand import all_points, expand
 from zbench.spec.foreign.recognition import converting
@@ -163,7 +164,7 @@ def _parse(
 def _canonical(sweep: SweepSpec, base_dir: Path | None, simulated: bool) -> SweepSpec:
     """Run the checks that need the whole sweep; give axes short keys and canonical values."""
     attempts = Attempts()
-    for part in (resolve_axes, matching, included):
+    for part in (resolve_axes, matching, included, declared_keys, precise_keys):
         with attempts:
             part(sweep)
     attempts.check()

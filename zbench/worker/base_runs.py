@@ -24,25 +24,32 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
 
     The first run also tells from where and how far the weights travelled. If both runs end with the same
     bits, a run with added rounding errors replaces the second one, and a run with larger ones shows whether a
-    training jumps.
+    training jumps. A more precise run (`verify.precise`) takes the place of both.
     """
     base = trial.held_against()
+    precise = base.precise_run()
     scratch = Path(f"{job.reference_path}.script")
     with Progress(job.progress_path) as progress:
 
-        def run(number: int, units: int = 0) -> tuple[Mapping[str, Tensor], Training]:
+        def run(
+            number: int, units: int = 0, configuration: TrialSpec = base
+        ) -> tuple[Mapping[str, Tensor], Training]:
             shutil.rmtree(scratch, ignore_errors=True)
             watch = OptimizerWatch(units)
-            outcome = run_once(base, Path(job.base_dir), scratch, lambda *_: None, watch=watch)
+            outcome = run_once(configuration, Path(job.base_dir), scratch, lambda *_: None, watch=watch)
             progress.step("reference", number, _MOST_RUNS)
             return outcome.weights(), training_in(scratch)
 
         try:
             first, training = run(1)
-            again, _ = run(2)
+            again = first if base.verify.base_runs == 1 else run(2)[0]
             known = {"way": training.way, "first": training.first_of(first)}
-            if training.missed_steps:
-                kept = Base(first, None, None, obstacle=_early(training), **known)
+            if obstacle := _obstacle(training, base.verify.base_runs):
+                kept = Base(first, obstacle=obstacle, **known)
+            elif precise is not None:
+                truth, _ = run(3, configuration=precise)
+                is_repeatable = same_bits(first, again)
+                kept = Base(first, again, None, precise=truth, is_repeatable=is_repeatable, **known)
             elif same_bits(first, again):
                 nudged, rough = run(3, NUDGED_UNITS)[0], run(4, ROUGH_TIMES * NUDGED_UNITS)[0]
                 kept = Base(first, None if same_bits(first, nudged) else nudged, rough, **known)
@@ -53,7 +60,15 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
     save_base(kept, Path(job.reference_path))
 
 
-def _early(training: Training) -> str:
+def _obstacle(training: Training, base_runs: int) -> str | None:
+    """Return why no trial can be compared with a base, with the remedy; None if it can."""
+    if base_runs == 1:
+        return (
+            "the base ran once (verify.base_runs: 1), so nothing says whether the script repeats itself: set"
+            " verify.base_runs: 2"
+        )
+    if not training.missed_steps:
+        return None
     return (
         f"the checkpoint lacks the last {training.missed_steps} of {training.steps} optimizer steps: save it"
         " after the last step"

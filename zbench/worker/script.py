@@ -27,11 +27,13 @@ from zbench.job.jobs import RankJob
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
 from zbench.verify.checkpoints import read_weights
+from zbench.verify.rows import told_against, told_apart
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import judge_weights, load_base
 from zbench.worker.process import Progress
@@ -246,7 +248,13 @@ def _judged(job: RankJob, trial: TrialSpec, outcome: ScriptRun) -> Judgement:
         return Judgement(Correctness("unchecked"), [warning] if trial.verify.mode != "off" else [])
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))
-    return judge_weights(outcome.weights(), load_base(Path(job.reference_path)))
+    weights = outcome.weights()
+    judgement = judge_weights(weights, load_base(Path(job.reference_path)))
+    judgement = told_against(judgement, trial.verify.against or {})
+    if job.base_row_path is None:
+        return judgement
+    other = judge_weights(weights, load_base(Path(job.base_row_path)))
+    return told_apart(judgement, rows_apart(trial), other)
 
 
 def _without_torchruns(lines: list[str]) -> tuple[list[str], list[str]]:
