@@ -222,7 +222,13 @@ axes: {bucket_mb: [25, 0.5], schedule: [cosine, linear]}
 def test_a_flag_of_a_script_is_an_axis_in_every_command(zbench, tmp_path):
     file = tmp_path / "own.yaml"
     file.write_text(SCRIPT)
-    assert "bucket_mb=0.5 schedule=linear" in zbench("plan", file).out
+    plan = zbench("plan", file, "--set", "verify.same_training=[bucket_mb]").out
+    assert "bucket_mb=0.5 schedule=linear" in plan
+    assert plan.splitlines()[-3:] == [
+        "verdicts: the script runs two to four times for each of 2 references",
+        "must train the same (verify.same_training): bucket_mb",
+        "may train otherwise, differences are told: schedule",
+    ]
     document = zbench("sweep", file, "--json", "--set", "schedule=linear").document
     assert [record["axes"] for record in document["trials"]].count({"bucket_mb": 0.5, "schedule": "linear"})
     run = document["run_dir"]

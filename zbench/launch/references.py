@@ -101,6 +101,11 @@ def sought(trials: Iterable[TrialSpec]) -> Iterator[TrialSpec]:
             yield row
 
 
+def references_needed(trials: Iterable[TrialSpec]) -> int:
+    """Return how many references these trials need."""
+    return len({reference_key(trial) for trial in sought(trials)})
+
+
 def is_verified(trial: TrialSpec) -> bool:
     """Whether a trial is verified: a command that saves no checkpoint is not."""
     saves_nothing = trial.workload.command is not None and trial.workload.checkpoint is None
