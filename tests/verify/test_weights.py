@@ -49,6 +49,8 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_judged() -> None:
         judged = judge_weights({n: v for n, v in weights().items() if n != name} | others, base)
         assert judged.correctness.verdict == "unchecked"
         assert words in judged.warnings[0]
+    for other in (Base(weights(), {name: torch.ones(2)}), Base(weights(), precise={"b": torch.ones(7)})):
+        assert judge_weights(moved(1.0), other).correctness.verdict == "unchecked"
 
 
 def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
@@ -75,6 +77,13 @@ def test_a_checkpoint_that_lacks_steps_is_not_judged() -> None:
     assert judged.warnings == ["not verified: save it after the last step"]
 
 
+def test_under_autocast_a_small_difference_is_not_named() -> None:
+    base = Base(weights(), moved(1e-3), roundoff=2**-9)
+    judged = [judge_weights(moved(by * 1e-3), base) for by in (2, 15, 100)]
+    assert [one.correctness.verdict for one in judged] == ["equivalent", "unchecked", "drifted"]
+    assert "`verify.precise: {amp: false}`" in judged[1].warnings[0]
+
+
 def test_an_error_far_below_the_way_of_its_tensor_is_healthy() -> None:
     base = Base(weights(), moved(1e-9), first={name: value - 1 for name, value in weights().items()})
     assert judge_weights(moved(3e-5), base).correctness.verdict == "equivalent"
@@ -84,6 +93,22 @@ def test_an_error_far_below_the_way_of_its_tensor_is_healthy() -> None:
 def _other(seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(value.shape, generator=generator) for name, value in weights().items()}
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "equivalent"), (1.1, "drifted"), (2.0, "drifted")])
+def test_a_precise_run_judges_a_short_checkpoint(factor: float, verdict: str, tmp_path: Path) -> None:
+    """A way that is a tenth longer is a fault, although rounding is as large: rounding is not coherent."""
+    first, way = _other(5), {name: 4 * value for name, value in _other(6).items()}
+
+    def ended(factor: float, seed: int) -> dict[str, Tensor]:
+        noise = _other(seed)
+        return {name: (first[name] + factor * way[name] + 0.1 * noise[name]).bfloat16() for name in way}
+
+    precise = {name: first[name] + way[name] for name in way}
+    again = ended(1.0, 7)
+    save_base(Base(again, again, first=first, precise=precise), tmp_path / "base.safetensors")
+    judged = judge_weights(ended(factor, 8), load_base(tmp_path / "base.safetensors")).correctness
+    assert judged.verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zbench.verify.limits import ALL_CERTAIN, LEAST_WAY
-
-_ALONG, _ACROSS = 0.9, 0.5
-"""Cosines of the two ways: above, the weights went the same way; below, elsewhere."""
+from zbench.verify.limits import ALL_CERTAIN, LEAST_WAY, TELLS_UP_TO, WRONG_FROM
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +44,11 @@ class Moves:
             return None
         far = float(ours.norm() / theirs.norm())
         cosine = float(ours @ theirs / max(ours.norm() * theirs.norm(), torch.tensor(1e-300)))
-        if cosine > _ALONG and abs(far - 1) > LEAST_WAY:
+        if cosine > 1 - WRONG_FROM and abs(far - 1) > LEAST_WAY:
             return f"moved {far:.3g} times as far as the base, the same way"
-        if cosine < _ACROSS and far > 2:
+        if cosine < TELLS_UP_TO and far > 2:
             return "starts from other weights, or was thrown far off"
-        if cosine < _ACROSS:
+        if cosine < TELLS_UP_TO:
             return f"moved {far:.2g} times as far as the base, elsewhere: other data, or another loss?"
         return None
 

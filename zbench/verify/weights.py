@@ -22,13 +22,20 @@ from torch import Tensor
 
 from zbench.record.record import Correctness
 from zbench.verify.distance import Difference, Healthy, difference_of, distances_of, errors_of
-from zbench.verify.limits import EQUIVALENT_UP_TO, JUMPS_FROM, LEAST_SHARE, LEAST_WAY, ROUGH_TIMES
+from zbench.verify.limits import (
+    AUTOCAST_FROM,
+    EQUIVALENT_UP_TO,
+    JUMPS_FROM,
+    LEAST_SHARE,
+    LEAST_WAY,
+    ROUGH_TIMES,
+)
 from zbench.verify.moves import Moves
 from zbench.verify.trajectory import read_tensors, write_tensors
 from zbench.verify.verdict import Judgement, name_of
 
 _FORMAT = "weights-3"
-_FACTS = ("way", "is_repeatable", "obstacle")  # kept as JSON
+_FACTS = ("way", "is_repeatable", "obstacle", "roundoff")  # kept as JSON
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -40,7 +47,8 @@ class Base:
     rough: the weights of a run whose rounding errors are `ROUGH_TIMES` as large. first: the weights before
     the first step, if they are known. precise: the weights of a more precise run of it. way: the root mean
     square of the distances that weights travelled; None if unknown. is_repeatable: two runs ended with the
-    same bits. obstacle: why nothing can be compared with it, with the remedy.
+    same bits. obstacle: why nothing can be compared with it, with the remedy. roundoff: half a unit in the
+    last place of the dtype in which autocast computed; 0 without autocast.
     """
 
     weights: Mapping[str, Tensor]
@@ -51,6 +59,7 @@ class Base:
     way: float | None = None
     is_repeatable: bool = True
     obstacle: str | None = None
+    roundoff: float = 0.0
 
     def ways(self) -> dict[str, float]:
         """Return the root mean square of the distances that the elements of each tensor travelled."""
@@ -110,6 +119,9 @@ def _mismatch(weights: Mapping[str, Tensor], base: Base) -> str | None:
         if name not in weights or weights[name].shape != value.shape:
             mismatch = f"has another shape of {name}" if name in weights else f"lacks {name}"
             return f"the checkpoint {mismatch}, unlike the base's"
+    for run in filter(None, (base.yardstick, base.rough, base.precise)):
+        if any(name not in run or run[name].shape != value.shape for name, value in base.weights.items()):
+            return "two runs of the base saved different weights: save the same names and shapes every time"
     if not all(bool(value.float().isfinite().all()) for value in base.weights.values()):
         return "the base configuration's weights are not finite"
     return None
@@ -145,6 +157,14 @@ def _weighed(
     measured = (difference.max_abs, difference.max_ulp)
     if why := _without_yardstick(base, is_fault=errors.ratio > EQUIVALENT_UP_TO):
         return _unchecked(f"not verified: {why}", None, *measured, difference.farthest)
+    if base.roundoff and base.precise is None and EQUIVALENT_UP_TO < errors.ratio <= AUTOCAST_FROM:
+        return _unchecked(
+            f"not verified: the error ratio is {errors.ratio:.2g}, and autocast rounds as much as a small"
+            " fault: name the flag that switches it off, such as `verify.precise: {amp: false}`",
+            None,
+            *measured,
+            difference.farthest,
+        )
     worst = max(errors.each, key=lambda name: errors.each[name])
     verdict = name_of(errors.ratio)
     moves = Moves(ours, theirs, base.first)

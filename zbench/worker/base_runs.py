@@ -43,7 +43,7 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
         try:
             first, training = run(1)
             again = first if base.verify.base_runs == 1 else run(2)[0]
-            known = {"way": training.way, "first": training.first_of(first)}
+            known = {"way": training.way, "first": training.first_of(first), "roundoff": training.roundoff}
             if obstacle := _obstacle(training, base.verify.base_runs):
                 kept = Base(first, obstacle=obstacle, **known)
             elif precise is not None:
