@@ -114,7 +114,8 @@ def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
     values = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
     values |= {name: workload.get(name) for name in _WORKLOAD}
     values |= {name: run[name] for name in ("world_size", "seed", "warmup_steps")}
-    return values | workload["parameters"] | {"steps": run["warmup_steps"] + run["steps"]}
+    values |= workload["parameters"]
+    return values | {"steps": run["warmup_steps"] + run["steps"]}
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -43,18 +44,20 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
         try:
             first, training = run(1)
             again = first if base.verify.base_runs == 1 else run(2)[0]
-            known = {"way": training.way, "first": training.first_of(first), "roundoff": training.roundoff}
-            if obstacle := _obstacle(training, base.verify.base_runs):
-                kept = Base(first, obstacle=obstacle, **known)
-            elif precise is not None:
-                truth, _ = run(3, configuration=precise)
-                is_repeatable = same_bits(first, again)
-                kept = Base(first, again, None, precise=truth, is_repeatable=is_repeatable, **known)
-            elif same_bits(first, again):
+            kept = Base(
+                first,
+                again,
+                first=training.first_of(first),
+                way=training.way,
+                is_repeatable=same_bits(first, again),
+                obstacle=_obstacle(training, base.verify.base_runs),
+                roundoff=training.roundoff,
+            )
+            if precise is not None and kept.obstacle is None:
+                kept = replace(kept, precise=run(3, configuration=precise)[0])
+            elif kept.is_repeatable and kept.obstacle is None:
                 nudged, rough = run(3, NUDGED_UNITS)[0], run(4, ROUGH_TIMES * NUDGED_UNITS)[0]
-                kept = Base(first, None if same_bits(first, nudged) else nudged, rough, **known)
-            else:
-                kept = Base(first, again, None, is_repeatable=False, **known)
+                kept = replace(kept, yardstick=None if same_bits(first, nudged) else nudged, rough=rough)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     save_base(kept, Path(job.reference_path))
