@@ -19,16 +19,21 @@ class Moves:
     theirs: Mapping[str, Tensor]
     first: Mapping[str, Tensor]
 
-    @property
-    def is_longer(self) -> bool:
-        """Whether all weights together went further or less far along the base's way, beyond chance."""
+    def strays_from(self, truth: Mapping[str, Tensor]) -> bool:
+        """Whether the trial went along the way of a more precise run, but farther or less far than the base.
+
+        Both lengths are shares of that way. They differ beyond chance, and the trial's is not the better one:
+        rounding to a short dtype loses a few per cent of the way, and less rounding is no fault.
+        """
         ours, theirs = self._ways()
         if not len(theirs):
             return False
-        factor = float(ours @ theirs / (theirs @ theirs)) - 1
-        rest = ours - theirs - factor * theirs
-        error = math.sqrt(float(rest @ rest) / max(1, len(rest) - 1) / float(theirs @ theirs))
-        return abs(factor) > max(LEAST_WAY, ALL_CERTAIN * error)
+        exact = self._way_of(truth)
+        factor, base_factor = (float(way @ exact / (exact @ exact)) for way in (ours, theirs))
+        rest = ours - theirs - (factor - base_factor) * exact
+        error = math.sqrt(float(rest @ rest) / max(1, len(rest) - 1) / float(exact @ exact))
+        differs = abs(factor - base_factor) > max(LEAST_WAY, ALL_CERTAIN * error)
+        return differs and abs(factor - 1) > abs(base_factor - 1)
 
     def diagnosis(self) -> str | None:
         """Return how the weights moved otherwise than the base's, in words; None if that is not known."""
@@ -59,14 +64,15 @@ class Moves:
         return resting, [name for name in moved if name not in resting]
 
     def _ways(self) -> tuple[Tensor, Tensor]:
-        """Return the ways of the trial and of the base, float64, over all tensors that moved in the base."""
+        """Return the ways of the trial and of the base over all tensors that moved in the base."""
+        return self._way_of(self.ours), self._way_of(self.theirs)
+
+    def _way_of(self, run: Mapping[str, Tensor]) -> Tensor:
+        """Return the way of a run from the first weights, float64, of all tensors that moved in the base."""
         resting, moving = self._resting()
-        pairs = [
-            [(run[name].double() - self.first[name].double()).reshape(-1) for name in [*resting, *moving]]
-            for run in (self.ours, self.theirs)
-        ]
-        ours, theirs = (torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64) for parts in pairs)
-        return ours, theirs
+        names = [*resting, *moving]
+        parts = [(run[name].double() - self.first[name].double()).reshape(-1) for name in names]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
 def _pattern(names: Sequence[str]) -> str:

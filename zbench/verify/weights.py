@@ -168,7 +168,7 @@ def _weighed(
     worst = max(errors.each, key=lambda name: errors.each[name])
     verdict = name_of(errors.ratio)
     moves = Moves(ours, theirs, base.first)
-    if verdict == "equivalent" and base.precise is not None and moves.is_longer:
+    if verdict == "equivalent" and base.precise is not None and moves.strays_from(truth):
         verdict = "drifted"
     diagnosis = None if verdict == "equivalent" else moves.diagnosis()
     return Judgement(Correctness(verdict, errors.ratio, *measured, worst, diagnosis=diagnosis))
