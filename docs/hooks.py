@@ -15,6 +15,7 @@ _NAV = {
         "quickstart.md",
         "own-model.md",
         "own-script.md",
+        "script-verdicts.md",
         "other-files.md",
         "python.md",
         "engines.md",

@@ -1,20 +1,23 @@
-"""Runs inside a training script, as its `sitecustomize`: rounding errors are added, and the way is measured.
+"""Runs inside a training script, as its `sitecustomize`: adds rounding errors, and reports on the training.
 
 The script's environment need not have zbench, and its Python may be older (3.8 or later): only the standard
-library is imported at the start. Two variables of the environment say what happens:
+library is imported at the start. Three variables of the environment say what happens:
 
 - `ZBENCH_NUDGE_UNITS`: by how many units in the last place weights are nudged; 0 changes nothing.
-- `ZBENCH_WAY_DIR`: the folder to which each process writes how far the weights travelled from first to last.
+- `ZBENCH_REPORT_DIR`: the folder to which each process that trains writes a `Report`.
+- `ZBENCH_CHECKPOINT`: the path of the checkpoint; the report says how many steps followed its last change.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import hashlib
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,9 +35,9 @@ class WatchOptimizers:
     signs are the same on every rank, and no draw is taken from the script's generators.
     """
 
-    def __init__(self, units: int, way_dir: str | None) -> None:
-        self._units, self._way_dir = units, way_dir
-        self._firsts: list[tuple[Any, Any]] = []  # parameters, and their first values on the host
+    def __init__(self, units: int, report_dir: str | None, checkpoint: str | None) -> None:
+        self._units, self._report_dir = units, report_dir
+        self._report = Report(SavedFile(checkpoint))
         self._seen: set[int] = set()
         self._steps = 0
         self._roundoff = 0.0  # of the shortest dtype in which autocast has computed
@@ -65,32 +68,34 @@ class WatchOptimizers:
             self._begin([p for p in _parameters(instance) if id(p) not in self._seen])
 
         module.Optimizer.__init__ = watched
-        if self._units and hasattr(module, "register_optimizer_step_post_hook"):
+        if hasattr(module, "register_optimizer_step_post_hook"):
             module.register_optimizer_step_pre_hook(self._before_step)
             module.register_optimizer_step_post_hook(self._after_step)
 
     def _begin(self, parameters: list[Any]) -> None:
-        self._seen |= {id(parameter) for parameter in parameters}
-        if self._units:
+        if not self._seen:
             watch_autocast(self._found_dtype)
-            for parameter in parameters:
-                nudge(parameter, 0, self._units)
-        if self._way_dir is not None:
-            if not self._firsts:
+            if self._report_dir is not None:
                 from multiprocessing.util import Finalize  # at the end of forked workers, too
 
-                Finalize(None, self.write_way, exitpriority=0)
-            self._firsts += [(parameter, _local(parameter).cpu().clone()) for parameter in parameters]
+                Finalize(None, self._report.write, (self._report_dir,), exitpriority=0)
+        self._seen |= {id(parameter) for parameter in parameters}
+        if self._units:
+            for parameter in parameters:
+                nudge(parameter, 0, self._units)
+        if self._report_dir is not None:
+            self._report.add(parameters)
 
     def _found_dtype(self, dtype: Any) -> None:
         import torch
 
         self._roundoff = max(self._roundoff, torch.finfo(dtype).eps / 2)
+        self._report.roundoff = self._roundoff
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         import torch
 
-        if self._roundoff == 0.0:
+        if self._roundoff == 0.0 or not self._units:
             return
         with torch.no_grad():
             for parameter in _parameters(optimizer):
@@ -101,18 +106,115 @@ class WatchOptimizers:
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self._steps += 1
-        for parameter in _parameters(optimizer):
-            if parameter.grad is not None and _is_wide(parameter):
-                nudge(parameter, self._steps, self._units)
+        self._report.saved.after_step()
+        if self._units:
+            for parameter in _parameters(optimizer):
+                if parameter.grad is not None and _is_wide(parameter):
+                    nudge(parameter, self._steps, self._units)
 
-    def write_way(self) -> None:
-        """Write the sum of squared distances of this process's parameters, and the number of elements."""
+
+class SavedFile:
+    """The checkpoint, a file or a folder, and the optimizer step before which it changed last."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._stamps = self._list() if path is not None else []
+        self._digest = b""
+        self._seen_after = 0
+        self.steps = 0
+
+    def after_step(self) -> None:
+        """Note whether the file changed since the step before."""
+        self.steps += 1
+        if self._path is not None and (stamps := self._list()) != self._stamps:
+            self._stamps, self._digest, self._seen_after = stamps, self._content(), self.steps
+
+    def missed_steps(self) -> int:
+        """Return how many optimizer steps the file lacks, at least; 0 if it changed after the last step."""
+        if not self._seen_after or self._list() != self._stamps or self._content() != self._digest:
+            return 0
+        return self.steps - self._seen_after + 1
+
+    def _list(self) -> list[tuple[str, int, int, int]]:
+        stamps = []
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                facts = os.stat(file)
+                stamps.append((file, facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        return stamps
+
+    def _content(self) -> bytes:
+        digest = hashlib.sha256()
+        for file in self._files():
+            with contextlib.suppress(OSError), open(file, "rb") as content:
+                while piece := content.read(1 << 20):
+                    digest.update(piece)
+        return digest.digest()
+
+    def _files(self) -> list[str]:
+        path = str(self._path)
+        below = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+        return sorted(below) or [path]
+
+
+class Report:
+    """The first values of what a process trains, and of the buffers of its modules.
+
+    Final values are written as `key_of` them, by which first values find the names in a checkpoint. roundoff:
+    half a unit in the last place of the shortest dtype in which autocast computed; 0 without autocast.
+    """
+
+    def __init__(self, saved: SavedFile) -> None:
+        self.saved, self.roundoff = saved, 0.0
+        self._firsts: list[tuple[Any, Any]] = []  # parameters, and their first values on the host
+        self._buffers: list[tuple[Any, str, Any]] = []  # weak modules, names, and first values on the host
+        self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add(self, parameters: list[Any]) -> None:
+        """Note the first values of parameters, and of the buffers of all modules that are new."""
+        from torch.nn import Module
+
+        self._firsts += [(parameter, _local(parameter).cpu().clone()) for parameter in parameters]
+        for module in [object_ for object_ in gc.get_objects() if issubclass(type(object_), Module)]:
+            with contextlib.suppress(Exception):  # a module that is made up of other modules on access
+                self._add_buffers(module)
+
+    def _add_buffers(self, module: Any) -> None:
+        if module in self._modules:
+            return
+        self._modules.add(module)
+        for name, buffer in module.__dict__.get("_buffers", {}).items():
+            if buffer is not None and buffer.is_floating_point():
+                self._buffers.append((weakref.ref(module), name, _local(buffer).cpu().clone()))
+
+    def write(self, folder: str) -> None:
+        """Write the report of this process."""
         with contextlib.suppress(Exception):  # at the end of a process a device may be gone
-            moved = [(_local(p).cpu().double() - first.double()) for p, first in self._firsts]
-            squares = sum(float(distance.square().sum()) for distance in moved)
-            way = {"squares": squares, "elements": sum(distance.numel() for distance in moved)}
-            with open(os.path.join(str(self._way_dir), f"{os.getpid()}.json"), "w") as file:
-                json.dump(way, file)
+            import torch
+
+            pairs = [(_local(parameter).cpu(), first) for parameter, first in self._firsts]
+            moved = [last.double() - first.double() for last, first in pairs]
+            alive = ((reference(), name, first) for reference, name, first in self._buffers)
+            buffers = [(m._buffers.get(name), first) for m, name, first in alive if m is not None]
+            pairs += [(_local(last).cpu(), first) for last, first in buffers if last is not None]
+            report = {
+                "squares": sum(float(distance.square().sum()) for distance in moved),
+                "elements": sum(distance.numel() for distance in moved),
+                "firsts": [(first, key_of(last)) for last, first in pairs],
+                "steps": self.saved.steps,
+                "missed_steps": self.saved.missed_steps(),
+                "roundoff": self.roundoff,
+            }
+            torch.save(report, os.path.join(folder, f"{os.getpid()}.pt"))
+
+
+def key_of(values: Any) -> tuple[int, int, int]:
+    """Return three integers by which a tensor of these float32 values is found among others."""
+    import torch
+
+    bits = values.detach().float().contiguous().view(torch.int32).reshape(-1).to(torch.int64)
+    weights = torch.arange(bits.numel()) % 65_521 + 1
+    return bits.numel(), int(bits.sum()), int((bits * weights).sum())
 
 
 def watch_autocast(found: Any) -> None:
@@ -170,7 +272,8 @@ def _pattern(values: Any, seed: int) -> Any:
 def be_sitecustomize() -> None:
     """Watch optimizers, and run the `sitecustomize` that this one hides, if there is one."""
     units = int(os.environ.get("ZBENCH_NUDGE_UNITS", "0"))
-    sys.meta_path.insert(0, WatchOptimizers(units, os.environ.get("ZBENCH_WAY_DIR")))
+    report_dir, checkpoint = (os.environ.get(f"ZBENCH_{name}") for name in ("REPORT_DIR", "CHECKPOINT"))
+    sys.meta_path.insert(0, WatchOptimizers(units, report_dir, checkpoint))
     places = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
     if spec is not None and spec.loader is not None:

@@ -206,3 +206,44 @@ def test_a_sweep_out_of_time_names_no_best_yet(zbench, sweep_file, monkeypatch):
         assert re.search(r"no best yet: [12] configurations? left to run", out)
         assert "*" not in out
     assert "no best trial yet" in zbench("export", "last", "--trial", "best").err
+
+
+SCRIPT = """
+workload:
+  command: python train.py --bucket-mb {bucket_mb} --schedule {schedule}
+  parameters: {bucket_mb: 25, schedule: cosine}
+  step_times: {console: transformers}
+  checkpoint: model.safetensors
+run: {repeats: 1}
+axes: {bucket_mb: [25, 0.5], schedule: [cosine, linear]}
+"""
+
+
+def test_a_flag_of_a_script_is_an_axis_in_every_command(zbench, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(SCRIPT)
+    plan = zbench("plan", file, "--set", "verify.same_training=[bucket_mb]").out
+    assert "bucket_mb=0.5 schedule=linear" in plan
+    assert plan.splitlines()[-3:] == [
+        "verdicts: the script runs two to four times for each of 2 references",
+        "must train the same (verify.same_training): bucket_mb",
+        "may train otherwise, differences are told: schedule",
+    ]
+    document = zbench("sweep", file, "--json", "--set", "schedule=linear").document
+    assert [record["axes"] for record in document["trials"]].count({"bucket_mb": 0.5, "schedule": "linear"})
+    run = document["run_dir"]
+    resumed = zbench("sweep", "--resume", run, "--json").document
+    assert len(resumed["trials"]) == 2, "nothing is left"
+    shown = zbench("show", run, "--relative-to", "bucket_mb=25", "--by", "schedule", "--json").document
+    assert [row["axes"]["bucket_mb"] for row in shown["relative"]] == [0.5]
+    zbench("sweep", file, "--set", "schedule=linear")
+    assert "bucket_mb=0.5" in zbench("compare", run, "last").out
+    (series, *_) = zbench("history", "--match", "bucket_mb=0.5", "--json").document["series"]
+    assert series["axes"] == {"bucket_mb": 0.5, "schedule": "linear"}
+    exported = zbench("export", run, "--trial", document["trials"][0]["trial_id"], "--to", "deepspeed")
+    assert "bucket_mb" not in exported.out
+    assert "bucket_mb" in exported.err
+    assert zbench("publish", "results", "--to", "site").code == 0
+    file.write_text(SCRIPT.replace("[25, 0.5]", "{low: 1, high: 50}"))
+    tuned = zbench("tune", file, "--budget", "2trials", "--json").document
+    assert {tuple(record["axes"]) for record in tuned["trials"]} == {("bucket_mb", "schedule")}

@@ -26,8 +26,8 @@ def example(tmp_path: Path) -> Path:
 def test_the_sweep_of_the_page_is_valid(example: Path) -> None:
     expansion = expand(load_sweep(example / "own.yaml", environ={}))
     assert [trial.axes for trial in expansion.trials] == [
-        {"reduce_bucket_size": 1},
-        {"reduce_bucket_size": 25},
+        {"bucket_mb": 1},
+        {"bucket_mb": 25},
     ]
     compile((example / "train.py").read_text(), "train.py", "exec")
 

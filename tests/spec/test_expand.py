@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, Gpu
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import Points, expand
 from zbench.spec.load import sweep_from_mapping
@@ -116,6 +117,39 @@ def test_included_points_have_the_base_and_are_never_excluded() -> None:
     assert (expansion.excluded, expansion.duplicates) == (1, 1)
 
 
+COMMAND: dict[str, Any] = {
+    "command": "python train.py {zero_stage} {lr}",
+    "checkpoint": "{output}/model",
+    "step_times": {"jsonl": "steps"},
+}
+
+
+def test_flags_of_a_script_are_axes_alone_and_together() -> None:
+    values: list[Any] = [0, 0.5, 25, True, "cosine"]
+    own = {**COMMAND, "parameters": {"x": 1, "amp": False, "model": "small"}}
+    sweep = SweepSpec.model_validate(
+        {
+            "workload": own,
+            "axes": {"x": values, "parameters": [{"amp": True, "model": "large"}, {"amp": False}]},
+            "exclude": [{"x": [0.5, 25]}, {"parameters.model": "large", "x": 0}],
+            "include": [{"x": 7, "parameters": {"amp": True}}],
+        }
+    )
+    trials = expand(sweep).trials
+    points = [tuple(trial.workload.parameters.values()) for trial in trials]
+    assert [repr(point) for point in points] == [
+        "(0, False, 'small')",
+        "(True, True, 'large')",
+        "(True, False, 'small')",
+        "('cosine', True, 'large')",
+        "('cosine', False, 'small')",
+        "(7, True, 'small')",
+    ]
+    assert trials[1].axes == {"x": True, "parameters": {"amp": True, "model": "large"}}
+    assert trials[1].verify.against == {}
+    assert trials[1].base_row == {"x": 1, "amp": False, "parameters.model": "small"}
+
+
 def test_a_conditional_axis_varies_only_where_it_applies() -> None:
     offload = {"values": ["none", "cpu"], "when": {"zero_stage": 3}}
     sweep = SweepSpec.model_validate({"axes": {"zero_stage": [1, 3], "offload_param": offload}})
@@ -145,18 +179,19 @@ def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
     assert expansion.duplicates == 0
 
 
-COMMAND: dict[str, Any] = {
-    "command": "python train.py {zero_stage} {lr}",
-    "checkpoint": "{output}/model",
-    "step_times": {"jsonl": "steps"},
-}
-
-
 def test_a_command_is_compared_with_its_base() -> None:
     axes = {"zero_stage": [0, 2], "lr": [1e-3, 0.5]}
     sweep = SweepSpec.model_validate({"workload": COMMAND, "axes": axes})
     base = {"zero_stage": 0}
-    assert [trial.verify.against for trial in expand(sweep).trials] == [{}, {}, base, base]
+    trials = expand(sweep).trials
+    assert [trial.verify.against for trial in trials] == [{}, {}, base, base]
+    assert [list(rows_apart(trial)) for trial in trials] == [[], ["lr"], [], ["lr"]]
+    declared = expand(sweep.model_copy(update={"verify": VerifySpec(same_training=["lr"])})).trials
+    assert [trial.verify.against for trial in declared][2:] == [base, {"zero_stage": 0, "lr": 1e-3}]
+    assert not any(map(rows_apart, declared))
+    named = sweep.model_copy(update={"verify": VerifySpec(against={"lr": 0.5})})
+    assert [trial.held_against().engine.optimizer.lr for trial in expand(named).trials] == [0.5] * 4
+    assert rows_apart(expand(named).trials[2]) == {"zero_stage": (2, 0)}
     unjudged = sweep.model_copy(update={"verify": VerifySpec(mode="off")})
     assert {trial.verify.against for trial in expand(unjudged).trials} == {None}
     offloaded = {"engine": EngineSpec(offload_param="cpu"), "axes": {"zero_stage": [3]}}

@@ -72,6 +72,26 @@ def test_an_axis_that_the_command_ignores_is_refused(refusal: Refusal) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("declared", "axis", "message"),
+    [
+        ("{lr: 1}", "", "{lr} is a key of zbench; set that key, or choose another name"),
+        ("{bucket-mb: 1}", "", "expected a name of letters, digits and _, got 'bucket-mb'; rename it"),
+        ("{mb: null}", "", "workload.parameters.mb: expected true or false or a whole number or"),
+        ("{unused: 1}", "", "workload.parameters.unused: the command does not use {unused}"),
+        ("{mb: 1}", "mb: [25, [2]]", "axes.mb[1]: expected true or false or a whole number or"),
+        ("{mb: 1}", "mib: [1, 25]", "axes.mib: unknown key 'mib' (did you mean 'mb'?)"),
+        ("{}", "mb: [1, 25]", "declare a flag of the script as workload.parameters: {mb: VALUE}"),
+        ("{}", "parameters.mb: [1]", "mb is not declared; give its base value as workload.parameters"),
+        ("{mb: 1}", "mb: [1]\n  parameters: [{mb: 2}]", "axes.mb sets mb, too; leave it out of one"),
+    ],
+)
+def test_mistakes_about_flags_of_a_script(declared: str, axis: str, message: str, refusal: Refusal) -> None:
+    written = "{lr} {mb}" if "mb: 1}" in declared else "{lr}"
+    text = COMMAND.format(used=written).replace("axes:", f"  parameters: {declared}\naxes:")
+    assert message in refusal(f"{text}  {axis}\n")
+
+
 @pytest.mark.parametrize("used", ["{lr}", "{ds_config}"])
 def test_a_command_gets_batch_interpreter_and_files_unasked(
     used: str, loaded: Callable[..., SweepSpec]

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from tests.making import make_trial
 from zbench.spec.workload import (
     StepTimesSpec,
+    WorkloadSpec,
     command_mistakes,
     values_of,
     words,
@@ -22,13 +23,15 @@ def test_values_are_those_of_the_trial() -> None:
     assert "optimizer" not in values
 
 
-def test_a_value_stays_one_word() -> None:
+def test_a_value_stays_one_word_and_a_switch_that_is_off_none() -> None:
     assert words("run 'a {x}' {x}", {"x": "b c"}) == ["run", "a b c", "b c"]
+    assert words("run {amp} --tag={tag}", {"amp": "", "tag": ""}) == ["run", "--tag="]
 
 
 @pytest.mark.parametrize(
     ("command", "times", "checkpoint", "messages"),
     [
+        ("train {chunks}", CONSOLE, "{output}/{chunks}", []),
         ("train {zero_stage} {output} {ds_config} {lr} {micro_batch_size}", CONSOLE, "{output}/x", []),
         ("", CONSOLE, None, ["the command is empty"]),
         ("train", None, None, ["a command needs step_times"]),
@@ -38,7 +41,9 @@ def test_a_value_stays_one_word() -> None:
 def test_mistakes_are_named(
     command: str, times: StepTimesSpec | None, checkpoint: str | None, messages: list[str]
 ) -> None:
-    mistakes = [message for _, message in command_mistakes(command, times, checkpoint)]
+    more = {"step_times": times, "checkpoint": checkpoint, "parameters": {"chunks": 2}}
+    workload = WorkloadSpec().model_copy(update={"command": command, **more})
+    mistakes = [message for _, message in command_mistakes(workload)]
     assert len(mistakes) == len(messages)
     assert all(words in message for words, message in zip(messages, mistakes, strict=True))
 

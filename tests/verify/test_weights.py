@@ -1,143 +1,19 @@
-"""Weights that scripts save: read without running anything, and judged against a base and its yardstick."""
+"""The verdict on weights that scripts save, against a base and its yardstick."""
 
-import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from zbench.errors import UsageError
-from zbench.verify.weights import Base, judge_weights, load_base, read_weights, save_base
-
-
-class Settings:
-    """What a checkpoint of DeepSpeed's holds beside its tensors: a class that torch does not know."""
-
-    ran = False
-
-    def __init__(self) -> None:
-        self.stage = 2
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        Settings.ran = True
+from zbench.verify.weights import Base, judge_weights, load_base, save_base
 
 
 def weights() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     return {"a.weight": torch.randn(6, 5, generator=generator), "b": torch.randn(7, generator=generator)}
-
-
-def same(state: dict[str, Tensor]) -> bool:
-    return state.keys() == weights().keys() and all(torch.equal(state[n], v) for n, v in weights().items())
-
-
-def test_safetensors_alone_and_in_shards(tmp_path: Path) -> None:
-    save_file(weights(), tmp_path / "model.safetensors")
-    assert same(read_weights(tmp_path / "model.safetensors"))
-    (tmp_path / "shards").mkdir()
-    for number, (name, value) in enumerate(weights().items()):
-        save_file({name: value}, tmp_path / "shards" / f"model-{number}.safetensors")
-    assert same(read_weights(tmp_path / "shards"))
-
-
-@pytest.mark.parametrize("name", ["optimizer", "rng_state_0", "scheduler", "training_args"])
-@pytest.mark.parametrize("ending", ["bin", "pt"])
-def test_a_trainers_other_files_are_no_weights(name: str, ending: str, tmp_path: Path) -> None:
-    torch.save(weights(), tmp_path / f"pytorch_model.{ending}")
-    torch.save({"other": torch.ones(3)}, tmp_path / f"{name}.{ending}")
-    assert same(read_weights(tmp_path))
-
-
-def test_files_that_disagree_on_a_weight_are_refused(tmp_path: Path) -> None:
-    first, second = tmp_path / "ema.safetensors", tmp_path / "model.safetensors"
-    save_file(weights(), first)
-    save_file(weights(), second)
-    assert same(read_weights(tmp_path)), "twice the same is what tied weights are saved as"
-    name = next(iter(weights()))
-    save_file({name: weights()[name] + 1}, second)
-    with pytest.raises(UsageError, match=rf"ema.safetensors and model.safetensors hold different .*{name}"):
-        read_weights(tmp_path)
-
-
-@pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
-def test_a_torch_file_wrapped_or_not(wrapper: str | None, tmp_path: Path) -> None:
-    saved = weights() if wrapper is None else {wrapper: weights(), "step": 3}
-    torch.save(saved, tmp_path / "model.pt")
-    assert same(read_weights(tmp_path / "model.pt"))
-
-
-class Harmful:
-    def __reduce__(self) -> Any:
-        return (Path.touch, (Path("harmed"),))
-
-
-def test_a_file_that_would_run_something_runs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save({"module": weights(), "trap": Harmful()}, tmp_path / "model.pt")
-    with contextlib.suppress(UsageError):  # refused, or read with the trap left inert
-        read_weights(tmp_path / "model.pt")
-    assert not (tmp_path / "harmed").exists()
-
-
-@pytest.mark.parametrize("prefix", ["", "bf16_"])
-@pytest.mark.parametrize("stage", [2, 3])
-def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(
-    stage: int, prefix: str, tmp_path: Path
-) -> None:
-    """The float32 masters of two ranks, laid out as DeepSpeed's own zero_to_fp32 reads them."""
-    step = tmp_path / "global_step4"
-    step.mkdir()
-    (tmp_path / "latest").write_text("global_step4")
-    shapes = [{name: value.shape for name, value in weights().items()}]
-    rounded = {name: value.bfloat16() for name, value in weights().items()}
-    model = {"module": rounded if stage == 2 else {}, "param_shapes": shapes, "settings": Settings()}
-    name = "mp_rank_00_model_states.pt" if stage == 2 else "zero_pp_rank_0_mp_rank_00_model_states.pt"
-    torch.save(model, step / name)
-    for rank in range(2):
-        if stage == 2:
-            flat = torch.cat([value.flatten() for value in weights().values()] + [torch.zeros(1)])
-            state = {"single_partition_of_fp32_groups": [flat.chunk(2)[rank]]}
-        else:
-            halves = [torch.cat([v.flatten(), torch.zeros(v.numel() % 2)]) for v in weights().values()]
-            state = {"fp32_flat_groups": [torch.cat([half.chunk(2)[rank] for half in halves])]}
-        part = f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-        torch.save({"optimizer_state_dict": state}, step / part)
-    assert same(read_weights(tmp_path))
-    assert not Settings.ran
-
-
-@pytest.mark.parametrize("kind", ["without_zero", "partly_trained", "stripped_of_its_optimizer_states"])
-def test_weights_without_master_weights_are_taken_from_deepspeeds_module(kind: str, tmp_path: Path) -> None:
-    mine = weights()
-    shapes = None if kind == "without_zero" else [{"a.weight": mine["a.weight"].shape}]
-    torch.save({"module": mine, "param_shapes": shapes}, tmp_path / "mp_rank_00_model_states.pt")
-    if kind == "partly_trained":
-        state = {"single_partition_of_fp32_groups": [mine["a.weight"].flatten()]}
-        part = tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
-        torch.save({"optimizer_state_dict": state}, part)
-    assert same(read_weights(tmp_path))
-
-
-@pytest.mark.parametrize("content", [b"", b"not a torch file", b"PK\x03\x04 cut off"])
-def test_a_damaged_torch_file_is_refused_with_the_reason_in_one_line(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(content)
-    with pytest.raises(UsageError, match=r"cannot read model.pt without running it: .*\w") as refused:
-        read_weights(tmp_path / "model.pt")
-    assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("name", ["absent", "model.npz", "empty"])
-def test_what_cannot_be_read_is_said_with_what_can(name: str, tmp_path: Path) -> None:
-    (tmp_path / "model.npz").write_text("x")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"expected \*.safetensors, a torch file"):
-        read_weights(tmp_path / name)
 
 
 def moved(by: float) -> dict[str, Tensor]:
@@ -173,6 +49,8 @@ def test_weights_that_are_missing_or_of_another_shape_are_not_judged() -> None:
         judged = judge_weights({n: v for n, v in weights().items() if n != name} | others, base)
         assert judged.correctness.verdict == "unchecked"
         assert words in judged.warnings[0]
+    for other in (Base(weights(), {name: torch.ones(2)}), Base(weights(), precise={"b": torch.ones(7)})):
+        assert judge_weights(moved(1.0), other).correctness.verdict == "unchecked"
 
 
 def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
@@ -182,6 +60,82 @@ def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
     other = judge_weights(moved(1e-6), base)
     assert other.correctness.verdict == "unchecked"
     assert "let the command train with an optimizer of torch.optim" in other.warnings[0]
+
+
+def test_a_short_checkpoint_is_judged_by_its_bits_alone() -> None:
+    short = {name: value.bfloat16() for name, value in weights().items()}
+    base = Base(short, {name: value * 1.01 for name, value in short.items()})
+    assert judge_weights(short, base).correctness.verdict == "identical"
+    other = judge_weights({name: value * 1.1 for name, value in short.items()}, base)
+    assert other.correctness.verdict == "unchecked"
+    assert "the checkpoint is bfloat16: its rounding hides faults; save float32" in other.warnings[0]
+
+
+def test_a_checkpoint_that_lacks_steps_is_not_judged() -> None:
+    judged = judge_weights(weights(), Base(weights(), moved(1e-6), obstacle="save it after the last step"))
+    assert judged.correctness.verdict == "unchecked"
+    assert judged.warnings == ["not verified: save it after the last step"]
+
+
+def test_under_autocast_a_small_difference_is_not_named() -> None:
+    base = Base(weights(), moved(1e-3), roundoff=2**-9)
+    judged = [judge_weights(moved(by * 1e-3), base) for by in (2, 15, 100)]
+    assert [one.correctness.verdict for one in judged] == ["equivalent", "unchecked", "drifted"]
+    assert "`verify.precise: {amp: false}`" in judged[1].warnings[0]
+
+
+def test_an_error_far_below_the_way_of_its_tensor_is_healthy() -> None:
+    base = Base(weights(), moved(1e-9), first={name: value - 1 for name, value in weights().items()})
+    assert judge_weights(moved(3e-5), base).correctness.verdict == "equivalent"
+    assert judge_weights(moved(3e-3), base).correctness.verdict == "wrong"
+
+
+def _other(seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(value.shape, generator=generator) for name, value in weights().items()}
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "equivalent"), (1.1, "drifted"), (2.0, "drifted")])
+def test_a_precise_run_judges_a_short_checkpoint(factor: float, verdict: str, tmp_path: Path) -> None:
+    """A way that is a tenth longer is a fault, although rounding is as large: rounding is not coherent."""
+    first, way = _other(5), {name: 4 * value for name, value in _other(6).items()}
+
+    def ended(factor: float, seed: int) -> dict[str, Tensor]:
+        noise = _other(seed)
+        return {name: (first[name] + factor * way[name] + 0.1 * noise[name]).bfloat16() for name in way}
+
+    precise = {name: first[name] + way[name] for name in way}
+    again = ended(1.0, 7)
+    save_base(Base(again, again, first=first, precise=precise), tmp_path / "base.safetensors")
+    base = load_base(tmp_path / "base.safetensors")
+    assert judge_weights(ended(factor, 8), base).correctness.verdict == verdict
+    lossy = replace(base, weights=ended(0.96, 7))
+    assert judge_weights(precise, lossy).correctness.verdict == "equivalent", "it is nearer to the truth"
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (lambda first, way: first | {"b": first["b"] + way["b"]}, "1 of 2 tensors did not move (a.weight)"),
+        (lambda first, _: dict(first), "no weight moved"),
+        (
+            lambda first, way: {name: first[name] + 1.1 * way[name] for name in way},
+            "moved 1.1 times as far as the base, the same way",
+        ),
+        (
+            lambda first, way: {name: first[name] + 0.1 * _other(3)[name] for name in way},
+            "elsewhere: other data, or another loss?",
+        ),
+        (lambda _, way: {name: _other(4)[name] + way[name] for name in way}, "starts from other weights"),
+    ],
+)
+def test_a_difference_is_told_in_words(change: Callable[..., dict[str, Tensor]], diagnosis: str) -> None:
+    first, way = weights(), {name: 0.1 * value for name, value in _other(2).items()}
+    base = {name: first[name] + way[name] for name in first}
+    close = {name: value + 1e-7 for name, value in base.items()}
+    judged = judge_weights(change(first, way), Base(base, close, first=first)).correctness
+    assert judged.verdict in ("drifted", "wrong")
+    assert diagnosis in str(judged.diagnosis)
 
 
 @pytest.mark.parametrize(("rough", "verdict"), [(1e-4, "wrong"), (3e-3, "equivalent")])
@@ -216,3 +170,5 @@ def test_nothing_is_decided_where_rounding_is_a_quarter_of_the_way(
     assert why in judged.warnings[0]
     calm = replace(base, way=1.0)
     assert judge_weights(moved(2.0), calm).correctness.verdict in ("drifted", "wrong")
+    near = judge_weights(moved(0.04), calm).correctness.verdict
+    assert near == ("equivalent" if base.is_repeatable else "unchecked"), "3 % of the way is no rounding"

@@ -18,6 +18,7 @@ from tests.launch.processes import gone
 from tests.shared_processes import SharedProcesses
 from tests.world import local_runner
 from zbench import _nudge
+from zbench.errors import UsageError
 from zbench.job.jobs import ReferenceJob
 from zbench.job.progress import ProgressTail
 from zbench.launch.process import client
@@ -25,9 +26,12 @@ from zbench.launch.trial import TrialRunner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
+from zbench.verify.checkpoints import read_weights
 from zbench.worker import script
-from zbench.worker.script import OptimizerWatch, run_base, run_once, way_in
+from zbench.worker.base_runs import run_base
+from zbench.worker.script import run_once
 from zbench.worker.step_times import ConsoleTimes
+from zbench.worker.watching import OptimizerWatch, training_in
 
 SCRIPT = """
 import argparse, json, os, subprocess, sys, time
@@ -108,6 +112,56 @@ def test_a_script_whose_runs_end_alike_is_run_twice_more_with_rounding_errors(tm
     run_base(ReferenceJob({}, "", str(tmp_path), "", str(tmp_path / "base"), str(progress)), trial)
     told = [(line["phase"], line["step"], line["steps"]) for line in ProgressTail(progress).new_lines()]
     assert told == [("reference", number, 4) for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_rows_that_train_otherwise_are_told_or_judged(
+    is_declared: bool, tmp_path: Path, runner: TrialRunner
+) -> None:
+    command = "python train.py --stage {stage} --steps {steps} --out {output} --ds 0 --do train"
+    own = {"command": command, "parameters": {"stage": 1}}
+    verify = {"same_training": ["stage"]} if is_declared else {}
+    trials = sweep(tmp_path, workload=own, axes={"stage": [1, 3]}, verify=verify).trials
+    base, other = (runner.run(trial) for trial in trials)
+    assert (base.correctness.verdict, base.correctness.differs_along) == ("equivalent", [])
+    if is_declared:
+        assert other.correctness.verdict == "wrong"
+        assert "differs from the row with stage=1" in other.correctness.diagnosis
+    else:
+        assert (other.correctness.verdict, other.correctness.differs_along) == ("equivalent", ["stage"])
+        assert "rows differ along stage: 3 against 1, error ratio" in other.warnings[0]
+        assert "`verify.same_training: [stage]`" in other.warnings[0]
+
+
+def test_a_base_that_ran_once_judges_nothing(tmp_path: Path, runner: TrialRunner) -> None:
+    (trial, _) = sweep(tmp_path, verify={"base_runs": 1}).trials
+    record = runner.run(trial)
+    assert record.correctness.verdict == "unchecked"
+    assert "the base ran once (verify.base_runs: 1)" in record.warnings[0]
+
+
+def test_files_of_an_earlier_run_are_no_results(tmp_path: Path) -> None:
+    """Paths are relative to the sweep file; the files of a run before stay as they are."""
+    files = {"checkpoint": "fixed/model.safetensors", "step_times": {"jsonl": "fixed/steps.jsonl"}}
+    text = "python train.py --stage 1 --steps {steps} --out fixed --ds 0 --do train"
+    trial = sweep(tmp_path, workload={"command": text + " {zero_stage}", **files}, axes={}).trials[0]
+    (tmp_path / "train.py").write_text(SCRIPT.replace("parse_args()", "parse_known_args()[0]"))
+    (tmp_path / "fixed").mkdir()
+    for number in range(2):
+        outcome = run_once(trial, tmp_path, tmp_path / f"scratch{number}", lambda *_: None)
+        assert outcome.seconds == [0.02, 0.03, 0.04]
+        assert outcome.weights()["w"].numel() == 200
+    append = "sh -c 'tail -n 2 fixed/steps.jsonl > two; cat two >> fixed/steps.jsonl'"
+    for command, message in (
+        ("true", "wrote nothing to .*/fixed/steps.jsonl"),
+        (append, "did not write .*/m"),
+    ):
+        idle = trial.workload.model_copy(update={"command": command})
+        with pytest.raises(UsageError, match=message):
+            run_once(
+                trial.model_copy(update={"workload": idle}), tmp_path, tmp_path / command[:2], lambda *_: None
+            ).weights()
+    assert (tmp_path / "fixed" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(
@@ -274,24 +328,29 @@ def test_each_weight_moves_by_units_in_the_last_place() -> None:
     assert whole.tolist() == [1, 1, 1]
 
 
-def test_a_watched_script_is_nudged_from_step_to_step_and_tells_its_way(tmp_path: Path) -> None:
+def test_a_watched_script_is_nudged_and_reports_its_training(tmp_path: Path) -> None:
+    """It reports the way, the first values of weights and buffers, and the steps after the last save."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import sitecustomize, torch; torch.manual_seed(0)\n"
-        "p = torch.nn.Parameter(torch.ones(1000)); first = torch.rand(1); torch.manual_seed(0)\n"
+        "m = torch.nn.BatchNorm1d(1000); p = m.weight; first = torch.rand(1); torch.manual_seed(0)\n"
         "for optimizer in (torch.optim.SGD([p], lr=0.5), torch.optim.SGD([p], lr=0.5)):\n"
-        "    p.grad = torch.ones(1000); optimizer.step(); p.grad = None\n"
-        "values = p.detach(); same = bool(first == torch.rand(1))\n"
+        "    open('saved', 'a').write('x')\n"
+        "    p.grad = torch.ones(1000); optimizer.step(); p.grad = None; m.running_mean += 3\n"
+        "values = p.detach(); same = bool(first == torch.rand(1)); torch.save(m.state_dict(), 'last.pt')\n"
+        "if sys.argv[2] == '8': open('saved', 'a').write('x')\n"
         "print((values / 1e-6).round().unique().numel(), float(values.std()), same)\n"
     )
     found = []
-    watches = (OptimizerWatch(8, measures_way=True), OptimizerWatch(measures_way=True))
-    for number, watch in enumerate(watches):
-        scratch = tmp_path / str(number)
+    for units in (8, 0):
+        scratch, watch = tmp_path / str(units), OptimizerWatch(units)
         folder = watch.folder(scratch)
-        env = os.environ | watch.variables(scratch)
-        words = [sys.executable, "-c", code, str(folder)]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        env = os.environ | watch.variables(scratch, scratch / "saved")
+        words = [sys.executable, "-c", code, str(folder), str(units)]
+        done = subprocess.run(words, cwd=scratch, env=env, capture_output=True, text=True, check=True)
         values, spread, same_draw = done.stdout.split()
-        found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw))
-        assert way_in(scratch) == pytest.approx(1.0, rel=1e-4)
-    assert found == [(True, True, "True"), (False, False, "True")]
+        training = training_in(scratch)
+        found.append((int(values) > 1, 1e-8 < float(spread) < 1e-5, same_draw, training.missed_steps))
+        assert training.way == pytest.approx(1.0, rel=1e-4)
+        firsts = training.first_of(read_weights(scratch / "last.pt"))
+        assert [firsts[name].mean() for name in ("weight", "running_mean")] == [pytest.approx(1, 1e-5), 0]
+    assert found == [(True, True, "True", 0), (False, False, "True", 1)]

@@ -5,7 +5,7 @@ its 95 % interval for one pair. Peaks are exact.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -72,8 +72,11 @@ def compared(
         if by:
             raise UsageError("--by splits relative tables; add --relative-to KEY=VALUE, or leave --by out")
         return None
-    named = dict(map(_named, texts))
     able = [summary for summary in summaries if summary.values(_TIME.metric)]
+    declared = {
+        name for summary in able for name in (summary.config.get("workload") or {}).get("parameters") or ()
+    }
+    named = dict(_named(text, declared) for text in texts)
     points = {summary.trial_id: point(summary, [*varied_keys(able), *named]) for summary in able}
     groups: dict[bool, list[ConfigSummary]] = {True: [], False: []}
     for summary in able:
@@ -94,21 +97,24 @@ def compared(
     if not rows:
         raise UsageError(_no_counterpart(groups[True] or lonely, named))
     axes = varied_keys([row.summary for row in rows])
-    keys = tuple(short_name(_path(text, "--by")) for text in by)
+    keys = tuple(short_name(_path(text, "--by", declared)) for text in by)
     for key in keys:
         if key not in axes:
             raise UsageError(f"--by: expected an axis of these configurations ({', '.join(axes)}), got {key}")
     return Relative(tuple(rows), tuple(lonely), named, tuple(axes), keys)
 
 
-def _named(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Return the key and the values that a text names; UsageError for any other."""
+def _named(text: str, declared: Collection[str]) -> tuple[str, tuple[Any, ...]]:
+    """Return the key and the values that a text names; UsageError for any other.
+
+    declared: the names of `workload.parameters`.
+    """
     key, _, written = text.removeprefix(_BEST).partition("=")
     options = written.split(",")
     if not all((key, *options)) or (len(options) > 1 and not text.startswith(_BEST)):
         form = "KEY=VALUE, or best:KEY=VALUE,VALUE for the faster of several"
         raise UsageError(f"--relative-to: expected {form}, got {text!r}")
-    path = _path(key, "--relative-to")
+    path = _path(key, "--relative-to", declared)
     try:
         values = tuple(checked_value(path, parse_scalar(one, key), (key,)) for one in options)
     except ProblemsError as error:
@@ -116,9 +122,9 @@ def _named(text: str) -> tuple[str, tuple[Any, ...]]:
     return short_name(path), values
 
 
-def _path(key: str, flag: str) -> Key:
+def _path(key: str, flag: str, declared: Collection[str]) -> Key:
     try:
-        return resolve_key(key)
+        return resolve_key(key, declared)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
 

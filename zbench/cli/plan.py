@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from zbench.cli import console, options
+from zbench.launch.references import references_needed
 from zbench.report.text import axes_text, plural
 from zbench.spec import environments
 from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.combinations import advice
 from zbench.spec.expand import Expansion, expand, warnings_of
 from zbench.spec.load import load_sweep
@@ -109,3 +111,22 @@ def _print_trials(sweep: SweepSpec, expansion: Expansion) -> None:
     if not sweep.search.is_listed:
         parts.append(f"{sweep.search.method} tries {min(sweep.search.trials, trials)} of them")
     console.result(f"{sweep.name}: {', '.join(parts)}")
+    if sweep.workload.command is not None:
+        _print_verdicts(sweep, expansion)
+
+
+def _print_verdicts(sweep: SweepSpec, expansion: Expansion) -> None:
+    """Print what the verdicts on a script cost, and which axes must not change what it trains."""
+    references = references_needed(expansion.trials)
+    if not references:
+        console.result("no verdicts: name workload.checkpoint, and leave verify.mode at full")
+        return
+    runs = {1: "once", 2: "two to four times"}[sweep.verify.base_runs]
+    console.result(f"verdicts: the script runs {runs} for each of {plural(references, 'reference')}")
+    told = {key for trial in expansion.trials for key in rows_apart(trial)}
+    for heading, keys in (
+        ("must train the same (verify.same_training)", sweep.verify.same_training),
+        ("may train otherwise, differences are told", sorted(told)),
+    ):
+        if keys:
+            console.result(f"{heading}: {', '.join(keys)}")

@@ -39,7 +39,8 @@ class RankJob:
     "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without suffix, of the
     trace files of a step; None for no trace. local_rank, local_world_size: the rank and the number of ranks
     on this machine, if there are several machines. turns: the socket where every rank asks for its turns,
-    if the trial takes turns with others.
+    if the trial takes turns with others. base_row_path: the reference of the row that a command is compared
+    with, too.
     """
 
     trial: dict[str, Any]
@@ -56,6 +57,7 @@ class RankJob:
     local_rank: int = 0
     local_world_size: int | None = None
     turns: str | None = None
+    base_row_path: str | None = None
 
     @property
     def ranks_here(self) -> int:

@@ -69,12 +69,14 @@ class RepeatTask:
     """Train one repeat of a trial on all its ranks.
 
     reference: the trajectory to judge it by, if any. trace: look inside a step after it was measured.
+    base_row: the reference of the row that a command is compared with, too, if it is another.
     """
 
     trial: TrialSpec
     repeat: int = 0
     reference: Path | None = None
     trace: bool = False
+    base_row: Path | None = None
 
     @property
     def name(self) -> str:
@@ -312,6 +314,7 @@ class JobFactory:
         return {
             "repeat": task.repeat,
             "reference_path": str(task.reference) if task.reference else None,
+            "base_row_path": str(task.base_row) if task.base_row else None,
             "trace": str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
         }
 

@@ -1,7 +1,7 @@
 """The references of a run: each trajectory is computed once, when a trial first needs it."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from zbench.job.jobs import reference_key
@@ -27,12 +27,18 @@ class References:
         """Return a trial's trajectory or why it failed; None if it is not known, or nothing is verified."""
         return self._known.get(reference_key(trial)) if is_verified(trial) else None
 
+    def of_row(self, trial: TrialSpec) -> Path | None:
+        """Return the reference of the base row that a trial is compared with, if there is one."""
+        row = trial.compared_row() if is_verified(trial) else None
+        found = None if row is None else self._known.get(reference_key(row))
+        return found if isinstance(found, Path) else None
+
     def missing(self, trials: Iterable[TrialSpec]) -> list[ReferenceTask]:
         """Return what computes the references of these trials; not those that were asked for before."""
         tasks = []
-        for trial in trials:
-            key = reference_key(trial) if is_verified(trial) else None
-            if key is None or key in self._known or key in self._wanted:
+        for trial in sought(trials):
+            key = reference_key(trial)
+            if key in self._known or key in self._wanted:
                 continue
             task = ReferenceTask(trial, self._place / f"{key}.safetensors")
             if task.path.exists():
@@ -44,7 +50,7 @@ class References:
 
     def are_known(self, trials: Iterable[TrialSpec]) -> bool:
         """Whether these trials can run now: with their references, or without where these failed."""
-        return all(not is_verified(trial) or reference_key(trial) in self._known for trial in trials)
+        return all(reference_key(trial) in self._known for trial in sought(trials))
 
     def take(self, task: ReferenceTask, attempt: Attempt) -> None:
         """Keep how the computation of a reference ended.
@@ -84,6 +90,20 @@ class References:
             if isinstance(reference, Path):
                 reference.unlink(missing_ok=True)
         return True
+
+
+def sought(trials: Iterable[TrialSpec]) -> Iterator[TrialSpec]:
+    """Yield the trials whose references these trials need: their own, and the base row's of a command."""
+    for trial in filter(is_verified, trials):
+        yield trial
+        row = trial.compared_row()
+        if row is not None:
+            yield row
+
+
+def references_needed(trials: Iterable[TrialSpec]) -> int:
+    """Return how many references these trials need."""
+    return len({reference_key(trial) for trial in sought(trials)})
 
 
 def is_verified(trial: TrialSpec) -> bool:

@@ -170,7 +170,8 @@ class Scheduler:
                 proposer.refuse(trial, reference)
             self._tell(TrialStarted(trial, proposal.repeat))
             path = reference if isinstance(reference, Path) else None
-            task = RepeatTask(trial, proposal.repeat, path, proposal.trace)
+            row = self.references.of_row(trial)
+            task = RepeatTask(trial, proposal.repeat, path, proposal.trace, row)
             if isinstance(reference, Failure) and reference.kind == "usage":
                 proposer.keep(trial, record_of(self._run_id, task, Attempt("crashed", reference), None))
             else:

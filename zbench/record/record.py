@@ -139,7 +139,8 @@ class Correctness:
     show its state; such a configuration is never the best. coefficients: of the replayed update and the first
     gradient. deterministic_steps: the number of steps before the warm-up on a GPU that ran under torch's
     deterministic algorithms and decided `identical`; 0 if all steps decided it. checked_steps: up to which
-    step (of `steps`) a large fault would have been named; None if nothing was judged.
+    step (of `steps`) a large fault would have been named; None if nothing was judged. differs_along: axes
+    along which the row differs from the base row although its own reference agrees: told, not judged.
     """
 
     verdict: VerdictName
@@ -156,6 +157,7 @@ class Correctness:
     deterministic_steps: int = 0
     checked_steps: int | None = None
     steps: int | None = None
+    differs_along: list[str] = field(default_factory=list)
 
 
 OTHER_LOAD = 0.10

@@ -216,7 +216,8 @@ def varied_keys(summaries: Sequence[ConfigSummary]) -> list[str]:
 
 
 def _held(config: Mapping[str, Any], key: str) -> Any:
+    workload = config.get("workload") or {}
     try:
-        return value_at(config, resolve_key(key))
+        return value_at(config, resolve_key(key, workload.get("parameters") or {}))
     except ValueError:
         return None

@@ -144,6 +144,10 @@ RESULT = Column[ConfigSummary](
     note="identical means plain PyTorch's bits",
     detail=lambda summary: summary.uncovered,
 )
+_OF_SCRIPTS = {
+    "verdict": "identical means the bits of the script's base",
+    "error_ratio": "the distance of a row's weights from the base's over that of a run with rounding errors",
+}
 DIAGNOSIS = Column[ConfigSummary]("diagnosis", lambda summary: summary.diagnosis or "", left=True)
 """Of a configuration; RESULT is its verdict, or its outcome where that is worse."""
 
@@ -157,6 +161,15 @@ def short_trial(summaries: Sequence[ConfigSummary]) -> Column[ConfigSummary]:
 def axis(key: str) -> Column[ConfigSummary]:
     """Return the column of an axis, from a point's axes or else from its configuration."""
     return Column(key, lambda summary: value_text(point(summary, [key])[key]), title=printable(key))
+
+
+def of_scripts(
+    columns: Sequence[Column[ConfigSummary]], summaries: Sequence[ConfigSummary]
+) -> list[Column[ConfigSummary]]:
+    """Return columns with the notes of rows that ran scripts, if all of them did."""
+    commands = [(summary.config.get("workload") or {}).get("command") for summary in summaries]
+    notes = _OF_SCRIPTS if commands and all(commands) else {}
+    return [replace(column, note=notes.get(column.name, column.note)) for column in columns]
 
 
 def page_table(summaries: Sequence[ConfigSummary], ranking: Ranking) -> DataTable[ConfigSummary]:
@@ -173,7 +186,8 @@ def page_table(summaries: Sequence[ConfigSummary], ranking: Ranking) -> DataTabl
         *map(metric, times),
         DIAGNOSIS,
     ]
-    return DataTable(columns, summaries, marks=[ranking.mark(summary.trial_id) for summary in summaries])
+    marks = [ranking.mark(summary.trial_id) for summary in summaries]
+    return DataTable(of_scripts(columns, summaries), summaries, marks=marks)
 
 
 def screen_table(
@@ -196,7 +210,7 @@ def screen_table(
         Column("outside", lambda summary: _outside(summary, objective), left=True),
     ]
     marks = [ranking.mark(summary.trial_id) for summary in summaries]
-    return DataTable(columns, summaries, marks=marks)
+    return DataTable(of_scripts(columns, summaries), summaries, marks=marks)
 
 
 def of_compute(ranking: Ranking) -> Column[ConfigSummary]:

@@ -3,6 +3,7 @@
 `foreign/deepspeed.py` has the table of keys and reads such configurations.
 """
 
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,8 @@ def _is_torchs(trial: TrialSpec) -> bool:
 def script_notes(trial: TrialSpec) -> Iterator[str]:
     """Yield a note for each setting that only the training script can apply."""
     workload, engine = trial.workload, trial.engine
+    for name, value in workload.parameters.items():
+        yield f"workload.parameters: {name} ({json.dumps(value)}) is the script's own; pass it to the script"
     if workload.backwards_per_step > 1:
         yield (
             f"workload.backwards_per_step: {workload.backwards_per_step} backwards before each step have no"

@@ -17,6 +17,7 @@ from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl
 from zbench.spec import shapes
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
+from zbench.spec.base_rows import with_comparisons
 from zbench.spec.combinations import engine_conflicts, refusals
 from zbench.spec.ds_config import with_ds_config
 from zbench.spec.engine import EngineSpec
@@ -27,7 +28,7 @@ from zbench.spec.problems import ProblemsError
 from zbench.spec.run import RunSpec, gpus_to_share, is_on_cpu, shared_gpus
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, nodes_mistake, with_accumulation
-from zbench.spec.workload import SHAPING, WorkloadSpec
+from zbench.spec.workload import WorkloadSpec
 
 _STAGE = ("engine", "zero_stage")
 
@@ -140,7 +141,7 @@ class Points:
     def included(self, values: Mapping[Key, Any]) -> TrialSpec | InvalidTrial:
         """Return the trial of an `include` entry. Its `axes` have the entry's keys, too."""
         config = configured(self._base, values)
-        shown = {axis.key: value_at(config, axis.path) for axis in self.axes}
+        shown = {axis.key: axis.value_in(config) for axis in self.axes}
         shown |= {short_name(path): value for path, value in values.items()}
         return self._trial(values, {key: without_nulls(value) for key, value in shown.items()})
 
@@ -148,31 +149,11 @@ class Points:
         return {self._path_of[key]: value for key, value in point.items()}
 
     def _trial(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
-        """Return a trial; for a command also set `verify.against`: engine keys of the run to compare with.
-
-        That run has the file's configuration and the trial's values of the keys that change what is trained.
-        """
+        """Return a trial; of a command also say what it is compared with."""
         trial = self._resolved(values, axes)
         if isinstance(trial, InvalidTrial) or trial.workload.command is None:
             return trial
-        if trial.verify.against is not None:
-            try:
-                trial.held_against()
-            except ValidationError as error:
-                detail = error.errors()[0]
-                reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; name keys of engine"
-                return trial.invalid("verify.against", reason)
-            return trial
-        if trial.verify.mode == "off" or trial.workload.checkpoint is None:
-            return trial
-        same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
-        base = self._resolved(same, {})
-        if isinstance(base, InvalidTrial):
-            reason = f"the run to compare it with is invalid: {base.reason}; set verify.against"
-            return trial.invalid(base.key, reason)
-        settings, base_settings = trial.config()["engine"], base.config()["engine"]
-        against = {key: base_settings[key] for key in settings if settings[key] != base_settings[key]}
-        return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
+        return with_comparisons(trial, values, self._sweep, lambda point: self._resolved(point, {}))
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
         """Return the trial with `values` set, after setting the keys that follow from other keys."""

@@ -7,12 +7,14 @@ from zbench.errors import UsageError, nearest
 from zbench.spec import shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import all_points
+from zbench.spec.keys import PARAMETERS
 from zbench.spec.problems import KeyPath, Problem
 from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import FILES, MODULE_CALLABLE, WorkloadSpec, command_mistakes, names_of
 
+_COMMAND = ("workload", "command")
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
 
 
@@ -27,13 +29,21 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
     """Yield the conflicts between the command and the other sections of the sweep."""
     template = sweep.workload.command
     if template is None:
-        if sweep.verify.against is not None and "command" not in sweep.axes:
-            yield Problem(("verify", "against"), "against needs workload.command; leave it out")
+        for key in ("against", "precise", "same_training"):
+            if getattr(sweep.verify, key) and "command" not in sweep.axes:
+                yield Problem(("verify", key), f"{key} needs workload.command; leave it out")
         return
     try:
         used = names_of(template)
     except ValueError:  # `command_mistakes` reports it
         return
+    commands = [
+        template,
+        *(value for axis in resolve_axes(sweep) if axis.path == _COMMAND for value in axis.values or ()),
+    ]
+    for name in sorted(sweep.workload.parameters.keys() - set().union(*map(names_of, commands))):
+        message = f"the command does not use {{{name}}}, so it changes nothing; add it to the command"
+        yield Problem((*PARAMETERS, name), message)
     if used & FILES.keys():
         return
     for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
@@ -75,7 +85,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     """Yield (key, message) for each mistake in one workload."""
     name = workload.model
     if workload.command is not None:
-        yield from command_mistakes(workload.command, workload.step_times, workload.checkpoint)
+        yield from command_mistakes(workload)
         default = WorkloadSpec()
         for key in (
             "model",
@@ -90,10 +100,11 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
             "loss_chunks",
         ):
             if getattr(workload, key) != getattr(default, key):
-                yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
+                remedy = f"name it parameters.{key}" if key in workload.parameters else f"leave {key} out"
+                yield f"workload.{key}", f"a command brings its own model and data; {remedy}"
         return
-    for key in ("step_times", "checkpoint"):
-        if getattr(workload, key) is not None:
+    for key in ("step_times", "checkpoint", "parameters"):
+        if getattr(workload, key):
             yield f"workload.{key}", f"{key} needs workload.command; set it, or leave {key} out"
     if name in BUILT_IN_MODELS:
         try:

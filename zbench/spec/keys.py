@@ -1,6 +1,6 @@
 """The keys that axes, `exclude` and overrides may use, and the values that each accepts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -16,6 +16,7 @@ from zbench.spec.workload import WorkloadSpec
 
 Key = tuple[str, ...]
 SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec, "engine": EngineSpec}
+PARAMETERS: Key = ("workload", "parameters")
 _OPTIONS: Key = ("workload", "options")
 _GROUPS: Key = ("engine", "param_groups")
 _VAGUE = ("name", "text", "synthetic")  # unambiguous, but unclear in the heading of a table
@@ -56,8 +57,17 @@ def known_paths() -> tuple[Key, ...]:
     return tuple(paths)
 
 
-def resolve_key(key: str) -> Key:
-    """Return the path of a bare or dotted key. ValueError if none or several match."""
+def is_parameter(path: Sequence[str]) -> bool:
+    """Return whether a path is that of one of `workload.parameters`."""
+    return len(path) == 3 and tuple(path[:2]) == PARAMETERS
+
+
+def resolve_key(key: str, parameters: Collection[str] = ()) -> Key:
+    """Return the path of a bare or dotted key. ValueError if none or several match.
+
+    parameters: names of `workload.parameters`; a name that is a key of zbench, too, is written
+    `parameters.NAME`.
+    """
     parts = tuple(key.split("."))
     if parts in known_paths():
         return parts
@@ -68,19 +78,24 @@ def resolve_key(key: str) -> Key:
         raise ValueError(
             f"{key!r} could be {' or '.join('.'.join(path) for path in matches)}; write it in full"
         )
-    for free in (_OPTIONS, _GROUPS):
+    if key in parameters:
+        return (*PARAMETERS, key)
+    for free in (PARAMETERS, _OPTIONS, _GROUPS):
         for head in (free, free[1:]):
             if parts[: len(head)] == head:
                 rest = parts[len(head) :]
                 if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
                     return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may contain dots
                 return (*free, ".".join(rest))
-    raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
+    hint = _nearest_key(key, parameters)
+    raise ValueError(f"unknown key {key!r}{hint}; axes name keys of workload, run or engine")
 
 
-def _nearest_key(key: str) -> str:
+def _nearest_key(key: str, parameters: Collection[str]) -> str:
     leaf = key.rpartition(".")[2]
-    nearest_leaf = closest(leaf, {path[-1] for path in known_paths()})
+    nearest_leaf = closest(leaf, {*parameters, *(path[-1] for path in known_paths())})
+    if nearest_leaf in parameters:
+        return f" (did you mean {nearest_leaf!r}?)"
     if nearest_leaf is None:
         return nearest(key, [".".join(path) for path in known_paths()])
     path = next(path for path in known_paths() if path[-1] == nearest_leaf)
@@ -90,6 +105,8 @@ def _nearest_key(key: str) -> str:
 @cache
 def short_name(path: Key) -> str:
     """Return the shortest unambiguous ending of a path, such as `zero_stage`."""
+    if is_parameter(path) and all(known[-1] != path[-1] for known in known_paths()):
+        return path[-1]
     for length in range(2 if path[-1] in _VAGUE else 1, len(path)):
         ending = ".".join(path[-length:])
         try:
@@ -129,6 +146,8 @@ def holder(path: Key) -> type[BaseModel] | None:
 
 def canonical_value(path: Key, value: Any) -> Any:
     """Return a value as plain JSON in canonical form (`5e6` is 5000000). ValidationError if it is invalid."""
+    if is_parameter(path):
+        return canonical_value(PARAMETERS, {path[-1]: value})[path[-1]]
     model = holder(path)
     if model is None:
         return value
@@ -144,12 +163,17 @@ def value_at(config: Mapping[str, Any], path: Key) -> Any:
 
 
 def assign(config: dict[str, Any], path: Key, value: Any) -> None:
-    """Set one key in place and create missing blocks. `data.text` and `data.synthetic` replace each other."""
+    """Set one key in place and create missing blocks. `data.text` and `data.synthetic` replace each other.
+
+    A mapping of `workload.parameters` sets the parameters that it names, and leaves the rest.
+    """
     block = config
     for part in path[:-1]:
         if not isinstance(block.get(part), dict):
             block[part] = {}
         block = block[part]
+    if path == PARAMETERS and isinstance(value, dict):
+        value = {**(block.get(path[-1]) or {}), **value}
     block[path[-1]] = value
     if path == ("workload", "data", "text") and value is not None:
         block.pop("synthetic", None)

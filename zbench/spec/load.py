@@ -9,7 +9,7 @@ that is an axis reduces that axis to this value.
 import copy
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from pydantic import ValidationError
 import zbench
 from zbench.errors import SpecError, closest, nearest
 from zbench.spec.axes import Axis, included, matching, resolve_axes
+from zbench.spec.base_rows import declared_keys, precise_keys
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
 from zbench.spec.expand import all_points, expand
 from zbench.spec.foreign.recognition import converting
 from zbench.spec.inputs import input_problems, place_of
-from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
+from zbench.spec.keys import PARAMETERS, SECTIONS, Key, assign, known_paths, nested_model, resolve_key
 from zbench.spec.machine import described, opened
 from zbench.spec.problems import (
     Attempts,
@@ -145,7 +146,8 @@ def _parse(
 ) -> SweepSpec:
     """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
     data = copy.deepcopy(data)
-    origins = _apply(data, _settings(os.environ if environ is None else environ, overrides))
+    settings = _settings(os.environ if environ is None else environ, overrides, _declared(data))
+    origins = _apply(data, settings)
     try:
         check(unwritable(data))
         try:
@@ -162,7 +164,7 @@ def _parse(
 def _canonical(sweep: SweepSpec, base_dir: Path | None, simulated: bool) -> SweepSpec:
     """Run the checks that need the whole sweep; give axes short keys and canonical values."""
     attempts = Attempts()
-    for part in (resolve_axes, matching, included):
+    for part in (resolve_axes, matching, included, declared_keys, precise_keys):
         with attempts:
             part(sweep)
     attempts.check()
@@ -256,17 +258,27 @@ def command_line(overrides: Sequence[str], flags: Iterable[tuple[str, str, objec
     return [*settings, *overrides]
 
 
-def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
+def _declared(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mapping of `workload.parameters` in the data of a file; empty if it has none."""
+    workload = data.get("workload")
+    parameters = workload.get(PARAMETERS[-1]) if isinstance(workload, Mapping) else None
+    return parameters if isinstance(parameters, Mapping) else {}
+
+
+def _settings(
+    environ: Mapping[str, str], options: Sequence[str], parameters: Collection[str]
+) -> Iterator[tuple[str, Key, str]]:
     """Yield (origin, path, text of the value) for each setting, the highest precedence last.
 
-    A variable whose name is close to a key is an error; other variables are ignored.
+    parameters: the names that `workload.parameters` declares. A variable whose name is close to a key is an
+    error; other variables are ignored.
     """
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
         key = name.removeprefix(PREFIX).lower().replace("__", ".")
         try:
-            path = _path(key)
+            path = _path(key, parameters)
         except ValueError as error:
             if "." in key or closest(key, {path[-1] for path in known_paths()}, cutoff=0.8):
                 raise SpecError(f"{error}; rename or unset this variable", file=name) from None
@@ -279,18 +291,18 @@ def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tu
         if not sign or not key:
             raise SpecError("expected KEY=VALUE, such as --set zero_stage=1", file=origin)
         try:
-            path = _path(key)
+            path = _path(key, parameters)
         except ValueError as error:
             raise SpecError(str(error), file=origin, key=key) from None
         yield origin, path, value
 
 
-def _path(key: str) -> Key:
+def _path(key: str, parameters: Collection[str] = ()) -> Key:
     """Return the path of a key in a sweep file. The name of an axis may contain dots."""
     head, *rest = key.split(".")
     if head not in SweepSpec.model_fields:
         try:
-            return resolve_key(key)
+            return resolve_key(key, parameters)
         except ValueError as error:
             hint = nearest(key, SweepSpec.model_fields) if "did you mean" not in str(error) else ""
             raise ValueError(str(error).split(";")[0] + hint) from None
@@ -339,15 +351,16 @@ def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[K
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
     """Return the name in the file of the axis of `key`, or None if it has no such axis."""
     axes = data.get("axes")
-    path = _resolved(key)
+    declared = _declared(data)
+    path = _resolved(key, declared)
     if path is None or not isinstance(axes, Mapping):
         return None
-    return next((str(name) for name in axes if _resolved(str(name)) == path), None)
+    return next((str(name) for name in axes if _resolved(str(name), declared) == path), None)
 
 
-def _resolved(key: str) -> Key | None:
+def _resolved(key: str, parameters: Collection[str]) -> Key | None:
     try:
-        return resolve_key(key)
+        return resolve_key(key, parameters)
     except ValueError:
         return None
 

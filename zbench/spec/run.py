@@ -136,5 +136,15 @@ class VerifySpec(SpecModel):
     )
     against: dict[str, Any] | None = Field(
         None,
-        description="Engine keys of the run to compare a command with. Missing: those of the file.",
+        description="Keys of the run to compare a command with. Missing: those of the file.",
+    )
+    same_training: list[str] = Field(
+        [],
+        description="Axes that must not change what a command trains: rows that differ are drifted or wrong.",
+    )
+    base_runs: int = Field(
+        2, ge=1, le=2, description="Runs of a command's base; with 1 nothing is judged, and only time counts."
+    )
+    precise: dict[str, Any] | None = Field(
+        None, description="Keys of a more precise run of a command: `{dtype: float32}` of a bfloat16 script."
     )

@@ -13,6 +13,7 @@ from pydantic import Field
 from zbench.spec.base import SpecModel
 from zbench.spec.combinations import SHARDED_BUILDERS
 from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import assign, resolve_key
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.shapes import PREFIX
 from zbench.spec.workload import WorkloadSpec
@@ -56,10 +57,11 @@ class TrialSpec(SpecModel):
     engine: EngineSpec
     verify: VerifySpec = VerifySpec()
     axes: dict[str, Any] = Field({}, description="The varied keys and their values.")
+    base_row: dict[str, Any] | None = Field(None, description="The base row's values of keys that differ.")
 
     def config(self) -> dict[str, Any]:
-        """Return the resolved configuration as plain JSON values, without `axes`."""
-        return self.model_dump(mode="json", exclude={"axes"})
+        """Return the resolved configuration as plain JSON values, without `axes` and `base_row`."""
+        return self.model_dump(mode="json", exclude={"axes", "base_row"})
 
     def invalid(self, key: str, reason: str) -> "InvalidTrial":
         """Return this trial as invalid. key: the key to change. reason: with its remedy."""
@@ -68,12 +70,27 @@ class TrialSpec(SpecModel):
     def held_against(self) -> "TrialSpec":
         """Return the trial to compare a command's trial with: the same, with the keys of `verify.against`.
 
-        ValidationError if these are not valid engine keys and values.
+        ValueError if these are not valid keys and values.
         """
+        return self._with(self.verify.against or {})
+
+    def compared_row(self) -> "TrialSpec | None":
+        """Return the base row that a command's trial is compared with; None if that is its reference."""
+        return None if self.base_row is None else self._with(self.base_row)
+
+    def precise_run(self) -> "TrialSpec | None":
+        """Return the more precise run that `verify.precise` names, if any."""
+        return None if self.verify.precise is None else self._with(self.verify.precise)
+
+    def _with(self, values: Mapping[str, Any]) -> "TrialSpec":
+        """Return this command's trial with other values of some keys, compared with nothing."""
         config = self.config()
-        changed = config["engine"] | (self.verify.against or {})
-        engine = {key: value for key, value in changed.items() if value is not None}  # else its default
-        return TrialSpec.model_validate({**config, "engine": engine, "verify": {"mode": self.verify.mode}})
+        for key, value in values.items():
+            assign(config, resolve_key(key, self.workload.parameters), value)
+        for section in ("workload", "run", "engine"):  # a value that is missing is its default
+            config[section] = {key: value for key, value in config[section].items() if value is not None}
+        config["verify"] |= {"against": None, "same_training": []}
+        return TrialSpec.model_validate(config)
 
     @cached_property
     def trial_id(self) -> str:
@@ -81,7 +98,7 @@ class TrialSpec(SpecModel):
 
         Keys at their defaults are left out, so a new key in a later version changes no ID.
         """
-        return config_id(self.model_dump(mode="json", exclude={"axes"}, exclude_defaults=True))
+        return config_id(self.model_dump(mode="json", exclude={"axes", "base_row"}, exclude_defaults=True))
 
     def __copy__(self) -> Self:
         """Return a copy without the cached ID, because `model_copy` changes keys of the copy."""

@@ -1,8 +1,9 @@
 """WorkloadSpec: the model and its data, equal for every engine and stage; or the user's training command.
 
 `workload.command` runs the user's training script, without changes to it. The command is a template. `{name}`
-stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for a path or port (`{output}`,
-`{port}`), or for a file that zbench writes (`{ds_config}`). Write `{{` and `}}` for braces.
+stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for one of `workload.parameters`, for
+a path or port (`{output}`, `{port}`), or for a file that zbench writes (`{ds_config}`). Write `{{` and `}}`
+for braces.
 """
 
 import json
@@ -71,15 +72,14 @@ def names_of(template: str) -> set[str]:
 
 
 def known_names() -> set[str]:
-    """Return every name that a template may use."""
+    """Return every name that a template may use, beside the workload's own parameters."""
     engine = {name for name in EngineSpec.model_fields if name not in ("optimizer", "param_groups", "engine")}
     return {*_PLACES, *_WORKLOAD, *FILES, *engine, *OptimizerSpec.model_fields} - {"name"}
 
 
-def command_mistakes(
-    command: str, times: StepTimesSpec | None, checkpoint: str | None
-) -> Iterator[tuple[str, str]]:
+def command_mistakes(workload: "WorkloadSpec") -> Iterator[tuple[str, str]]:
     """Yield (key, message) for each mistake in the templates of a command workload."""
+    command, times = str(workload.command), workload.step_times
     try:
         if not shlex.split(command):
             yield "workload.command", "the command is empty; write the command line that starts your training"
@@ -93,12 +93,17 @@ def command_mistakes(
     for key, template in (
         ("workload.command", command),
         ("workload.step_times.jsonl", times.jsonl if times is not None else None),
-        ("workload.checkpoint", checkpoint),
+        ("workload.checkpoint", workload.checkpoint),
     ):
+        known = known_names() | workload.parameters.keys()
         try:
-            for name in sorted(names_of(template or "") - known_names()):
-                hint = nearest(name, sorted(known_names()))
-                yield key, f"unknown name {{{name}}}{hint}; use a key of workload, run or engine"
+            for name in sorted(names_of(template or "") - known):
+                hint = nearest(name, sorted(known))
+                yield (
+                    key,
+                    f"unknown name {{{name}}}{hint}; use a key of workload, run or engine, or declare the"
+                    f" script's own flag as workload.parameters: {{{name}: VALUE}}",
+                )
         except ValueError as error:
             yield key, str(error)
 
@@ -109,6 +114,7 @@ def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
     values = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
     values |= {name: workload.get(name) for name in _WORKLOAD}
     values |= {name: run[name] for name in ("world_size", "seed", "warmup_steps")}
+    values |= workload["parameters"]
     return values | {"steps": run["warmup_steps"] + run["steps"]}
 
 
@@ -118,8 +124,12 @@ def rendered(template: str, values: Mapping[str, Any]) -> str:
 
 
 def words(template: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command. It is split before values are inserted, so a value stays one word."""
-    return [rendered(word, values) for word in shlex.split(template)]
+    """Return the words of a command. It is split before values are inserted, so a value stays one word.
+
+    A word that is `{name}` alone is left out if the value is empty text, as of a switch that is off.
+    """
+    switches = {f"{{{name}}}" for name, value in values.items() if value == ""}
+    return [rendered(word, values) for word in shlex.split(template) if word not in switches]
 
 
 def _text(value: Any) -> str:
@@ -128,6 +138,8 @@ def _text(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
+ParameterValue = bool | int | float | str
+_PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 MODULE_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -182,6 +194,9 @@ class WorkloadSpec(SpecModel):
     command: str | None = Field(
         None, min_length=1, description="Your own training script, such as `python train.py {zero_stage}`."
     )
+    parameters: dict[str, ParameterValue] = Field(
+        {}, description="Flags of your own script: name -> number, boolean or text, used as `{name}`."
+    )
     step_times: StepTimesSpec | None = Field(None, description="Where to read a command's step times.")
     checkpoint: str | None = Field(
         None, min_length=1, description="Checkpoint that the command saves at its end: `{output}/model`."
@@ -199,3 +214,13 @@ class WorkloadSpec(SpecModel):
     loss_chunks: int = Field(
         1, ge=1, description="Parts of a micro-batch whose logits exist at once: `gpt` and `hf:` only."
     )
+
+    @field_validator("parameters")
+    @classmethod
+    def _own_names(cls, parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:
+        for name in parameters:
+            if not _PARAMETER.fullmatch(name):
+                raise ValueError(f"expected a name of letters, digits and _, got {name!r}; rename it")
+            if name in known_names():
+                raise ValueError(f"{{{name}}} is a key of zbench; set that key, or choose another name")
+        return parameters

@@ -94,19 +94,19 @@ class Space:
                 continue
             if self._acts(axis, point):
                 point[axis.key] = values[axis.key]
-            elif axis.values is not None and value_at(self._base, axis.path) not in axis.values:
+            elif axis.values is not None and axis.value_in(self._base) not in axis.values:
                 point[axis.key] = axis.values[0]
         return point
 
     def point_of(self, config: Mapping[str, Any]) -> Point:
         """Return the point at which a configuration would lie, if the rest of it is this sweep's."""
-        return self.canonical({axis.key: value_at(config, axis.path) for axis in self.axes})
+        return self.canonical({axis.key: axis.value_in(config) for axis in self.axes})
 
     def base_point(self) -> Point:
         """Return the point nearest to the file's own configuration."""
         point = {}
         for axis in self.axes:
-            base_value = value_at(self._base, axis.path)
+            base_value = axis.value_in(self._base)
             point[axis.key] = _nearest(axis, SIZES.get(axis.path[-1]) if base_value is None else base_value)
         return self.canonical(point)
 

@@ -118,6 +118,7 @@ NEAR = _limit("relative difference of two factors that are one", 0.15, "rounding
 ROUGH_TIMES = 64
 TABLE.append(Limit("rounding errors of a script's rougher run, in the finer run's", ALL_DTYPES, "jumps", 64))
 JUMPS_FROM = _limit("distance of the rougher run, in proportion, from which a script jumps", 2.0, "jumps")
+AUTOCAST_FROM = _limit("error ratio from which a script under autocast is named", 10.0, "activations")
 REPEATED_WITHIN = _by_dtype(
     "two first steps on a device",
     {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3},

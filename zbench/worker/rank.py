@@ -29,11 +29,12 @@ from zbench.verify.sums import prepare
 from zbench.verify.trajectory import load_determinism, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
+from zbench.worker.base_runs import run_base
 from zbench.worker.determinism import Determinism, steps_on
 from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
 from zbench.worker.observer import Observer
 from zbench.worker.process import Progress
-from zbench.worker.script import run_base, run_script
+from zbench.worker.script import run_script
 from zbench.worker.state import from_all
 from zbench.worker.trace import Subject, look_inside
 from zbench.workloads import Workload, build_workload

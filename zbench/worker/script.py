@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,25 +21,26 @@ from typing import Any
 
 from torch import Tensor
 
-from zbench import _nudge
 from zbench.errors import UsageError
 from zbench.job.failures import OUT_OF_MEMORY
-from zbench.job.jobs import RankJob, ReferenceJob
+from zbench.job.jobs import RankJob
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
-from zbench.verify.limits import ROUGH_TIMES
+from zbench.verify.checkpoints import read_weights
+from zbench.verify.rows import told_against, told_apart
 from zbench.verify.verdict import Judgement
-from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
+from zbench.verify.weights import judge_weights, load_base
 from zbench.worker.process import Progress
 from zbench.worker.step_times import ConsoleTimes, seconds_in
+from zbench.worker.watching import OptimizerWatch
+from zbench.worker.written import FilesBefore
 
-NUDGED_UNITS = 8
-"""Units in the last place. The sum of a convolution or a matrix product rounds many times, a weight once."""
 _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
 _LAST_LINES = 2000  # torchrun alone prints 20, and 7 more for each rank
@@ -48,49 +49,26 @@ _TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "traini
 _REPOSITORY = str(Path(__file__).parents[2])
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerWatch:
-    """What happens to the optimizers of a command's Python processes (`zbench/_nudge.py`).
-
-    units: by how many units in the last place weights are nudged. measures_way: whether each process writes
-    how far its weights travelled.
-    """
-
-    units: int = 0
-    measures_way: bool = False
-
-    def folder(self, scratch: Path) -> Path:
-        """Return a new directory that every Python of the command is to see first."""
-        folder = scratch / "inside"
-        folder.mkdir(parents=True)
-        (folder / "sitecustomize.py").symlink_to(_nudge.__file__)
-        return folder
-
-    def variables(self, scratch: Path) -> dict[str, str]:
-        """Return the variables of the environment that `sitecustomize` reads."""
-        (scratch / "way").mkdir()
-        way = {"ZBENCH_WAY_DIR": str(scratch / "way")} if self.measures_way else {}
-        return {"ZBENCH_NUDGE_UNITS": str(self.units)} | way
-
-
-def way_in(scratch: Path) -> float | None:
-    """Return the root mean square of the distances that weights travelled; None if no process wrote any."""
-    ways = [json.loads(file.read_text()) for file in (scratch / "way").glob("*.json")]
-    elements = sum(way["elements"] for way in ways)
-    return (sum(way["squares"] for way in ways) / elements) ** 0.5 if elements else None
-
-
 class CommandFailedError(Exception):
     """The command ended with another status than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights."""
+    """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights.
+
+    before: the files that were at its paths before it ran.
+    """
 
     seconds: list[float]
     memory: MemoryPeaks
     checkpoint: Path | None
+    before: FilesBefore
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights that the command saved; UsageError if it saved none."""
+        assert self.checkpoint is not None, "a run without a checkpoint is not judged"
+        return read_weights(self.checkpoint, self.before.check)
 
 
 def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
@@ -99,7 +77,7 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     with Progress(job.progress_path) as progress:
         on_step = partial(progress.training_step, trial.run)
         outcome = run_once(trial, Path(job.base_dir), scratch, on_step)
-    judgement = _judged(job, trial, outcome.checkpoint)
+    judgement = _judged(job, trial, outcome)
     shutil.rmtree(scratch, ignore_errors=True)
     return {
         "timing": dataclasses.asdict(_timing(trial, outcome.seconds)),
@@ -109,48 +87,13 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     }
 
 
-def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
-    """Run the configuration to compare a command's trial with, twice, and save the weights of both runs.
-
-    The second run also tells how far the weights travelled. If both runs end with the same bits, a run with
-    added rounding errors replaces the second one, and a run with larger ones shows whether a training jumps.
-    """
-    base = trial.held_against()
-    scratch = Path(f"{job.reference_path}.script")
-    with Progress(job.progress_path) as progress:
-
-        def weights(number: int, watch: OptimizerWatch | None = None) -> Mapping[str, Tensor]:
-            shutil.rmtree(scratch, ignore_errors=True)
-            outcome = run_once(base, Path(job.base_dir), scratch, lambda *_: None, watch=watch)
-            progress.step("reference", number, 4)
-            assert outcome.checkpoint is not None, "what cannot be judged has no reference"
-            return read_weights(outcome.checkpoint)
-
-        try:
-            first = weights(1)
-            again = weights(2, OptimizerWatch(measures_way=True))
-            way = way_in(scratch)
-            rough = None
-            if same_bits(first, again):
-                again, rough = (
-                    weights(3, OptimizerWatch(NUDGED_UNITS)),
-                    weights(4, OptimizerWatch(ROUGH_TIMES * NUDGED_UNITS)),
-                )
-                kept = Base(first, None if same_bits(first, again) else again, rough, way)
-            else:
-                kept = Base(first, again, None, way, is_repeatable=False)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    save_base(kept, Path(job.reference_path))
-
-
 def run_once(
     trial: TrialSpec,
     base_dir: Path,
     scratch: Path,
     on_step: Callable[[int, float], None],
     *,
-    watch: "OptimizerWatch | None" = None,
+    watch: OptimizerWatch | None = None,
 ) -> ScriptRun:
     """Run the command of a trial to its end. scratch: for its files. on_step: called for each console step.
     watch: what happens to its optimizers; None: nothing.
@@ -162,9 +105,14 @@ def run_once(
     assert spec.command is not None
     assert spec.step_times is not None
     values = _prepared(trial, scratch)
+    checkpoint, log = (
+        None if template is None else base_dir / rendered(template, values)
+        for template in (spec.checkpoint, spec.step_times.jsonl)
+    )
     environment = _environment(trial, base_dir, inside=None if watch is None else watch.folder(scratch))
-    environment |= {} if watch is None else watch.variables(scratch)
+    environment |= {} if watch is None else watch.variables(scratch, checkpoint)
     remove_abandoned_locks(environment)
+    before = FilesBefore(checkpoint, log)
     console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
@@ -187,11 +135,10 @@ def run_once(
     peaks = memory.stop()
     if status != 0:
         raise _failure(status, list(last_lines))
-    file = spec.step_times.jsonl
-    path = None if file is None else base_dir / rendered(file, values)
-    seconds = console.all() if path is None else list(seconds_in(path, spec.step_times.seconds))
-    checkpoint = None if spec.checkpoint is None else Path(rendered(spec.checkpoint, values))
-    return ScriptRun(_timed(trial, seconds), peaks, checkpoint)
+    seconds = (
+        console.all() if log is None else list(seconds_in(before.new_text(log), spec.step_times.seconds))
+    )
+    return ScriptRun(_timed(trial, seconds), peaks, checkpoint, before)
 
 
 def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
@@ -295,13 +242,19 @@ def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     return Timing(seconds, median, tokens, samples)
 
 
-def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgement:
-    if checkpoint is None:
+def _judged(job: RankJob, trial: TrialSpec, outcome: ScriptRun) -> Judgement:
+    if outcome.checkpoint is None:
         warning = "not verified: there is no checkpoint; name the command's as workload.checkpoint"
         return Judgement(Correctness("unchecked"), [warning] if trial.verify.mode != "off" else [])
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))
-    return judge_weights(read_weights(checkpoint), load_base(Path(job.reference_path)))
+    weights = outcome.weights()
+    judgement = judge_weights(weights, load_base(Path(job.reference_path)))
+    judgement = told_against(judgement, trial.verify.against or {})
+    if job.base_row_path is None:
+        return judgement
+    other = judge_weights(weights, load_base(Path(job.base_row_path)))
+    return told_apart(judgement, rows_apart(trial), other)
 
 
 def _without_torchruns(lines: list[str]) -> tuple[list[str], list[str]]:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from zbench.spec.workload import StepTimesSpec
@@ -53,12 +52,8 @@ class ConsoleTimes:
         return self.seconds or ([1 / self._average] if self._average else [])
 
 
-def seconds_in(path: Path, key: str) -> Iterator[float]:
-    """Yield the seconds of each JSON line of a file; other lines are skipped."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return
+def seconds_in(text: str, key: str) -> Iterator[float]:
+    """Yield the seconds of each JSON line of a text; other lines are skipped."""
     for line in text.splitlines():
         try:
             value: Any = json.loads(line)

@@ -96,9 +96,8 @@ def _interfaces() -> list[str]:
 
 def references_of(batch: Batch) -> dict[str, bytes]:
     """Return the references of the tasks of a batch, by name."""
-    paths = {
-        one.reference for one in batch.tasks if isinstance(one, RepeatTask) and one.reference is not None
-    }
+    repeats = [task for task in batch.tasks if isinstance(task, RepeatTask)]
+    paths = {path for task in repeats for path in (task.reference, task.base_row) if path is not None}
     return {path.stem: path.read_bytes() for path in paths}
 
 
@@ -170,9 +169,10 @@ class NodeWorker:
         """Return a task with its files on this node."""
         if isinstance(task, ReferenceTask):
             return replace(task, path=self._references() / task.path.name)
-        if isinstance(task, RepeatTask) and task.reference is not None:
-            return replace(task, reference=self._references() / task.reference.stem)
-        return task
+        if not isinstance(task, RepeatTask):
+            return task
+        reference, row = (path and self._references() / path.stem for path in (task.reference, task.base_row))
+        return replace(task, reference=reference, base_row=row)
 
     def _files(self) -> dict[str, bytes]:
         """Return the files of a task in this node's run directory, and remove them there."""
