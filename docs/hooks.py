@@ -29,6 +29,7 @@ _NAV = {
         "commands.md",
         "keys.md",
         "schemas.md",
+        "step-verdicts.md",
         "limits.md",
         "statistics.md",
         "turns.md",
