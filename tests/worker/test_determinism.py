@@ -31,7 +31,9 @@ class Plain(nn.Module):
         self.inner = nn.Linear(8, 4)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(self.inner(inputs), targets)
+        return self.loss(self.inner(inputs), targets)
+
+    loss = staticmethod(nn.functional.cross_entropy)
 
 
 class Refused(Plain):
@@ -57,14 +59,14 @@ def run(
     `device`; where no deterministic algorithm is asked for, it rounds otherwise than the reference did.
     """
     modes = list[int]()
-    loss = nn.functional.cross_entropy
+    loss = Plain.loss
     rounding = 0.0
 
     def noted(*args: Tensor) -> Tensor:
         modes.append(torch.get_deterministic_debug_mode())
         return loss(*args) * (1 + rounding * (modes[-1] == USUAL))
 
-    monkeypatch.setattr(nn.functional, "cross_entropy", noted)
+    monkeypatch.setattr(Plain, "loss", staticmethod(noted))
     here = "tests.worker.test_determinism:"
     monkeypatch.setattr(rank, "steps_on", lambda _: steps_on(torch.device(device)))
     workload = {"model": here + model, "data": {"dataset": here + "rows"}, "micro_batch_size": 16}

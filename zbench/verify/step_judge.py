@@ -74,13 +74,14 @@ class StepJudge:
     If a gradient of the trial has jumped in an earlier step, as a kink of the model makes it jump, then later
     gradients may be off by a multiple of the jump.
 
-    jumped: by which share the gradients of the trial have jumped so far.
+    jumped: by which share the gradients of the trial have jumped so far. limit: by which share all parameters
+    together might be off in the last step, and not be named.
     """
 
     def __init__(self, names: Sequence[str], adams: Mapping[str, Adam], scale: Scale) -> None:
         self._names, self._adams, self._scale = names, adams, scale
         self._together = self._apart = 0.0  # largest so far
-        self.jumped = 0.0
+        self.jumped = self.limit = 0.0
         self._first = self._grown = self._rest = self._of_groups = torch.zeros(len(names))
         self._is_first = True
 
@@ -112,6 +113,7 @@ class StepJudge:
         limits = alone + ALONE_CERTAIN * shares.error + shares.rounding
         fault = self._along(shares, float(common.more), limit, limits)
         if groups is not None:
+            self.limit = limit
             fault = fault or self._across(shares, groups, farther, healthy)
         return fault
 

@@ -114,8 +114,14 @@ class _Judges:
 
     def unsure(self, step: _Step) -> float:
         """Return by which share the trajectory may have changed the terms of later steps."""
-        has_gradients = bool(step.gradient.shares.usable.any())
-        return (self._gradient if has_gradients else self._update).unsure(step.farther)
+        return self._readable(step).unsure(step.farther)
+
+    def limit(self, step: _Step) -> float:
+        """Return by which share a step that was judged might be off, and not be named."""
+        return self._readable(step).limit
+
+    def _readable(self, step: _Step) -> StepJudge:
+        return self._gradient if bool(step.gradient.shares.usable.any()) else self._update
 
     @property
     def has_jumped(self) -> bool:
@@ -171,7 +177,7 @@ def judge_steps(
         is_chaotic = step.readable < CHAOTIC_BELOW * most
         finding = None if is_chaotic else judges.finding(step)
         unsure = judges.unsure(step)
-        if is_chaotic or unsure > COVERED_UP_TO:
+        if is_chaotic or max(unsure, judges.limit(step)) > COVERED_UP_TO:
             covered = min(covered, step.first - 1)
         if judges.has_jumped and jumped == 0:
             jumped = step.first
