@@ -40,7 +40,7 @@ from tests.verify.faults import (
     late,
 )
 from tests.verify.honest import KERNELS, Run, task_of
-from tests.verify.runs import reference
+from tests.verify.runs import compute_on_core, reference
 from tests.verify.runs import task as make_task
 from tests.verify.wrong import WrongRun
 from tests.world import local_runner
@@ -217,6 +217,8 @@ def main() -> None:
         return
     part, parts = map(int, options.part.split("/"))
     numbers = range(options.first + part, options.first + options.trainings, parts)
+    if options.what != "engines":
+        compute_on_core(part)
     with open(options.out, "a", buffering=1) as out:
         for row in _rows(options, numbers):
             print(json.dumps({name: getattr(row, name) for name in Row.__slots__}), file=out)

@@ -1,6 +1,7 @@
 """Reference runs of small workloads, and ways to make another run of the same training."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ def task(
 
 def reference(of: PlainTask, *, truth: bool = True) -> Reference:
     return make_reference(of, truth=truth, on_step=lambda done, total: None)
+
+
+def compute_on_core(number: int) -> None:
+    """Keep this process to one core, and torch to one thread: several threads take thirty times as long for
+    small operations if they wait for each other on busy cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    torch.set_num_threads(1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.verify.test_verdict import NAMES, ended, final, judged, reference, trajectory
 from zbench.spec.engine import EngineSpec
-from zbench.verify.buffers import BufferLog, judge_buffers
+from zbench.verify.buffers import BufferLog, BufferMoves, judge_buffers
 from zbench.verify.diagnosis import Finding
 from zbench.verify.evidence import Witness, adam_of, examine, judge_copies
 from zbench.verify.replay import Residual
@@ -67,15 +67,17 @@ def test_a_buffer_may_be_rank_0s_and_all_others_are_counted() -> None:
 def test_a_buffer_that_stays_the_same_while_the_references_changes_is_named() -> None:
     model = nn.Module()
     model.register_buffer("mean", torch.zeros(8))
-    plain, short, long = BufferLog(), BufferLog(), BufferLog()
+    moves, log, short, long = BufferMoves(), BufferLog(), BufferLog(), BufferLog()
     for step in range(6):
-        for log, last in ((short, 4), (long, 3), (plain, 5)):
+        for one, last in ((short, 4), (long, 3), (log, 5), (moves, 5)):
             model.get_buffer("mean").fill_(min(step, last))
-            log.note(model)
-    against = replace(reference(), buffers={"0/mean": torch.full((8,), 5.0)}, buffer_digests=plain.table(0))
-    assert [judge_buffers(model, against, {}, 0, log) for log in (plain, short)] == [[], []]
+            one.note(model)
+    against = replace(reference(), buffers={"0/mean": torch.full((8,), 5.0)}, buffer_moves=moves.table(0))
+    assert [judge_buffers(model, against, {}, 0, one) for one in (log, short)] == [[], []]
     (fault,) = judge_buffers(model, against, {}, 0, long)
     assert fault.text == "buffers of rank 0 that do not change in 2 steps (mean)"
+    hidden = {"0/mean": torch.full((5,), 7.0, dtype=torch.float64)}
+    assert judge_buffers(model, replace(against, buffer_moves=hidden), {}, 0, long) == []
 
 
 def test_weights_of_a_model_that_are_not_the_engines_are_named() -> None:

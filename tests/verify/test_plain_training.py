@@ -215,6 +215,21 @@ class Drawing(Changed):
         return loss * (1 + noise.abs().mean())
 
 
+class Grouped(Changed):
+    """Multiplies groups of rows with a matrix each, as a mixture of experts does."""
+
+    def change(self, loss: Tensor) -> Tensor:
+        rows, matrices = torch.ones(8, 16), torch.eye(16).expand(2, 16, 16)
+        ends = torch.tensor([3, 7], dtype=torch.int32)
+        of_groups = torch.nn.functional.grouped_mm(rows.to(loss.dtype), matrices.to(loss.dtype), offs=ends)
+        return loss * of_groups[:7].mean()  # torch leaves the last row as it was
+
+
+def test_the_float64_run_has_grouped_matrix_products() -> None:
+    made = reference(training(Grouped, steps=1))
+    torch.testing.assert_close(made.true_losses, made.plain.losses, rtol=1e-5, atol=0.0)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_float64_run_draws_what_the_model_draws_in_its_own_dtype(dtype: str) -> None:
     made = reference(training(Drawing, steps=2, dtype=dtype))

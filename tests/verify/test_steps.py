@@ -173,7 +173,7 @@ def test_a_jump_at_a_kink_is_no_fault_and_ends_what_is_covered() -> None:
     noise[3:, :2] = 0.1  # the third parameter is above the kink
     trial = run(1.0, by(0.8, slice(2), first=5), noise=noise)
     found = judged(trial)
-    assert (found.findings, found.covered, found.jumped) == ([], 3, 4)
+    assert (found.findings, found.covered, found.left) == ([], 3, 4)
     assert judged(run(1.0, by(0.8, slice(2), first=5))).findings
 
 

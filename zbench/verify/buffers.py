@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from zbench.verify.diagnosis import Finding
 from zbench.verify.distance import Healthy, distances_of, errors_of
-from zbench.verify.limits import BUFFERS_UP_TO, GROSS_SHARE, STILL_STEPS
+from zbench.verify.limits import BUFFERS_UP_TO, GROSS_SHARE, STILL_STEPS, STILL_WITHIN
 from zbench.verify.noise import least_shares
 from zbench.verify.replay import Adam
 from zbench.verify.sums import Run, RunSums
@@ -25,33 +25,60 @@ class BufferLog:
     def note(self, model: nn.Module) -> None:
         """Take the digests; one read by the host for each device."""
         of_device: dict[torch.device, dict[str, Tensor]] = {}
-        for name, buffer in model.named_buffers():
-            if type(buffer.data) is Tensor and buffer.is_floating_point():
-                of_device.setdefault(buffer.device, {})[name] = buffer.detach().reshape(-1)
+        for name, buffer in _floating(model).items():
+            of_device.setdefault(buffer.device, {})[name] = buffer.reshape(-1)
         for device, buffers in of_device.items():
             runs = tuple(Run.whole(name, value.shape) for name, value in buffers.items())
             sums = self._sums.setdefault((device, runs), RunSums(runs, device))
             for name, digest in zip(buffers, sums.digests(list(buffers.values())).tolist(), strict=True):
                 self._digests.setdefault(name, []).append(digest)
 
-    def table(self, rank: int) -> dict[str, Tensor]:
-        """Return the digests [S + 1] int64 by `RANK/NAME`."""
-        return {f"{rank}/{name}": torch.tensor(values) for name, values in self._digests.items()}
+    def still_beside(self, moves: Mapping[str, Tensor], rank: int) -> list[str]:
+        """Return a buffer, once for each step in which it did not change, though the reference's changed by
+        more than rounding can hide: the buffer of this rank and that of rank 0.
 
-    def still_beside(self, reference: Mapping[str, Tensor], rank: int) -> list[str]:
-        """Return a buffer, once for each step in which it did not change, though the reference's did: that
-        of this rank and that of rank 0. reference: `table` of all ranks.
+        moves: `BufferMoves.table` of all ranks.
         """
-        for key, values in self.table(rank).items():
-            name = key.partition("/")[2]
-            of_sources = [reference.get(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
-            if any(plain is None or len(plain) != len(values) for plain in of_sources):
+        for name, values in self._digests.items():
+            of_sources = [moves.get(f"{source}/{name}") for source in dict.fromkeys((rank, 0))]
+            sources = [source for source in of_sources if source is not None]
+            if len(sources) < len(of_sources) or any(len(one) != len(values) - 1 for one in sources):
                 continue
-            changed = torch.stack([plain.diff() != 0 for plain in of_sources if plain is not None]).all(dim=0)
-            steps = int((changed & (values.diff() == 0)).sum())
+            changed = (torch.stack(sources) > STILL_WITHIN).all(dim=0)
+            steps = int((changed & (torch.tensor(values).diff() == 0)).sum())
             if steps >= STILL_STEPS:
                 return [name] * steps
         return []
+
+
+class BufferMoves:
+    """Notes by how many roundings the floating-point buffers of a reference's rank change in each step."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Tensor] = {}
+        self._moves: dict[str, list[float]] = {}
+
+    def note(self, model: nn.Module) -> None:
+        """Compare the buffers with those of the call before."""
+        for name, buffer in _floating(model).items():
+            old, new = self._before.get(name), buffer.double().cpu()
+            if old is not None:
+                rounding = torch.finfo(buffer.dtype).eps * torch.maximum(old.abs(), new.abs())
+                share = ((new - old).abs() / rounding).nan_to_num(0.0)
+                self._moves.setdefault(name, []).append(float(share.max()) if share.numel() else 0.0)
+            self._before[name] = new
+
+    def table(self, rank: int) -> dict[str, Tensor]:
+        """Return the largest change [S] float64 of any element, in units of its dtype's rounding, by
+        `RANK/NAME`.
+        """
+        return {f"{rank}/{name}": torch.tensor(v, dtype=torch.float64) for name, v in self._moves.items()}
+
+
+def _floating(model: nn.Module) -> dict[str, Tensor]:
+    """Return the floating-point buffers that are whole on this rank."""
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    return {n: b for n, b in buffers.items() if type(b) is Tensor and b.is_floating_point()}
 
 
 def judge_buffers(
@@ -61,7 +88,7 @@ def judge_buffers(
 
     log: of the rank's buffers in the trial.
     """
-    still = log.still_beside(reference.buffer_digests, rank)
+    still = log.still_beside(reference.buffer_moves, rank)
     if still:
         return [Finding(1.0, f"buffers of rank {rank} that do not change in {len(still)} steps ({still[0]})")]
     buffers = {name: buffer.detach().cpu() for name, buffer in model.named_buffers()}
@@ -71,7 +98,9 @@ def judge_buffers(
     of_sources = [_stray_buffers(buffers, reference, least, source) for source in dict.fromkeys((rank, 0))]
     strays = [name for name in buffers if all(name in strays for strays in of_sources)]
     more = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
-    return [Finding(1.0, f"buffers of rank {rank} ({strays[0]}{more})")] if strays else []
+    is_rounded = all(buffers[name].is_floating_point() for name in strays)
+    text = f"buffers of rank {rank} ({strays[0]}{more})" if strays else ""
+    return [Finding(1.0, text, by_distance=is_rounded)] if strays else []
 
 
 def _stray_buffers(buffers: Mapping[str, Tensor], reference: Reference, least: float, rank: int) -> set[str]:

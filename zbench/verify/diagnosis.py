@@ -47,10 +47,13 @@ Gravity = Literal["drifted", "wrong"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault, how large it is as a share of its term, and how it reads."""
+    """A fault, how large it is as a share of its term, and how it reads. by_distance: a distance at the end
+    shows it, so it counts if the trial has stayed on the trajectory of the reference.
+    """
 
     size: float
     text: str
+    by_distance: bool = False
 
     @property
     def gravity(self) -> Gravity:

@@ -72,6 +72,7 @@ def examine(observed: Trajectory, reference: Reference, evidence: Witness) -> Ex
         unchecked["scale"] = evidence.unread_moments or neither
     faults = [*scale, *updates, *state]
     steps = judge_steps(observed, reference, evidence.adams, evidence.dtype)
+    faults = [fault for fault in faults if not (fault.by_distance and steps.left)]
     if all(fault.gravity != "wrong" for fault in faults):  # a lost step leaves small faults in later ones
         faults += [one for one in steps.findings if not faults or one.gravity == "wrong"]
     findings = sorted(faults, key=lambda finding: finding.gravity != "wrong")

@@ -50,6 +50,7 @@ GROSS_SHARE = _limit(
 )
 BUFFERS_UP_TO = _limit("error ratio of a buffer", 10.0, "order of rounding, few elements")
 STILL_STEPS = _limit("steps in which a buffer does not change, though the reference's does", 2, "rounding")
+STILL_WITHIN = _limit("change of a buffer that rounding can hide, in roundings", 8.0, "rounding")
 POOLED_ELEMENTS = _limit("elements of the median tensor beside a tensor's own", 64, "luck of few elements")
 SINGLE_ELEMENTS = _limit("largest elements that are left out of a mean", 2, "one element without a gradient")
 WRONG_FROM = _limit("fault that is wrong, as a share of its term", 0.1, "size of a fault")
@@ -82,6 +83,7 @@ DIVERGED = _limit("factor, in the reference's errors at the trial's distance", 5
 FOLDED = _limit("factor of the same, per share by which an update changes all weights", 10.0, "long updates")
 LOSSES_UP_TO = _limit("loss, in the reference's errors at the trial's distance", 16.0, "the trajectory")
 LOSS_ROUNDINGS = _limit("loss, in roundings of its size", 4.0, "rounding")
+LEAST_GROUP = _limit("squared share of a step that an eighth must have", 1e-3, "rounding")
 STEP_REST_UP_TO = _limit("step across the true one, in the reference's own errors", 3.0, "rounding")
 GROUP_REST_UP_TO = _limit("the same of an eighth of a parameter", 8.0, "rounding of few sums")
 TYPICAL_REST_UP_TO = _by_dtype(
@@ -95,6 +97,11 @@ LEAST_REST = _by_dtype(
     "kinks of ReLUs and maxima",
 )
 TURNED_ROUND = _limit("elements of an update that turn round", 4, "gradients below rounding")
+KINKS_FROM = _by_dtype(
+    "the same of other parameters, from which a kink may explain it",
+    {"float32": 3.0, "bfloat16": 100.0, "float16": 100.0},
+    "kinks of ReLUs and maxima",
+)
 JUMPS_UP_TO = _limit("gradient across the true one that no kink explains", 100.0, "kinks of ReLUs and maxima")
 KINKS_UP_TO = _limit("jump of a gradient that a kink explains", 0.5, "kinks of ReLUs and maxima")
 ABOVE_KINKS = _limit("jump of the gradients above a kink, as a share of those below", 0.01, "rounding")

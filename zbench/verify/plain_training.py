@@ -19,9 +19,9 @@ from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import Accumulation
-from zbench.verify.buffers import BufferLog
+from zbench.verify.buffers import BufferMoves
 from zbench.verify.distance import relative_sizes
-from zbench.verify.draws import DrawsIn
+from zbench.verify.float64_mode import Float64Mode
 from zbench.verify.limits import REPEATED_WITHIN
 from zbench.verify.plain_numerics import (
     Gradients,
@@ -73,7 +73,7 @@ def make_reference(task: PlainTask, *, truth: bool, on_step: Callable[[int, int]
         gradients=_flat(plain.gradients),
         contributions=plain.contributions(),
         buffers=plain.buffers(),
-        buffer_digests=plain.buffer_digests(),
+        buffer_moves=plain.buffer_moves(),
         frozen=plain.frozen,
         clipping_error=torch.tensor(plain.clipping_error, dtype=torch.float64),
     )
@@ -185,7 +185,7 @@ class _PlainTraining:
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
         self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
-        self._logs = [BufferLog() for _ in self._models]
+        self._moves = [BufferMoves() for _ in self._models]
         self._scaling = LossScale(task.spec, exact=self._exact)
         decides = task.spec.gradient_clipping or task.spec.dtype == "float16"
         self._norm = canonical_square_sum if decides and not self._exact else square_sum
@@ -285,7 +285,7 @@ class _PlainTraining:
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
         seed_all(workload.micro_seed(step, micro, rank), self._task.device)
-        with DrawsIn(torch_dtype(self._task.spec.dtype)) if self._exact else nullcontext():
+        with Float64Mode(torch_dtype(self._task.spec.dtype)) if self._exact else nullcontext():
             loss = workload.loss(self._models[rank], batch)
         mean = weighted(loss, weight, self._task.accumulation.loss_divisor)
         torch.autograd.backward(mean if self._scaling.scale == 1.0 else mean * self._scaling.scale)
@@ -321,15 +321,15 @@ class _PlainTraining:
             for name, buffer in model.named_buffers()
         }
 
-    def buffer_digests(self) -> dict[str, Tensor]:
-        """Return the digests [S + 1] of every rank's buffers by `RANK/NAME`."""
-        tables = (log.table(rank) for rank, log in enumerate(self._logs))
-        return {key: digests for table in tables for key, digests in table.items()}
+    def buffer_moves(self) -> dict[str, Tensor]:
+        """Return how far every rank's buffers changed in each step (`BufferMoves.table`)."""
+        tables = (moves.table(rank) for rank, moves in enumerate(self._moves))
+        return {key: moves for table in tables for key, moves in table.items()}
 
     def _note_buffers(self) -> None:
         if not self._exact:
-            for log, model in zip(self._logs, self._models, strict=True):
-                log.note(model)
+            for moves, model in zip(self._moves, self._models, strict=True):
+                moves.note(model)
 
     def _update(self, step: int, gradients: Gradients) -> tuple[float, bool]:
         """Clip, scale and apply the step's gradients; return their averaged norm and whether they were

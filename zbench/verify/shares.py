@@ -34,7 +34,7 @@ class Shares:
     All fields [P], or [P, 16] of groups. more: along the true one; error: the standard error of it; rest:
     across the true one (L2), of few sums, too; 1 if rounding decides the term. base, base_error, base_rest:
     the same of the reference beside the float64 run. rounding: what one rounding of all weights would add.
-    usable: bool.
+    read: bool, whether rounding leaves the term readable. usable: bool, whether its sums are many besides.
     """
 
     more: Tensor
@@ -44,6 +44,7 @@ class Shares:
     base_error: Tensor
     base_rest: Tensor
     rounding: Tensor
+    read: Tensor
     usable: Tensor
 
     @classmethod
@@ -64,7 +65,7 @@ class Shares:
         more, error, base, base_error = (x.masked_fill(~usable, 0.0) for pair in slopes for x in pair)
         rest, base_rest = ((fit.across / size).masked_fill(~is_read, 1.0) for fit in (added, own))
         rounding = rounding.masked_fill(~usable, 0.0)
-        return cls(more, error, rest, base, base_error, base_rest, rounding, usable)
+        return cls(more, error, rest, base, base_error, base_rest, rounding, is_read, usable)
 
     def beside_kinks(self, farther: float, unit: float) -> "Shares":
         """Return the shares with the standard errors that a kink of the model makes likely.
@@ -89,4 +90,5 @@ class Shares:
         means = {name: (weight * getattr(self, name)).sum(dim=0) for name in slopes}
         errors = ("error", "rest", "base_error", "base_rest")
         lengths = {name: (weight * getattr(self, name)).norm(dim=0) for name in errors}
-        return Shares(**means, **lengths, usable=self.usable.double().mean(dim=0) > 0.5)
+        read, usable = (mask.double().mean(dim=0) > 0.5 for mask in (self.read, self.usable))
+        return Shares(**means, **lengths, read=read, usable=usable)

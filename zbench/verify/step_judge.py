@@ -47,10 +47,10 @@ class Scale:
     """How small a fault of a term may be, by dtype and parameter.
 
     alone, whole: share of one parameter, and of all parameters alike. unit: one rounding. least_rest: the
-    difference in other directions than the true term's that counts. typical_rest: how many times the
-    reference's own the typical parameter's may be. constants [P]: the share that rounding of Adam's constants
-    may have of an update. elements [P]. turned_round: elements whose moves may turn round by rounding, as
-    tiny gradients do under Adam.
+    difference in other directions than the true term's that counts. typical_rest, kinks_from: how many times
+    the reference's own it may be for the typical parameter, and from which factor on a kink may explain that
+    of another one. constants [P]: the share that rounding of Adam's constants may have of an update. elements
+    [P]. turned_round: elements whose moves may turn round by rounding, as tiny gradients do under Adam.
     """
 
     alone: float
@@ -58,6 +58,7 @@ class Scale:
     unit: float
     least_rest: float
     typical_rest: float
+    kinks_from: float
     constants: Tensor
     elements: Tensor
     turned_round: float
@@ -86,8 +87,11 @@ class StepJudge:
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
-        """Return by which share rounding may have changed all steps after those that were judged."""
-        return DIVERGED * (farther * self._together + self.jumped)
+        """Return by which share the trajectory may have changed all steps after those that were judged: that
+        of the trial, or with `farther` 1 that of the reference.
+        """
+        jumped = self.jumped if farther > 1 else 0.0
+        return DIVERGED * (farther * self._together + jumped)
 
     def faulty(self, shares: Shares, groups: Shares | None, farther: float, count: int) -> Fault | None:
         """Return the fault of a step; None for a right one.
@@ -177,17 +181,18 @@ class StepJudge:
         own [P]: the error that rounding explains. A kink changes the gradients of the layers below it, and no
         others; a model's parameters are taken to be in the order of its layers.
         """
-        rest = shares.rest.masked_fill(~shares.usable | (shares.rest < JUMPS_UP_TO * own), 0.0)
-        largest, second = torch.cat([rest, rest.new_zeros(2)]).topk(2).values
+        odd = shares.rest.masked_fill(~shares.read | (shares.rest < self._scale.kinks_from * own), 0.0)
+        largest, second = torch.cat([odd, odd.new_zeros(2)]).topk(2).values
+        rest = odd.masked_fill(odd < JUMPS_UP_TO * own, 0.0)
         jumped = rest > 0
         if int(jumped.sum()) > 1 and float(largest) < KINKS_UP_TO:
             typical = float(rest[jumped].median())
             highest = int(jumped.nonzero().max()) + 1
             is_above = shares.rest[highest:] < ABOVE_KINKS * typical
-            reached = int(jumped.sum()) / int(shares.usable[:highest].sum())
+            reached = int(jumped.sum()) / int(shares.read[:highest].sum())
             if bool(is_above.any()) and reached >= REACHED_BY_KINKS:
                 self.jumped = max(self.jumped, typical)
-        return torch.where(rest == largest, second, largest)
+        return torch.where(odd == largest, second, largest)
 
     def _where(self, bad: Tensor, sound: Tensor) -> str:
         places = [

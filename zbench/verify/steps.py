@@ -18,8 +18,9 @@ from zbench.verify.limits import (
     ALONE_UP_TO,
     CHAOTIC_BELOW,
     COVERED_UP_TO,
-    DIVERGED,
     FOLDED,
+    KINKS_FROM,
+    LEAST_GROUP,
     LEAST_REST,
     LEAST_SHARE,
     LEAST_STEPS,
@@ -46,13 +47,14 @@ from zbench.verify.trajectory import Reference, Trajectory
 @dataclass(frozen=True, slots=True)
 class JudgedSteps:
     """The fault of the first step that has one, and the number of steps in which a fault of a quarter of all
-    gradients would have been named. jumped: the step (from 1) from which on the trial is another trajectory
-    of the same training, because a kink of the model made its gradients jump; 0 if none did.
+    gradients would have been named. left: the step (from 1) from which on the trial is another trajectory of
+    the same training; 0 if there is none. A kink of the model has made its gradients jump, or one rounding
+    has turned an element round, and nothing of the kind has happened to the reference.
     """
 
     findings: list[Finding] = field(default_factory=list)
     covered: int = 0
-    jumped: int = 0
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class _Judges:
         constants = torch.tensor(shares, dtype=torch.float64).clamp(min=OF_CONSTANTS)
         clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
-        rest = (ONE_ROUNDING[dtype], LEAST_REST[dtype], TYPICAL_REST_UP_TO[dtype])
+        rest = (ONE_ROUNDING[dtype], LEAST_REST[dtype], TYPICAL_REST_UP_TO[dtype], KINKS_FROM[dtype])
         elements = torch.tensor([max(1, reference.elements(name)) for name in names], dtype=torch.float64)
         of_update = Scale(LEAST_SHARE, UPDATES_UP_TO[dtype], *rest, constants, elements, TURNED_ROUND)
         of_gradient = Scale(ALONE_UP_TO[dtype], whole, *rest, constants, elements, 0)
@@ -123,10 +125,12 @@ class _Judges:
     def _readable(self, step: _Step) -> StepJudge:
         return self._gradient if bool(step.gradient.shares.usable.any()) else self._update
 
-    @property
-    def has_jumped(self) -> bool:
-        """Whether a jump of the trial's gradients decides more of later steps than is covered."""
-        return DIVERGED * self._gradient.jumped > COVERED_UP_TO
+    def has_left(self, step: _Step) -> bool:
+        """Say whether the trial is another trajectory of the same training from a step on, and the reference
+        not yet: more of later steps is decided than is covered.
+        """
+        judge = self._readable(step)
+        return judge.unsure(step.farther) > COVERED_UP_TO >= judge.unsure(1.0)
 
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
@@ -171,7 +175,7 @@ def judge_steps(
     judges = _Judges(reference, adams, dtype)
     steps = list[_Step]()
     most = 0.0
-    horizon, covered, jumped = len(plain), len(reference.active), 0
+    horizon, covered, left = len(plain), len(reference.active), 0
     for step in _steps(observed, reference, adams, ONE_ROUNDING[dtype]):
         most = max(most, step.readable)
         is_chaotic = step.readable < CHAOTIC_BELOW * most
@@ -179,8 +183,8 @@ def judge_steps(
         unsure = judges.unsure(step)
         if is_chaotic or max(unsure, judges.limit(step)) > COVERED_UP_TO:
             covered = min(covered, step.first - 1)
-        if judges.has_jumped and jumped == 0:
-            jumped = step.first
+        if judges.has_left(step) and left == 0:
+            left = step.first
         if finding is not None:
             return JudgedSteps([finding], covered)
         if is_chaotic or unsure > TELLS_UP_TO:
@@ -190,7 +194,7 @@ def judge_steps(
     for count in (len(steps), len(steps) // 2, len(steps) // 4):
         if count >= LEAST_STEPS and (finding := judges.finding(_Step.together(steps[-count:]))):
             return JudgedSteps([finding], covered)
-    return JudgedSteps(_judge_losses(observed, reference, dtype, horizon), covered, jumped)
+    return JudgedSteps(_judge_losses(observed, reference, dtype, horizon), covered, left)
 
 
 def _steps(
@@ -232,7 +236,8 @@ def _term(
     """
     shares = Shares.of(runs, active, weights)
     of_groups = [in_groups(run) for run in runs]
-    is_read = shares.usable[:, None].expand(of_groups[0].shape[:2])
+    size = runs[2].square().sum(dim=1, keepdim=True)
+    is_read = shares.usable[:, None] & (of_groups[2].square().sum(dim=2) > LEAST_GROUP * size)
     groups = Shares.of(of_groups, is_read, None if weights is None else in_groups(weights))
     return _Term(shares.beside_kinks(farther, unit), groups)
 

@@ -56,10 +56,10 @@ class Reference:
     the largest relative error, over the clipped steps, of the norm that `clip_grad_norm_` takes. inputs: the
     user's files that it was computed from, each with a digest (`record.inputs`). contributions: signed sums
     [W, B, 128] float64 of what each backward of each rank adds to the first gradient. active [S, P] bool:
-    which parameters had a gradient. buffers, true_buffers: final ones by `RANK/NAME`. buffer_digests: int64
-    [S + 1] of floating-point buffers, before the first step and after each. frozen: digests [2] int64 of what
-    is not trained, in float32 and in the model's dtype. deterministic_steps: how many first steps decide
-    `identical`; 0 for all. warnings: of operations that were not deterministic there.
+    which parameters had a gradient. buffers, true_buffers: final ones by `RANK/NAME`. buffer_moves: [S]
+    float64, by how many roundings each floating-point buffer changed in each step. frozen: digests [2] int64
+    of what is not trained, in float32 and in the model's dtype. deterministic_steps: how many first steps
+    decide `identical`; 0 for all. warnings: of operations that were not deterministic there.
     true_sketches, true_losses: as a Trajectory has them, of the float64 run.
     """
 
@@ -85,7 +85,7 @@ class Reference:
     deterministic_steps: int = 0
     warnings: Sequence[str] = ()
     weights: Mapping[str, Elements] = field(default_factory=dict)
-    buffer_digests: Mapping[str, Tensor] = field(default_factory=dict)
+    buffer_moves: Mapping[str, Tensor] = field(default_factory=dict)
 
     def elements(self, name: str) -> int:
         """Return the number of elements of a parameter."""

@@ -117,8 +117,8 @@ def _within_coverage(
     """Return the verdict on the final state with the number of steps that it covers; `unchecked` if it covers
     less than half of a run that is not identical.
 
-    After a kink of the model has made the trial's gradients jump, the distance of the final weights is that
-    of two trajectories of one training, and says nothing.
+    After the trial has become another trajectory of the same training, the distance of the final weights says
+    nothing.
     """
     was, steps = judgement.correctness, len(reference.active)
     if was.verdict == "identical":
@@ -127,15 +127,15 @@ def _within_coverage(
     covered = judged.covered
     if not can_be_compared(reference.plain.sketches, reference.true_sketches):
         return judgement
-    if judged.jumped == 0:
+    if judged.left == 0:
         covered = max(covered, covered_by_distance(reference, adams))
     was = replace(was, checked_steps=covered, steps=steps)
     if was.verdict not in ("equivalent", "drifted", "wrong") or was.max_abs_diff is None:
         return replace(judgement, correctness=was)
-    if judged.jumped and was.verdict != "equivalent":
+    if judged.left and was.verdict != "equivalent":
         was = replace(was, verdict="equivalent")
     if was.verdict == "equivalent" and 2 * covered < steps:
-        why = "a gradient jumped at a kink of the model" if judged.jumped else "rounding decides later steps"
+        why = "the trial took another way at a kink" if judged.left else "rounding decides later steps"
         warning = f"{covered} of {steps} steps can be judged, {why}: {_REMEDY}"
         return Judgement(replace(was, verdict="unchecked"), [*judgement.warnings, warning])
     return replace(judgement, correctness=was)
