@@ -91,6 +91,8 @@ TYPICAL_REST_UP_TO = _by_dtype(
     {"float32": math.inf, "bfloat16": 2.0, "float16": 2.0},
     "rounding, kinks of ReLUs and maxima",
 )
+TYPICAL_OF = _limit("parameters whose median is the typical one", 8, "few parameters")
+LARGE_FROM = _limit("elements of a parameter whose eighths are judged across", 2048, "kinks of one unit")
 LEAST_REST = _by_dtype(
     "step across the true one, as a share of the step",
     {"float32": 0.25, "bfloat16": 0.0, "float16": 0.0},
@@ -102,7 +104,7 @@ KINKS_FROM = _by_dtype(
     {"float32": 3.0, "bfloat16": 100.0, "float16": 100.0},
     "kinks of ReLUs and maxima",
 )
-JUMPS_UP_TO = _limit("gradient across the true one that no kink explains", 100.0, "kinks of ReLUs and maxima")
+JUMPS_UP_TO = _limit("the same of a gradient, from which it has jumped", 100.0, "kinks of ReLUs and maxima")
 KINKS_UP_TO = _limit("jump of a gradient that a kink explains", 0.5, "kinks of ReLUs and maxima")
 ABOVE_KINKS = _limit("jump of the gradients above a kink, as a share of those below", 0.01, "rounding")
 REACHED_BY_KINKS = _limit("share of the parameters below a kink whose gradients jump", 0.9, "rounding")

@@ -20,11 +20,13 @@ from zbench.verify.limits import (
     GROUP_REST_UP_TO,
     JUMPS_UP_TO,
     KINKS_UP_TO,
+    LARGE_FROM,
     NEAR,
     OWN_CERTAIN,
     REACHED_BY_KINKS,
     STEP_REST_UP_TO,
     TELLS_UP_TO,
+    TYPICAL_OF,
 )
 from zbench.verify.replay import Adam
 from zbench.verify.shares import Shares
@@ -87,11 +89,15 @@ class StepJudge:
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
-        """Return by which share the trajectory may have changed all steps after those that were judged: that
-        of the trial, or with `farther` 1 that of the reference.
+        """Return by which share the trajectory of the trial may have changed all steps after those that were
+        judged.
         """
-        jumped = self.jumped if farther > 1 else 0.0
-        return DIVERGED * (farther * self._together + jumped)
+        return DIVERGED * (farther * self._together + self.jumped)
+
+    @property
+    def unsure_reference(self) -> float:
+        """By which share the trajectory of the reference may have changed them."""
+        return DIVERGED * self._together
 
     def faulty(self, shares: Shares, groups: Shares | None, farther: float, count: int) -> Fault | None:
         """Return the fault of a step; None for a right one.
@@ -143,7 +149,7 @@ class StepJudge:
         own = torch.maximum(self._rest, shares.base_rest[usable].median())
         own = own.clamp(min=self._scale.unit) * farther
         times = (shares.rest / own)[usable]
-        if len(times) >= _MANY and float(times.median()) > self._scale.typical_rest:
+        if len(times) >= TYPICAL_OF and float(times.median()) > self._scale.typical_rest:
             return Fault(None, float(shares.rest[usable].median()), "all parameters")
         kinks = self._note_jump(shares, own) + DIVERGED * self.jumped
         sizes = self._off(groups, farther, self._scale.alone + healthy + kinks)
@@ -172,7 +178,7 @@ class StepJudge:
         is_odd = shares.usable & (shares.rest > STEP_REST_UP_TO * own + least)
         of_groups = _root_mean_square(groups.base_rest, groups.usable).clamp(min=self._scale.unit) * farther
         limits = GROUP_REST_UP_TO * of_groups + least + 2 * turned  # an eighth has an eighth of the elements
-        is_large = self._scale.elements >= _LARGE
+        is_large = self._scale.elements >= LARGE_FROM
         return is_odd | (is_large & (groups.usable & (groups.rest > limits[:, None])).any(dim=1))
 
     def _note_jump(self, shares: Shares, own: Tensor) -> Tensor:
@@ -211,12 +217,6 @@ class StepJudge:
             self._is_first = False
         self._grown = torch.maximum(self._grown, sizes / self._first)
         return self._grown.clamp(min=float(self._grown[shares.usable].median()))
-
-
-_MANY = 8
-"""Parameters whose median is the typical parameter's."""
-_LARGE = 2048
-"""Elements of a parameter in whose eighths a kink of one unit is small."""
 
 
 def _root_mean_square(values: Tensor, usable: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class _Judges:
         not yet: more of later steps is decided than is covered.
         """
         judge = self._readable(step)
-        return judge.unsure(step.farther) > COVERED_UP_TO >= judge.unsure(1.0)
+        return judge.unsure(step.farther) > COVERED_UP_TO >= judge.unsure_reference
 
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
