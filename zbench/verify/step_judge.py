@@ -85,7 +85,8 @@ class StepJudge:
         self._names, self._adams, self._scale = names, adams, scale
         self._together = self._apart = 0.0  # largest so far
         self.jumped = self.limit = 0.0
-        self._first = self._grown = self._rest = self._of_groups = torch.zeros(len(names))
+        self._first = self._grown = torch.zeros(len(names))
+        self._rest = self._slope_of_groups = self._rest_of_groups = torch.zeros(len(names))  # largest so far
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
@@ -145,7 +146,9 @@ class StepJudge:
         """Return the fault of a part of a parameter, or of other directions than the true term's."""
         usable = shares.usable
         self._rest = torch.maximum(self._rest, shares.base_rest * usable)
-        self._of_groups = torch.maximum(self._of_groups, _root_mean_square(groups.base, groups.usable))
+        slope, rest = (_root_mean_square(values, groups.usable) for values in (groups.base, groups.base_rest))
+        self._slope_of_groups = torch.maximum(self._slope_of_groups, slope)
+        self._rest_of_groups = torch.maximum(self._rest_of_groups, rest)
         own = torch.maximum(self._rest, shares.base_rest[usable].median())
         own = own.clamp(min=self._scale.unit) * farther
         times = (shares.rest / own)[usable]
@@ -163,7 +166,7 @@ class StepJudge:
         """Return [P]: by which share the worst eighth of a parameter is off along its true term; 0 if none is
         beyond its limit. least [P]: the least size of a fault.
         """
-        limits = (least + DIVERGED * farther * self._of_groups)[:, None]
+        limits = (least + DIVERGED * farther * self._slope_of_groups)[:, None]
         limits = limits + ALONE_CERTAIN * groups.error + groups.rounding
         is_off = groups.usable & (groups.more.abs() > limits) & (limits < TELLS_UP_TO)
         return (groups.more.abs() * is_off).amax(dim=1)
@@ -176,7 +179,7 @@ class StepJudge:
         turned = 2 * (self._scale.turned_round / self._scale.elements).sqrt()
         least = self._scale.least_rest + kinks + turned
         is_odd = shares.usable & (shares.rest > STEP_REST_UP_TO * own + least)
-        of_groups = _root_mean_square(groups.base_rest, groups.usable).clamp(min=self._scale.unit) * farther
+        of_groups = self._rest_of_groups.clamp(min=self._scale.unit) * farther
         limits = GROUP_REST_UP_TO * of_groups + least + 2 * turned  # an eighth has an eighth of the elements
         is_large = self._scale.elements >= LARGE_FROM
         return is_odd | (is_large & (groups.usable & (groups.rest > limits[:, None])).any(dim=1))
