@@ -46,6 +46,10 @@ class UsageError(ZbenchError, ValueError):
     exit_code = ExitCode.USAGE
 
 
+class UnsupportedError(UsageError):
+    """An engine cannot train this model at all, which only its ranks could find out."""
+
+
 class OutOfTimeError(ZbenchError):
     """A measurement reached its time limit (`--max-time`) before it was complete."""
 

@@ -76,6 +76,6 @@ def of_a_scalar(group: dist.ProcessGroup, stage: int) -> str:
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_scalar_parameter_is_refused_by_name(ranks: RankPool, stage: int) -> None:
     for text in ranks.run(2, f"{__name__}:of_a_scalar", stage):
-        assert text.startswith("UsageError"), text
+        assert text.startswith("UnsupportedError"), text
         assert "'scale'" in text
         assert "shape [1]" in text

@@ -31,6 +31,17 @@ class Stateful(nn.Module):
         return nn.functional.mse_loss(self.head(torch.tanh(self.changed(self.hidden(x)))), y)
 
 
+class Scaled(Stateful):
+    """Multiplies hidden values by a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.0))
+
+    def changed(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
 class Spectral(Stateful):
     """Divides a weight by its norm, which power iteration finds step by step: its vectors are buffers."""
 

@@ -54,6 +54,13 @@ def test_what_is_no_engine_and_no_model_to_train_is_the_users_mistake(
     assert message in record.error.message
 
 
+def test_a_model_that_an_engine_cannot_train_makes_an_invalid_row(run_trial: RunTrial) -> None:
+    workload = {"model": MODELS + "Scaled", "sequence_length": 8}
+    record = run_trial(trial({"engine": "fsdp2", "zero_stage": 3}, workload=workload, verify="off"))
+    assert (record.outcome, record.error.kind) == ("invalid", "unsupported")
+    assert "'scale' has none; give it the shape [1]" in record.error.message
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [

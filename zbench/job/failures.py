@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 from typing import Literal, get_args
 
-from zbench.errors import DamagedReferenceError, UsageError
+from zbench.errors import DamagedReferenceError, UnsupportedError, UsageError
 from zbench.job.jobs import write_json
 from zbench.record.record import Failure
 
 NO_ROOM_STATUS = 74
 """Exit status of a rank that could not write its error file (EX_IOERR of sysexits.h)."""
 
-Kind = Literal["reference", "usage", "storage", "oom", "crashed", "peer_lost"]
-"""A damaged reference; bad input; no room on a disk; out of memory; anything else; another rank is gone."""
+Kind = Literal["reference", "usage", "unsupported", "storage", "oom", "crashed", "peer_lost"]
+"""A damaged reference; bad input; a model that the engine cannot train; no room on a disk; out of memory;
+anything else; another rank is gone."""
 
 OUT_OF_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory",
@@ -54,8 +55,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     earliest crash.
 
     The error of a rank that only lost its peer is returned if there is no other. `kind` is `oom`, `crashed`,
-    `usage` for invalid input that only the worker could detect, `storage` for a full disk, or `reference` for
-    a damaged reference. `log` is a file's name. None if no rank wrote an error.
+    `usage` for invalid input that only the worker could detect, `unsupported` for a model that the engine
+    cannot train, `storage` for a full disk, or `reference` for a damaged reference. `log` is a file's name. None if no rank wrote an error.
     """
     paths = [error_path(result_path, rank) for rank in ["reference", *range(world_size)]]
     errors = [json.loads(path.read_text()) for path in paths if path.exists()]
@@ -71,6 +72,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
 def kind_of(error: BaseException) -> Kind:
     """Return what kind of failure an exception is, by its type or by the words that libraries use."""
     text = str(error)
+    if isinstance(error, UnsupportedError):
+        return "unsupported"
     if isinstance(error, UsageError):
         return "reference" if isinstance(error, DamagedReferenceError) else "usage"
     if _is_out_of_memory(error, text):

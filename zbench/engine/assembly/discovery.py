@@ -17,7 +17,7 @@ from zbench.engine.parameters.released import Released
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.buffers import storage_of
 from zbench.engine.transport.works import Then
-from zbench.errors import UsageError
+from zbench.errors import UnsupportedError, UsageError
 
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
@@ -82,10 +82,10 @@ def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) ->
 
 
 def check_dimensions(model: nn.Module, engine: str) -> None:
-    """Raise UsageError for a parameter without dimensions, which an engine of others cannot take."""
+    """Raise UnsupportedError for a parameter without dimensions, which an engine of others cannot take."""
     scalar = next((name for name, p in model.named_parameters() if p.dim() == 0), None)
     if scalar is not None:
-        raise UsageError(
+        raise UnsupportedError(
             f"engine: {engine}: expected parameters of at least one dimension, but {scalar!r} has none; give"
             " it the shape [1], or choose engine: builtin or ddp"
         )

@@ -24,7 +24,7 @@ from zbench.record.record import Failure
 from zbench.record.store import LOGS, REFERENCES, TRACES
 from zbench.spec.trial import TrialSpec, nodes_mistake
 
-_CAUSES = ("reference", "usage", "storage", "pruned", "killed", "oom", "crashed", "timeout")
+_CAUSES = ("reference", "usage", "unsupported", "storage", "pruned", "killed", "oom", "crashed", "timeout")
 _SHIPPED = (
     "put it on a path that all nodes share, or let Ray carry it:"
     " `ray job submit --working-dir . -- zbench sweep FILE --ray`"

@@ -11,7 +11,9 @@ from zbench.units import format_bytes, format_seconds
 
 _SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-_OUTCOMES: dict[str, Outcome] = {"oom": "oom", "timeout": "timeout", "pruned": "timeout"}
+_OUTCOMES: dict[str, Outcome] = {
+    "oom": "oom", "timeout": "timeout", "pruned": "timeout", "unsupported": "invalid",
+}  # fmt: skip
 _VMSTAT = Path("/proc/vmstat")
 
 
