@@ -56,7 +56,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
 
     The error of a rank that only lost its peer is returned if there is no other. `kind` is `oom`, `crashed`,
     `usage` for invalid input that only the worker could detect, `unsupported` for a model that the engine
-    cannot train, `storage` for a full disk, or `reference` for a damaged reference. `log` is a file's name. None if no rank wrote an error.
+    cannot train, `storage` for a full disk, or `reference` for a damaged reference. `log` is a file's name.
+    None if no rank wrote an error.
     """
     paths = [error_path(result_path, rank) for rank in ["reference", *range(world_size)]]
     errors = [json.loads(path.read_text()) for path in paths if path.exists()]
