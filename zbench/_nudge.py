@@ -162,10 +162,11 @@ class Report:
 
     Final values are written as `key_of` them, by which first values find the names in a checkpoint. roundoff:
     half a unit in the last place of the shortest dtype in which autocast computed; 0 without autocast.
+    mixing: the class of a layer with which a loss is no mean over samples; empty if there is none.
     """
 
     def __init__(self, saved: SavedFile) -> None:
-        self.saved, self.roundoff = saved, 0.0
+        self.saved, self.roundoff, self.mixing = saved, 0.0, ""
         self._firsts: list[tuple[Any, Any]] = []  # parameters, and their first values on the host
         self._buffers: list[tuple[Any, str, Any]] = []  # weak modules, names, and first values on the host
         self._modules: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -183,6 +184,7 @@ class Report:
         if module in self._modules:
             return
         self._modules.add(module)
+        self.mixing = self.mixing or (type(module).__name__ if mixes_samples(module) else "")
         for name, buffer in module.__dict__.get("_buffers", {}).items():
             if buffer is not None and buffer.is_floating_point():
                 self._buffers.append((weakref.ref(module), name, _local(buffer).cpu().clone()))
@@ -204,8 +206,20 @@ class Report:
                 "steps": self.saved.steps,
                 "missed_steps": self.saved.missed_steps(),
                 "roundoff": self.roundoff,
+                "mixing": self.mixing,
             }
             torch.save(report, os.path.join(folder, f"{os.getpid()}.pt"))
+
+
+def mixes_samples(module: Any) -> bool:
+    """Return whether a layer in training takes the statistics of a micro-batch, or draws a mask for it."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.dropout import _DropoutNd
+
+    if not module.training:
+        return False
+    share = module.p if isinstance(module, _DropoutNd) else module.__dict__.get("dropout", 0.0)
+    return isinstance(module, _BatchNorm) or (isinstance(share, float) and share > 0)
 
 
 def key_of(values: Any) -> tuple[int, int, int]:

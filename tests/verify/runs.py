@@ -49,8 +49,8 @@ class ReversedSamples:
 
     data: object
 
-    def micro_batch(self, seed: int) -> Batch:
-        return tuple(tensor.flip(0) for tensor in self.data.micro_batch(seed))  # type: ignore[attr-defined]
+    def draw(self, seed: int, samples: int) -> Batch:
+        return tuple(tensor.flip(0) for tensor in self.data.draw(seed, samples))  # type: ignore[attr-defined]
 
 
 def reversed_samples(of: PlainTask) -> PlainTask:

@@ -67,7 +67,7 @@ def test_a_loss_counts_by_labels_or_else_by_tokens(
 
 def test_samples_follow_from_the_seed_and_a_loader_collates(base_dir: Path) -> None:
     made = load(base_dir, "mine:Plain", "mine:loader", loss="mine:loss")
-    one, again, other = (made.data.micro_batch(seed) for seed in (1, 1, 2))
+    one, again, other = (made.data.draw(seed, 2) for seed in (1, 1, 2))
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
     assert not torch.equal(one[0], other[0])
     assert bool((one[0] % 2 == 0).all()), "by its own collate_fn"

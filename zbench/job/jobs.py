@@ -39,7 +39,7 @@ class RankJob:
     "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without suffix, of the
     trace files of a step; None for no trace. local_rank, local_world_size: the rank and the number of ranks
     on this machine, if there are several machines. turns: the socket where every rank asks for its turns,
-    if the trial takes turns with others. base_row_path: the reference of the row that a command is compared
+    if the trial takes turns with others. base_row_path: the reference of the row that this trial is compared
     with, too.
     """
 

@@ -69,7 +69,7 @@ class RepeatTask:
     """Train one repeat of a trial on all its ranks.
 
     reference: the trajectory to judge it by, if any. trace: look inside a step after it was measured.
-    base_row: the reference of the row that a command is compared with, too, if it is another.
+    base_row: the reference of the row that a trial is compared with, too, if it is another.
     """
 
     trial: TrialSpec

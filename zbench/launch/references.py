@@ -93,7 +93,7 @@ class References:
 
 
 def sought(trials: Iterable[TrialSpec]) -> Iterator[TrialSpec]:
-    """Yield the trials whose references these trials need: their own, and the base row's of a command."""
+    """Yield the trials whose references these trials need: their own, and the base row's."""
     for trial in filter(is_verified, trials):
         yield trial
         row = trial.compared_row()

@@ -1,9 +1,12 @@
-"""The configurations that a command's trial is compared with: its reference, and the base row of the sweep.
+"""The configurations that a trial is compared with: a command's reference, and the base row of the sweep.
 
 The reference has the trial's own values of the keys that change what is trained, and the file's values of all
 other keys. Keys that `verify.same_training` declares are among the others, so a row that differs along them
 is judged. The base row has the file's values of all keys (or those of `verify.against`). A row that differs
 from it along another axis trains something else, or is wrong: that difference is told, and not judged.
+
+A model's base row has another size of micro-batches and the same samples in each step
+(`workload.global_batch_size`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +20,8 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import NOT_IDENTITY, InvalidTrial, TrialSpec
 from zbench.spec.workload import SHAPING
 
+_OF_A_STEP = {"micro_batch_size", "gradient_accumulation_steps", "backwards_per_step"}
+"""Keys that, with `global_batch_size`, divide the samples of a step and change none of them."""
 Resolve = Callable[[Mapping[Key, Any]], TrialSpec | InvalidTrial]
 
 
@@ -55,6 +60,23 @@ def with_comparisons(
     return trial.model_copy(update={"base_row": _differing(trial, row)})
 
 
+def with_other_micro_batches(trial: TrialSpec, sizes: Iterable[int]) -> TrialSpec:
+    """Return a model's trial with `base_row`: the row that has the first of these sizes of micro-batches.
+
+    Both have the same samples in each step. Without a global batch, or for the row itself, there is none.
+    """
+    workload, counted = trial.workload, trial.engine.accumulation_mode == "micro_steps"
+    total, ranks = workload.global_batch_size, trial.run.world_size
+    if total is None or trial.verify.mode != "full":
+        return trial
+    first = next((size for size in sizes if total % (size * ranks) == 0), workload.micro_batch_size)
+    if first == workload.micro_batch_size:
+        return trial
+    key = "engine.gradient_accumulation_steps" if counted else "workload.backwards_per_step"
+    row = {"workload.micro_batch_size": first, key: total // (first * ranks)}
+    return trial.model_copy(update={"base_row": row})
+
+
 def declared_keys(sweep: SweepSpec) -> set[Key]:
     """Return the keys that must not change what is trained. ProblemsError for an unknown key."""
     return _keys(sweep, "same_training", sweep.verify.same_training)
@@ -84,6 +106,11 @@ def rows_apart(trial: TrialSpec) -> dict[str, tuple[Any, Any]]:
     ours, theirs = _differing(row, reference), _differing(reference, row)
     named = ours.keys() & trial.axes.keys() or ours.keys()
     return {key: (ours[key], theirs[key]) for key in ours if key in named}
+
+
+def must_train_the_same(trial: TrialSpec, axes: Iterable[str]) -> bool:
+    """Return whether rows that differ along these axes alone have the same samples in each step."""
+    return trial.workload.global_batch_size is not None and set(axes) <= _OF_A_STEP
 
 
 def _path(key: str, sweep: SweepSpec) -> Key:

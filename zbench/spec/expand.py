@@ -17,7 +17,7 @@ from zbench.errors import SpecError
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl
 from zbench.spec import shapes
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
-from zbench.spec.base_rows import with_comparisons
+from zbench.spec.base_rows import with_comparisons, with_other_micro_batches
 from zbench.spec.combinations import engine_conflicts, refusals
 from zbench.spec.ds_config import with_ds_config
 from zbench.spec.engine import EngineSpec
@@ -31,6 +31,7 @@ from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, nodes_mistake,
 from zbench.spec.workload import WorkloadSpec
 
 _STAGE = ("engine", "zero_stage")
+_MICRO_BATCH = ("workload", "micro_batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +150,13 @@ class Points:
         return {self._path_of[key]: value for key, value in point.items()}
 
     def _trial(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
-        """Return a trial; of a command also say what it is compared with."""
+        """Return a trial, which says what it is compared with besides its own reference."""
         trial = self._resolved(values, axes)
-        if isinstance(trial, InvalidTrial) or trial.workload.command is None:
+        if isinstance(trial, InvalidTrial):
             return trial
+        if trial.workload.command is None:
+            sizes = (axis.values or () for axis in self.axes if axis.path == _MICRO_BATCH)
+            return with_other_micro_batches(trial, itertools.chain.from_iterable(sizes))
         return with_comparisons(trial, values, self._sweep, lambda point: self._resolved(point, {}))
 
     def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:

@@ -75,7 +75,7 @@ class TrialSpec(SpecModel):
         return self._with(self.verify.against or {})
 
     def compared_row(self) -> "TrialSpec | None":
-        """Return the base row that a command's trial is compared with; None if that is its reference."""
+        """Return the base row that a trial is compared with, too; None if there is none."""
         return None if self.base_row is None else self._with(self.base_row)
 
     def precise_run(self) -> "TrialSpec | None":
@@ -83,7 +83,7 @@ class TrialSpec(SpecModel):
         return None if self.verify.precise is None else self._with(self.verify.precise)
 
     def _with(self, values: Mapping[str, Any]) -> "TrialSpec":
-        """Return this command's trial with other values of some keys, compared with nothing."""
+        """Return this trial with other values of some keys, compared with nothing."""
         config = self.config()
         for key, value in values.items():
             assign(config, resolve_key(key, self.workload.parameters), value)

@@ -215,6 +215,12 @@ class WorkloadSpec(SpecModel):
         1, ge=1, description="Parts of a micro-batch whose logits exist at once: `gpt` and `hf:` only."
     )
 
+    def micro_batches_of(self, world_size: int) -> int:
+        """Return the micro-batches of a rank that share its samples of a step; 1 without a global batch."""
+        if self.global_batch_size is None:
+            return 1
+        return max(1, self.global_batch_size // (self.micro_batch_size * world_size))
+
     @field_validator("parameters")
     @classmethod
     def _own_names(cls, parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:

@@ -24,11 +24,13 @@ def told_against(judgement: Judgement, against: Mapping[str, Any]) -> Judgement:
     return replace(judgement, correctness=replace(correctness, diagnosis=diagnosis))
 
 
-def told_apart(judgement: Judgement, apart: Mapping[str, tuple[Any, Any]], other: Judgement) -> Judgement:
+def told_apart(
+    judgement: Judgement, apart: Mapping[str, tuple[Any, Any]], other: Judgement, why: str = ""
+) -> Judgement:
     """Return a judgement that tells how far a row is from the base row, along axes that nobody declared.
 
     apart: these axes -> the values of the row and of the base row. other: the comparison with the base row.
-    The verdict stays.
+    why: what explains a difference, instead of the key that forbids it. The verdict stays.
     """
     axes, found = ", ".join(apart), other.correctness
     if found.verdict in ("identical", "equivalent"):
@@ -39,9 +41,8 @@ def told_apart(judgement: Judgement, apart: Mapping[str, tuple[Any, Any]], other
     moves = f" ({found.diagnosis})" if found.diagnosis else ""
     values = [" against ".join(map(str, pair)) for pair in apart.values()]
     short = ", ".join([value for value in values if len(value) <= _LONGEST] or ["another row"])
-    told = (
-        f"rows differ along {axes}: {short}, error ratio {found.error_ratio or float('inf'):,.0f}{moves}; if"
-        f" this must not change the training: `verify.same_training: [{axes}]`"
-    )
+    why = why or f"if this must not change the training: `verify.same_training: [{axes}]`"
+    ratio = found.error_ratio or float("inf")
+    told = f"rows differ along {axes}: {short}, error ratio {ratio:,.0f}{moves}; {why}"
     correctness = replace(judgement.correctness, differs_along=list(apart))
     return replace(judgement, correctness=correctness, warnings=[*judgement.warnings, told])

@@ -17,7 +17,7 @@ from zbench.errors import DamagedReferenceError, UsageError, undamaged
 from zbench.verify.files import DigestedTensor, Elements, TensorFile
 from zbench.verify.sums import digest
 
-_FORMAT = "10"
+_FORMAT = "11"
 _TEXTS = ("names", "skipped", "inputs", "deterministic_steps", "warnings", "shapes")  # kept as JSON
 PER_ELEMENT = ("parameters", "moments", "gradients", "truth", "true_moments", "true_gradients", "weights")
 """The fields of a Reference that have a value for each element; they are read run by run."""

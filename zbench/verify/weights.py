@@ -34,8 +34,8 @@ from zbench.verify.moves import Moves
 from zbench.verify.trajectory import read_tensors, write_tensors
 from zbench.verify.verdict import Judgement, name_of
 
-_FORMAT = "weights-3"
-_FACTS = ("way", "is_repeatable", "obstacle", "roundoff")  # kept as JSON
+_FORMAT = "weights-4"
+_FACTS = ("way", "is_repeatable", "obstacle", "roundoff", "mixing")  # kept as JSON
 _SHORT = (torch.bfloat16, torch.float16)
 
 
@@ -48,7 +48,8 @@ class Base:
     the first step, if they are known. precise: the weights of a more precise run of it. way: the root mean
     square of the distances that weights travelled; None if unknown. is_repeatable: two runs ended with the
     same bits. obstacle: why nothing can be compared with it, with the remedy. roundoff: half a unit in the
-    last place of the dtype in which autocast computed; 0 without autocast.
+    last place of the dtype in which autocast computed; 0 without autocast. mixing: the class of a layer with
+    which a loss is no mean over samples; empty if there is none.
     """
 
     weights: Mapping[str, Tensor]
@@ -60,6 +61,7 @@ class Base:
     is_repeatable: bool = True
     obstacle: str | None = None
     roundoff: float = 0.0
+    mixing: str = ""
 
     def ways(self) -> dict[str, float]:
         """Return the root mean square of the distances that the elements of each tensor travelled."""

@@ -52,6 +52,7 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
                 is_repeatable=same_bits(first, again),
                 obstacle=_obstacle(training, base.verify.base_runs),
                 roundoff=training.roundoff,
+                mixing=training.mixing,
             )
             if precise is not None and kept.obstacle is None:
                 kept = replace(kept, precise=run(3, configuration=precise)[0])

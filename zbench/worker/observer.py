@@ -51,8 +51,8 @@ class Observer:
         """reference: the path of its file."""
         self._model, self._trial = model, trial
         self._path = Path(reference)
-        self._reference = load_reference(self._path)
-        names = self._reference.plain.names
+        self.reference = load_reference(self._path)
+        names = self.reference.plain.names
         self._adams = {name: adam_of(name, trial.engine) for name in names}
         self._state = EngineState(engine, model, self._adams)
         self._losses: list[list[float]] = []
@@ -101,14 +101,14 @@ class Observer:
         sums = self._state.sums(parts)
         self._sums.append(sums)
         self._buffers.note(self._model)
-        expected = self._reference.plain.digests[step : step + 1].numpy()
+        expected = self.reference.plain.digests[step : step + 1].numpy()
         self._equals_reference &= bool((expected == sums.digests[self._trained]).all())
         if is_first:
             self._note_gradients(parts, sums)
             self._found += judge_moments(parts, DTYPES[self._trial.engine.optimizer.moments_dtype])
         if step in self._replayed and not info.skipped and not self._equals_reference:
             skipped = {at for at, past in enumerate(self._infos) if past.skipped}
-            updates = updates_so_far(self._reference.active, skipped, step)
+            updates = updates_so_far(self.reference.active, skipped, step)
             counts = dict(zip(self._adams, updates, strict=True))
             before, mine, rank = self._before.take(), self._replayable(parts), dist.get_rank()
             self._residuals += replay(before, mine, self._adams, counts, rank=rank, step=step)
@@ -126,7 +126,7 @@ class Observer:
 
     def _note_gradients(self, parts: Parts, sums: StepSums) -> None:
         """Add up the gradients of the first update beside the reference's, from the first moments."""
-        names = self._reference.plain.names
+        names = self.reference.plain.names
         has_moments = any(from_all(any("exp_avg" in parts[own.key] for own in self._state.own)))
         if not has_moments:
             self._state.first_moments()  # says why
@@ -134,7 +134,7 @@ class Observer:
             return
         scales = {name: 1 / (1 - self._adams[name].beta1) for name in names}
         self._first_sums = {name: sums.moments[self._rows[name]] * scales[name] for name in names}
-        reference = self._reference
+        reference = self.reference
         gradients = GradientSums.empty(len(names))
         with reading(self._path):
             for own in self._state.trained():
@@ -160,7 +160,7 @@ class Observer:
         """Return how far this rank's replica is from the reference. differs: whether ranks have other
         replicas, so that each rank compares all of its own.
         """
-        reference, names = self._reference, self._reference.plain.names
+        reference, names = self.reference, self.reference.plain.names
         sizes = reference.travelled / torch.tensor([max(1, reference.elements(n)) for n in names]).sqrt()
         clipping = float(reference.clipping_error)
         both = [(Distances.empty(len(names)), "param", reference.parameters, reference.truth, sizes)]
@@ -225,9 +225,9 @@ class Observer:
         first = self._first_disagreement(trajectory.digests)
         is_same = bool(added_up(torch.tensor(int(self._equals_reference)), dist.ReduceOp.MIN))
         final = self._same_state() if is_same else self._final_state(differs=first is not None)
-        require_undamaged(self._path, from_all(digests_read(self._reference)))
+        require_undamaged(self._path, from_all(digests_read(self.reference)))
         state = [
-            *judge_buffers(self._model, self._reference, self._adams, dist.get_rank(), self._buffers),
+            *judge_buffers(self._model, self.reference, self._adams, dist.get_rank(), self._buffers),
             *self._found,
         ]
         every = from_all((self._residuals, self._state.unread or "", state))
@@ -244,11 +244,11 @@ class Observer:
         )
         judgement = Judgement(Correctness("unchecked"))
         if dist.get_rank() == 0 or first is not None:
-            if names := changed(self._reference.inputs, inputs):
+            if names := changed(self.reference.inputs, inputs):
                 warning = f"{', '.join(names)} changed after the reference was computed; start a new run"
                 judgement = Judgement(Correctness("unchecked"), [warning])
             else:
-                judgement = judge(trajectory, final, self._reference, evidence)
+                judgement = judge(trajectory, final, self.reference, evidence)
         if first is None:
             return judgement
         judgement = worse(from_all(judgement))

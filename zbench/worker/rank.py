@@ -21,12 +21,14 @@ from zbench.record.environment import machine_name
 from zbench.record.inputs import inputs
 from zbench.record.record import Correctness, Timing
 from zbench.spec import shapes
+from zbench.spec.base_rows import rows_apart
 from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
+from zbench.verify.micro_batches import exact_difference, told_of_micro_batches
 from zbench.verify.plain_training import PlainTask, make_reference
 from zbench.verify.sums import prepare
-from zbench.verify.trajectory import load_determinism, save_reference
+from zbench.verify.trajectory import load_determinism, load_reference, save_reference
 from zbench.verify.verdict import Judgement
 from zbench.worker import process
 from zbench.worker.base_runs import run_base
@@ -140,6 +142,10 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
             losses, info = one_more_step()
             observer.after_step([float(loss) for loss in losses], info)
         judgement = observer.verdict(read) if observer is not None else Judgement(Correctness("unchecked"))
+        if observer is not None and job.base_row_path is not None and job.rank == 0:
+            share = exact_difference(observer.reference, load_reference(Path(job.base_row_path)))
+            apart = rows_apart(trial)
+            judgement = told_of_micro_batches(judgement, apart, share, trainer.model, workload.data)
         counts = meters.counts.smallest
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)

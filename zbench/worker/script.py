@@ -27,7 +27,7 @@ from zbench.job.jobs import RankJob
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
-from zbench.spec.base_rows import rows_apart
+from zbench.spec.base_rows import must_train_the_same, rows_apart
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
@@ -253,8 +253,15 @@ def _judged(job: RankJob, trial: TrialSpec, outcome: ScriptRun) -> Judgement:
     judgement = told_against(judgement, trial.verify.against or {})
     if job.base_row_path is None:
         return judgement
-    other = judge_weights(weights, load_base(Path(job.base_row_path)))
-    return told_apart(judgement, rows_apart(trial), other)
+    row, apart = load_base(Path(job.base_row_path)), rows_apart(trial)
+    other = judge_weights(weights, row)
+    if not must_train_the_same(trial, apart):
+        return told_apart(judgement, apart, other)
+    if row.mixing:
+        return told_apart(judgement, apart, other, f"its {row.mixing} makes the loss no mean over samples")
+    theirs = {axis: value for axis, (_, value) in apart.items()}
+    is_correct = other.correctness.verdict in ("identical", "equivalent")
+    return judgement if is_correct else told_against(other, theirs)
 
 
 def _without_torchruns(lines: list[str]) -> tuple[list[str], list[str]]:

@@ -40,6 +40,7 @@ class Training:
     way: the root mean square of the distances that weights travelled; None if no process reported any.
     firsts: `_nudge.key_of` a tensor's last values -> its first values. steps: optimizer steps.
     missed_steps: how many of them the checkpoint lacks. roundoff: of the dtype in which autocast computed.
+    mixing: the class of a layer with which a loss is no mean over samples; empty if there is none.
     """
 
     way: float | None = None
@@ -47,6 +48,7 @@ class Training:
     steps: int = 0
     missed_steps: int = 0
     roundoff: float = 0.0
+    mixing: str = ""
 
     def first_of(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return name -> first values, of the weights that are the last values of a trained tensor."""
@@ -68,4 +70,6 @@ def training_in(scratch: Path) -> Training:
     firsts = {tuple(key): first for report in reports for first, key in report["firsts"]}
     steps = max(report["steps"] for report in reports)
     missed = min((report["missed_steps"] for report in reports if report["steps"]), default=0)
-    return Training(way, firsts, steps, missed, max(report["roundoff"] for report in reports))
+    roundoff = max(report["roundoff"] for report in reports)
+    mixing = next((report["mixing"] for report in reports if report["mixing"]), "")
+    return Training(way, firsts, steps, missed, roundoff, mixing)

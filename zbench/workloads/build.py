@@ -56,5 +56,6 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
         flops = mlp_flops(shape, sequence_length=length, samples=samples)
     plain = partial(kind, **shape.model_dump(), sequence_length=length, **extra)
     data = token_data(spec, shape.vocabulary, base_dir)
+    micros = spec.micro_batches_of(world_size)
     counts = (lambda _: flops, lambda _: samples * length)
-    return Workload(lambda: checkpointed(plain(), mode), data, seed, world_size, samples, *counts)
+    return Workload(lambda: checkpointed(plain(), mode), data, seed, world_size, samples, micros, *counts)

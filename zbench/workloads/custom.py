@@ -72,15 +72,14 @@ def model_factory(name: str, options: Mapping[str, Any], base_dir: Path) -> Call
 
 
 class ModelMadeBatches:
-    """Micro-batches from the model's own `make_batch`."""
+    """Samples from the model's own `make_batch`."""
 
-    def __init__(self, make: Callable[..., Any], *, batch_size: int, sequence_length: int) -> None:
-        self._make = make
-        self._sizes = (batch_size, sequence_length)
+    def __init__(self, make: Callable[..., Any], *, sequence_length: int) -> None:
+        self._make, self._length = make, sequence_length
 
-    def micro_batch(self, seed: int) -> Batch:
+    def draw(self, seed: int, samples: int) -> Batch:
         with drawn_by(seed):
-            batch = self._make(torch.Generator().manual_seed(seed), *self._sizes)
+            batch = self._make(torch.Generator().manual_seed(seed), samples, self._length)
         if not isinstance(batch, tuple) or not all(isinstance(x, Tensor) for x in batch):
             raise UsageError(
                 "workload.model: expected make_batch(generator, micro_batch_size, sequence_length) to return "

@@ -1,4 +1,4 @@
-"""Sources of micro-batches: random tokens, the bytes of a text file, or samples of the user's Dataset."""
+"""Sources of samples: random tokens, the bytes of a text file, or samples of the user's Dataset."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -25,15 +25,15 @@ def _inputs_and_targets(windows: torch.Tensor) -> Batch:
 
 
 class SyntheticTokens:
-    """Uniformly random int64 tokens in [0, vocabulary); a micro-batch is (tokens, targets), each [B, T]."""
+    """Uniformly random int64 tokens in [0, vocabulary); a draw is (tokens, targets), each [B, T]."""
 
-    def __init__(self, *, vocabulary: int, sequence_length: int, batch_size: int) -> None:
-        self._vocabulary = vocabulary
-        self._shape = (batch_size, sequence_length + 1)
+    def __init__(self, *, vocabulary: int, sequence_length: int) -> None:
+        self._vocabulary, self._length = vocabulary, sequence_length + 1
 
-    def micro_batch(self, seed: int) -> Batch:
+    def draw(self, seed: int, samples: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
-        return _inputs_and_targets(torch.randint(self._vocabulary, self._shape, generator=generator))
+        shape = (samples, self._length)
+        return _inputs_and_targets(torch.randint(self._vocabulary, shape, generator=generator))
 
 
 class TextBytes:
@@ -42,30 +42,29 @@ class TextBytes:
     UsageError if the file is missing, unreadable or shorter than sequence_length + 1 bytes.
     """
 
-    def __init__(self, path: Path, *, sequence_length: int, batch_size: int) -> None:
+    def __init__(self, path: Path, *, sequence_length: int) -> None:
         if problem := text_problem(path, sequence_length):
             raise UsageError(f"workload.data.text: {problem}")
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
         self._length = sequence_length + 1
-        self._batch_size = batch_size
 
-    def micro_batch(self, seed: int) -> Batch:
+    def draw(self, seed: int, samples: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
-        places = torch.randint(len(self._bytes) - self._length + 1, (self._batch_size,), generator=generator)
-        windows = np.stack([self._bytes[place : place + self._length] for place in places.tolist()])
+        offsets = torch.randint(len(self._bytes) - self._length + 1, (samples,), generator=generator)
+        windows = np.stack([self._bytes[offset : offset + self._length] for offset in offsets.tolist()])
         return _inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))
 
 
 def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
     """Return the token data of a workload. UsageError for a text if the vocabulary is below 256."""
-    sizes = {"sequence_length": spec.sequence_length, "batch_size": spec.micro_batch_size}
+    length = spec.sequence_length
     if spec.data.text is None:
-        return SyntheticTokens(vocabulary=vocabulary, **sizes)
+        return SyntheticTokens(vocabulary=vocabulary, sequence_length=length)
     if vocabulary < BYTE_VOCABULARY:
         raise UsageError(
             f"workload.options.vocabulary: text needs {BYTE_VOCABULARY}, one for each byte, got {vocabulary}"
         )
-    return TextBytes(base_dir / spec.data.text, **sizes)
+    return TextBytes(base_dir / spec.data.text, sequence_length=length)
 
 
 _KEY = "workload.data.dataset"
@@ -78,9 +77,9 @@ _SAMPLED = 16
 class DatasetBatches:
     """Samples drawn with replacement by seed, then collated. names: keys of a dict batch, else empty."""
 
-    def __init__(self, name: str, base_dir: Path, *, batch_size: int) -> None:
+    def __init__(self, name: str, base_dir: Path) -> None:
         dataset = load_callable(name, base_dir, key=_KEY, expected=_EXPECTED)()
-        self._name, self._batch_size = name, batch_size
+        self._name = name
         self._collate: Callable[[list[Any]], Any] = default_collate
         if isinstance(dataset, DataLoader):
             self._collate, dataset = dataset.collate_fn, dataset.dataset
@@ -91,18 +90,18 @@ class DatasetBatches:
         if len(dataset) == 0:
             raise UsageError(f"{_KEY}: {name} returned an empty {type(dataset).__name__}; give it samples")
         self._dataset = dataset
-        self.names, _ = self._drawn(0)
+        self.names, _ = self._drawn(0, 1)
         self.fingerprint = f"dataset-{len(dataset)}-{self._digest()}"
 
-    def micro_batch(self, seed: int) -> Batch:
-        """Return the micro-batch of a seed, bit for bit the same for the same seed."""
-        return self._drawn(seed)[1]
+    def draw(self, seed: int, samples: int) -> Batch:
+        """Return so many samples, bit for bit the same for the same seed and number."""
+        return self._drawn(seed, samples)[1]
 
-    def _drawn(self, seed: int) -> tuple[tuple[str, ...], Batch]:
+    def _drawn(self, seed: int, samples: int) -> tuple[tuple[str, ...], Batch]:
         generator = torch.Generator().manual_seed(seed)
-        places = torch.randint(len(self._dataset), (self._batch_size,), generator=generator).tolist()
+        indices = torch.randint(len(self._dataset), (samples,), generator=generator).tolist()
         with drawn_by(seed):  # a transform may draw random numbers
-            batch = self._collate([self._dataset[place] for place in places])
+            batch = self._collate([self._dataset[index] for index in indices])
         names: tuple[str, ...] = ()
         if isinstance(batch, Mapping):
             names, batch = tuple(map(str, batch)), tuple(batch.values())

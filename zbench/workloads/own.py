@@ -23,7 +23,7 @@ from zbench.workloads.custom import (
 )
 from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, SyntheticTokens, TextBytes, token_data
 from zbench.workloads.flops import counted_flops, language_model_flops
-from zbench.workloads.workload import Batch, Data, Workload
+from zbench.workloads.workload import Batch, Data, Workload, micro_batches_per_draw
 
 _LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
 
@@ -36,7 +36,7 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
-    compute_loss = choose(model, data.micro_batch(0), names, loss)
+    compute_loss = choose(model, data.draw(0, spec.micro_batch_size), names, loss)
     reads_text = compute_loss is language_model_loss
     if reads_text and spec.loss_chunks > 1:
         compute_loss = partial(chunked_language_model_loss, chunks=spec.loss_chunks)
@@ -47,6 +47,7 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
         seed,
         world_size,
         spec.micro_batch_size,
+        micro_batches_per_draw(data, spec.micro_batch_size, spec.micro_batches_of(world_size)),
         count_flops=_flops_counter(spec, model),
         compute_loss=compute_loss,
         count_tokens=count_tokens,
@@ -101,13 +102,11 @@ def _check_chunks(spec: WorkloadSpec, config: Any) -> None:
 
 def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path) -> Data:
     if spec.data.dataset is not None:
-        return DatasetBatches(spec.data.dataset, base_dir, batch_size=spec.micro_batch_size)
+        return DatasetBatches(spec.data.dataset, base_dir)
     make_batch = getattr(model, "make_batch", None)
     if make_batch is None or spec.data.text is not None:
         return token_data(spec, vocabulary, base_dir)
-    return ModelMadeBatches(
-        make_batch, batch_size=spec.micro_batch_size, sequence_length=spec.sequence_length
-    )
+    return ModelMadeBatches(make_batch, sequence_length=spec.sequence_length)
 
 
 def _token_counter(

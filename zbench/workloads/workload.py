@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,10 +81,22 @@ Batch = tuple[Tensor, ...]
 
 
 class Data(Protocol):
-    """A source of micro-batches."""
+    """A source of samples."""
 
-    def micro_batch(self, seed: int) -> Batch:
-        """Return the micro-batch of a seed: CPU tensors, bit for bit the same for the same seed."""
+    def draw(self, seed: int, samples: int) -> Batch:
+        """Return so many samples: CPU tensors, bit for bit the same for the same seed and number."""
+
+
+def micro_batches_per_draw(data: Data, samples: int, micros: int) -> int:
+    """Return `micros` if a draw for so many micro-batches can be cut into them, else 1.
+
+    It can be cut if the first dimension of every tensor grows with the number of samples. samples: of one
+    micro-batch.
+    """
+    if micros == 1:
+        return 1
+    pairs = zip(data.draw(0, samples), data.draw(0, samples * micros), strict=True)
+    return micros if all(b.dim() > 0 and a.dim() > 0 and len(b) == micros * len(a) for a, b in pairs) else 1
 
 
 def derived_seed(*numbers: int) -> int:
@@ -97,7 +109,9 @@ def derived_seed(*numbers: int) -> int:
 class Workload:
     """A model and its data.
 
-    samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`. count_tokens: counts the
+    samples_per_micro_batch: on one rank. micro_batches_per_draw: consecutive micro-batches that are cut from
+    one draw of the data: with `global_batch_size` all of a step, so that a rank trains on the same samples
+    whatever the size of a micro-batch. count_flops: see `flops_per_micro_batch`. count_tokens: counts the
     tokens of a micro-batch; None if tokens are not known. compute_loss: computes the loss; None: call the
     model with the batch as its arguments. count_weight: returns the weight of a micro-batch's loss; None:
     all weights are equal.
@@ -108,10 +122,12 @@ class Workload:
     seed: int
     world_size: int
     samples_per_micro_batch: int
+    micro_batches_per_draw: int = 1
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
     count_tokens: Callable[[Batch], int] | None = None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
     count_weight: Callable[[Batch], int] | None = None
+    _last_draw: dict[int, Batch] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def flops_per_micro_batch(self) -> float | None:
@@ -137,7 +153,14 @@ class Workload:
 
     def batch(self, step: int, micro: int, rank: int) -> Batch:
         """Return micro-batch `micro` of `rank` in optimizer step `step` (all from 0), on the CPU."""
-        return self.data.micro_batch(self.micro_seed(step, micro, rank))
+        draw, part = divmod(micro, self.micro_batches_per_draw)
+        seed, samples = self.micro_seed(step, draw, rank), self.samples_per_micro_batch
+        if self.micro_batches_per_draw == 1:
+            return self.data.draw(seed, samples)
+        if seed not in self._last_draw:
+            self._last_draw.clear()
+            self._last_draw[seed] = self.data.draw(seed, samples * self.micro_batches_per_draw)
+        return tuple(x.chunk(self.micro_batches_per_draw)[part].clone() for x in self._last_draw[seed])
 
     def micro_seed(self, step: int, micro: int, rank: int) -> int:
         """Return the seed of a micro-batch. The caller also passes it to `seed_all` before the forward, for

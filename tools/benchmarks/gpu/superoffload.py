@@ -69,8 +69,8 @@ class Setup:
 
     def micro_batch(self, step: int) -> tuple[Tensor, ...]:
         """Return the tokens and targets of a step, on the device."""
-        data = SyntheticTokens(vocabulary=VOCABULARY, sequence_length=self.length, batch_size=self.batch)
-        return tuple(tensor.to(self.device) for tensor in data.micro_batch(step))
+        data = SyntheticTokens(vocabulary=VOCABULARY, sequence_length=self.length)
+        return tuple(tensor.to(self.device) for tensor in data.draw(step, self.batch))
 
     def finish(self) -> float:
         """Return the time when the device has done what it was given."""
