@@ -88,7 +88,7 @@ STEP_REST_UP_TO = _limit("step across the true one, in the reference's own error
 GROUP_REST_UP_TO = _limit("the same of an eighth of a parameter", 8.0, "rounding of few sums")
 TYPICAL_REST_UP_TO = _by_dtype(
     "the same of the median parameter",
-    {"float32": math.inf, "bfloat16": 2.0, "float16": 2.0},
+    {"float32": math.inf, "bfloat16": 1.5, "float16": 1.5},
     "rounding, kinks of ReLUs and maxima",
 )
 TYPICAL_OF = _limit("parameters whose median is the typical one", 8, "few parameters")
@@ -101,9 +101,16 @@ LEAST_REST = _by_dtype(
 TURNED_ROUND = _limit("elements of an update that turn round", 4, "gradients below rounding")
 KINKS_FROM = _by_dtype(
     "the same of other parameters, from which a kink may explain it",
-    {"float32": 3.0, "bfloat16": 100.0, "float16": 100.0},
+    {"float32": 3.0, "bfloat16": 3.0, "float16": 3.0},
     "kinks of ReLUs and maxima",
 )
+FIRST_TIMES = _limit("the same of a part, in its limits, in a single step", 2.0, "kinks, luck of few sums")
+FIRST_TIMES_FROM = _by_dtype(
+    "distance of a trial, in the reference's, from which this counts",
+    {"float32": 100.0, "bfloat16": 1.0, "float16": 1.0},
+    "the trajectory",
+)
+EXPLAINED_STEPS = _limit("steps in a row in which a kink may explain the same part", 2, "kinks")
 JUMPS_UP_TO = _limit("the same of a gradient, from which it has jumped", 100.0, "kinks of ReLUs and maxima")
 KINKS_UP_TO = _limit("jump of a gradient that a kink explains", 0.5, "kinks of ReLUs and maxima")
 ABOVE_KINKS = _limit("jump of the gradients above a kink, as a share of those below", 0.01, "rounding")

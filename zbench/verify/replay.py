@@ -229,10 +229,12 @@ def replay(
             continue
         adam = adams[name]
         residual = Residual(name, rank, step, count, len(new["param"]))
+        has_moved = False  # a model may choose what has a gradient: the reference has one here, the trial not
         coarse = 0.0 if new["exp_avg"].dtype in (torch.float32, torch.float64) else _BFLOAT16
         for first in range(0, len(new["param"]), _COPIED):
             cut = slice(first, first + _COPIED)
             was, now = ({kind: value[cut].cpu() for kind, value in state.items()} for state in (old, new))
+            has_moved |= any(kind not in was or not was[kind].equal(now[kind]) for kind in now)
             if first == 0:
                 residual.alike = _alike(was["param"][:_SAMPLE], now["param"][:_SAMPLE])
             for start in range(0, len(now["param"]), _CHUNK):
@@ -244,7 +246,8 @@ def replay(
                 if is_rebuilt:
                     _rebuild(before_chunk, after_chunk, adam, count)
                 residual.add(before_chunk, after_chunk, adam, is_rebuilt, coarse)
-        yield residual
+        if has_moved:
+            yield residual
 
 
 def _rebuild(old: State, new: State, adam: Adam, count: int) -> None:

@@ -17,6 +17,8 @@ from zbench.verify.limits import (
     ALL_CERTAIN,
     ALONE_CERTAIN,
     DIVERGED,
+    EXPLAINED_STEPS,
+    FIRST_TIMES,
     GROUP_REST_UP_TO,
     JUMPS_UP_TO,
     KINKS_UP_TO,
@@ -53,6 +55,7 @@ class Scale:
     the reference's own it may be for the typical parameter, and from which factor on a kink may explain that
     of another one. constants [P]: the share that rounding of Adam's constants may have of an update. elements
     [P]. turned_round: elements whose moves may turn round by rounding, as tiny gradients do under Adam.
+    first_times_from: how far a trial must be for a part to be off twice as far in a single step.
     """
 
     alone: float
@@ -64,6 +67,7 @@ class Scale:
     constants: Tensor
     elements: Tensor
     turned_round: float
+    first_times_from: float
 
 
 class StepJudge:
@@ -77,6 +81,10 @@ class StepJudge:
     If a gradient of the trial has jumped in an earlier step, as a kink of the model makes it jump, then later
     gradients may be off by a multiple of the jump.
 
+    A part of a parameter may be off twice as far in a single step, or as far as a kink explains that has
+    moved the gradient of another parameter, too. A fault stays: what is off in step after step is not
+    explained.
+
     jumped: by which share the gradients of the trial have jumped so far. limit: by which share all parameters
     together might be off in the last step, and not be named.
     """
@@ -87,6 +95,7 @@ class StepJudge:
         self.jumped = self.limit = 0.0
         self._first = self._grown = torch.zeros(len(names))
         self._rest = self._slope_of_groups = self._rest_of_groups = torch.zeros(len(names))  # largest so far
+        self._explained = torch.zeros(len(names))
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
@@ -154,54 +163,63 @@ class StepJudge:
         times = (shares.rest / own)[usable]
         if len(times) >= TYPICAL_OF and float(times.median()) > self._scale.typical_rest:
             return Fault(None, float(shares.rest[usable].median()), "all parameters")
-        kinks = self._note_jump(shares, own) + DIVERGED * self.jumped
-        sizes = self._off(groups, farther, self._scale.alone + healthy + kinks)
-        bad = (sizes > 0) | self._odd(shares, groups, own, farther, kinks)
+        kinks, jump = self._jump(shares, own)
+
+        def beyond(explained: Tensor, times: float) -> Tensor:
+            return self._sizes(shares, groups, own, farther, healthy + explained, times)
+
+        if not bool(beyond(kinks + DIVERGED * max(self.jumped, jump), 1.0).any()):
+            self.jumped = max(self.jumped, jump)
+        of_jumps = torch.full_like(kinks, DIVERGED * self.jumped)
+        in_one_step = FIRST_TIMES if farther >= self._scale.first_times_from else 1.0
+        found, unexplained = beyond(of_jumps, 1.0), beyond(kinks + of_jumps, in_one_step)
+        sizes = torch.where(self._explained < EXPLAINED_STEPS, unexplained, found)
+        is_explained = (found > 0) & (sizes == 0)
+        self._explained = torch.where(is_explained, self._explained + 1, self._explained - 0.5).clamp(min=0)
+        bad = sizes > 0
         if not bool(bad.any()):
             return None
-        size = float(torch.maximum(sizes, shares.rest)[bad].max())
-        return Fault(None, size, f"a part of {self._where(bad, usable & ~bad)}")
+        return Fault(None, float(sizes.max()), f"a part of {self._where(bad, usable & ~bad)}")
 
-    def _off(self, groups: Shares, farther: float, least: Tensor) -> Tensor:
-        """Return [P]: by which share the worst eighth of a parameter is off along its true term; 0 if none is
-        beyond its limit. least [P]: the least size of a fault.
+    def _sizes(
+        self, shares: Shares, groups: Shares, own: Tensor, farther: float, healthy: Tensor, times: float
+    ) -> Tensor:
+        """Return [P]: by which share the worst eighth of a parameter is off, or all of it across the true
+        term; 0 if nothing is beyond its limit. own [P]: the error that rounding explains. healthy [P]: what
+        else a right step may have. times: as many times the limits count.
         """
-        limits = (least + DIVERGED * farther * self._slope_of_groups)[:, None]
-        limits = limits + ALONE_CERTAIN * groups.error + groups.rounding
+        limits = (self._scale.alone + healthy + DIVERGED * farther * self._slope_of_groups)[:, None]
+        limits = times * (limits + ALONE_CERTAIN * groups.error + groups.rounding)
         is_off = groups.usable & (groups.more.abs() > limits) & (limits < TELLS_UP_TO)
-        return (groups.more.abs() * is_off).amax(dim=1)
-
-    def _odd(self, shares: Shares, groups: Shares, own: Tensor, farther: float, kinks: Tensor) -> Tensor:
-        """Return [P] bool: whether a parameter or an eighth of it has moved in other directions.
-
-        own [P]: the error that rounding explains. kinks [P]: the error that kinks of the model explain.
-        """
+        along = (groups.more.abs() * is_off).amax(dim=1)
         turned = 2 * (self._scale.turned_round / self._scale.elements).sqrt()
-        least = self._scale.least_rest + kinks + turned
-        is_odd = shares.usable & (shares.rest > STEP_REST_UP_TO * own + least)
+        across = self._scale.least_rest + healthy + turned
+        is_odd = shares.usable & (shares.rest > times * (STEP_REST_UP_TO * own + across))
         of_groups = self._rest_of_groups.clamp(min=self._scale.unit) * farther
-        limits = GROUP_REST_UP_TO * of_groups + least + 2 * turned  # an eighth has an eighth of the elements
-        is_large = self._scale.elements >= LARGE_FROM
-        return is_odd | (is_large & (groups.usable & (groups.rest > limits[:, None])).any(dim=1))
+        limits = times * (GROUP_REST_UP_TO * of_groups + across + 2 * turned)  # an eighth has fewer elements
+        are_odd = groups.usable & (groups.rest > limits[:, None])
+        is_odd |= (self._scale.elements >= LARGE_FROM) & are_odd.any(dim=1)
+        return torch.maximum(along, shares.rest * is_odd)
 
-    def _note_jump(self, shares: Shares, own: Tensor) -> Tensor:
-        """Return [P]: how far kinks of the model may have carried each parameter's gradient in this step.
+    def _jump(self, shares: Shares, own: Tensor) -> tuple[Tensor, float]:
+        """Return [P]: how far kinks of the model may have carried each parameter's gradient in this step, and
+        by which share the gradients have jumped, as a kink makes them jump; 0 if they have not.
 
         own [P]: the error that rounding explains. A kink changes the gradients of the layers below it, and no
         others; a model's parameters are taken to be in the order of its layers.
         """
         odd = shares.rest.masked_fill(~shares.read | (shares.rest < self._scale.kinks_from * own), 0.0)
         largest, second = torch.cat([odd, odd.new_zeros(2)]).topk(2).values
+        kinks = torch.where(odd == largest, second, largest)
         rest = odd.masked_fill(odd < JUMPS_UP_TO * own, 0.0)
         jumped = rest > 0
-        if int(jumped.sum()) > 1 and float(largest) < KINKS_UP_TO:
-            typical = float(rest[jumped].median())
-            highest = int(jumped.nonzero().max()) + 1
-            is_above = shares.rest[highest:] < ABOVE_KINKS * typical
-            reached = int(jumped.sum()) / int(shares.read[:highest].sum())
-            if bool(is_above.any()) and reached >= REACHED_BY_KINKS:
-                self.jumped = max(self.jumped, typical)
-        return torch.where(odd == largest, second, largest)
+        if int(jumped.sum()) < 2 or float(largest) >= KINKS_UP_TO:
+            return kinks, 0.0
+        typical = float(rest[jumped].median())
+        highest = int(jumped.nonzero().max()) + 1
+        is_above = shares.rest[highest:] < ABOVE_KINKS * typical
+        reached = int((odd[:highest] > 0).sum()) / int(shares.read[:highest].sum())
+        return kinks, typical if bool(is_above.any()) and reached >= REACHED_BY_KINKS else 0.0
 
     def _where(self, bad: Tensor, sound: Tensor) -> str:
         places = [

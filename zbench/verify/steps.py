@@ -18,12 +18,15 @@ from zbench.verify.limits import (
     ALONE_UP_TO,
     CHAOTIC_BELOW,
     COVERED_UP_TO,
+    DIVERGED,
+    FIRST_TIMES_FROM,
     FOLDED,
     KINKS_FROM,
     LEAST_GROUP,
     LEAST_REST,
     LEAST_SHARE,
     LEAST_STEPS,
+    LEAST_WAY,
     LOSS_ROUNDINGS,
     LOSSES_UP_TO,
     NEAR,
@@ -107,9 +110,10 @@ class _Judges:
         clipping = float(reference.clipping_error)
         whole = common_limit(dtype, clipping) if clipping > 0 else ALONE_UP_TO[dtype]
         rest = (ONE_ROUNDING[dtype], LEAST_REST[dtype], TYPICAL_REST_UP_TO[dtype], KINKS_FROM[dtype])
+        far = FIRST_TIMES_FROM[dtype]
         elements = torch.tensor([max(1, reference.elements(name)) for name in names], dtype=torch.float64)
-        of_update = Scale(LEAST_SHARE, UPDATES_UP_TO[dtype], *rest, constants, elements, TURNED_ROUND)
-        of_gradient = Scale(ALONE_UP_TO[dtype], whole, *rest, constants, elements, 0)
+        of_update = Scale(LEAST_SHARE, UPDATES_UP_TO[dtype], *rest, constants, elements, TURNED_ROUND, far)
+        of_gradient = Scale(ALONE_UP_TO[dtype], whole, *rest, constants, elements, 0, far)
         self._update = StepJudge(names, adams, of_update)
         self._gradient = StepJudge(names, adams, of_gradient)
         self._ranks_and_backwards = reference.plain.losses.shape[1:]
@@ -130,7 +134,9 @@ class _Judges:
         not yet: more of later steps is decided than is covered.
         """
         judge = self._readable(step)
-        return judge.unsure(step.farther) > COVERED_UP_TO >= judge.unsure_reference
+        has_jumped = DIVERGED * judge.jumped > LEAST_WAY
+        is_far = has_jumped or judge.unsure(step.farther) > COVERED_UP_TO
+        return is_far and judge.unsure_reference <= COVERED_UP_TO
 
     def finding(self, step: _Step) -> Finding | None:
         """Return what is wrong with a step: a lost update, its gradient, or its update."""
