@@ -179,6 +179,19 @@ def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
     assert expansion.duplicates == 0
 
 
+def test_rows_of_one_global_batch_are_compared_with_the_first_micro_batch() -> None:
+    document = {"workload": {"global_batch_size": 8}, "run": {"world_size": 2}}
+    axes = {"micro_batch_size": [3, 1, 4], "accumulation_mode": ["micro_steps", "multi_backward"]}
+    trials = expand(SweepSpec.model_validate(document | {"axes": axes})).trials
+    rows = [trial.compared_row() for trial in trials]
+    assert [trial.workload.micro_batch_size for trial in trials] == [1, 1, 4, 4]
+    assert rows[:2] == [None, None]
+    assert [row.trial_id for row in rows[2:]] == [trial.trial_id for trial in trials[:2]]
+    assert rows_apart(trials[2]) == {"micro_batch_size": (4, 1)}
+    alone = expand(SweepSpec.model_validate({"axes": {"micro_batch_size": [1, 2]}})).trials
+    assert {trial.base_row for trial in alone} == {None}
+
+
 def test_a_command_is_compared_with_its_base() -> None:
     axes = {"zero_stage": [0, 2], "lr": [1e-3, 0.5]}
     sweep = SweepSpec.model_validate({"workload": COMMAND, "axes": axes})

@@ -14,9 +14,10 @@ from zbench.verify.plain_training import PlainTask
 from zbench.verify.verdict import Judgement, judge
 
 MEANS = (
-    "convolution:InstanceNormCnn", "segmentation:PlainUNet", "attention:Perceiver", "attention:VisionTransformer",
-    "recurrent:TanhRnn", "recurrent:LstmCrf", "graph:MessagePassing", "state_space:SelectiveScan",
-    "experts:SharedExperts", "generative:VectorQuantizer", "scientific:FourierOperator", "tabular:NBeats",
+    "convolution:InstanceNormCnn", "segmentation:PlainUNet", "attention:Perceiver",
+    "attention:VisionTransformer", "recurrent:TanhRnn", "recurrent:LstmCrf", "graph:MessagePassing",
+    "state_space:SelectiveScan", "experts:SharedExperts", "generative:VectorQuantizer",
+    "scientific:FourierOperator", "tabular:NBeats",
 )  # fmt: skip
 OTHERS = {
     "convolution:BatchNormCnn": "layers.1 (BatchNorm2d) takes the statistics of each micro-batch",

@@ -133,6 +133,27 @@ def test_rows_that_train_otherwise_are_told_or_judged(
         assert "`verify.same_training: [stage]`" in other.warnings[0]
 
 
+@pytest.mark.parametrize("mixing", ["", "BatchNorm1d"])
+def test_with_a_global_batch_rows_train_the_same_unless_a_layer_mixes_samples(
+    mixing: str, tmp_path: Path, runner: TrialRunner
+) -> None:
+    command = "python train.py --stage {micro_batch_size} --steps {steps} --out {output} --ds 0 --do train"
+    own = {"command": command, "micro_batch_size": 1, "global_batch_size": 3}
+    sizes = {"micro_batch_size": [1, 3]}
+    trials = sweep(tmp_path, workload=own, run={"world_size": 1}, axes=sizes).trials
+    if mixing:  # as a script that trains such a layer by an optimizer of torch
+        layer = "import torch; net = torch.nn.BatchNorm1d(2); torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        (tmp_path / "train.py").write_text(layer + SCRIPT)
+    base, other = (runner.run(trial) for trial in trials)
+    assert base.correctness.verdict == "equivalent", base
+    if mixing:
+        assert (other.correctness.verdict, other.correctness.differs_along) == ("equivalent", list(sizes))
+        assert f"its {mixing} makes the loss no mean over samples" in other.warnings[0]
+    else:
+        assert other.correctness.verdict == "wrong"
+        assert "differs from the row with micro_batch_size=1" in other.correctness.diagnosis
+
+
 def test_a_base_that_ran_once_judges_nothing(tmp_path: Path, runner: TrialRunner) -> None:
     (trial, _) = sweep(tmp_path, verify={"base_runs": 1}).trials
     record = runner.run(trial)

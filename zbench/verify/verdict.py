@@ -134,13 +134,10 @@ def _within_coverage(
         return replace(judgement, correctness=was)
     if judged.left and was.verdict != "equivalent":
         was = replace(was, verdict="equivalent")
-    if was.verdict == "drifted" and not examined.findings:
-        covered = judged.covered  # where rounding decides the steps, it decides a part of the distance, too
-    if (
-        (was.verdict == "equivalent" or not examined.findings)
-        and was.verdict != "wrong"
-        and 2 * covered < steps
-    ):
+    by_distance_alone = was.verdict == "drifted" and not examined.findings
+    if by_distance_alone:  # if rounding decides the steps, it decides a part of the distance, too
+        covered = judged.covered
+    if (was.verdict == "equivalent" or by_distance_alone) and 2 * covered < steps:
         why = "the trial took another way at a kink" if judged.left else "rounding decides later steps"
         warning = f"{covered} of {steps} steps can be judged, {why}: {_REMEDY}"
         return Judgement(replace(was, verdict="unchecked"), [*judgement.warnings, warning])
