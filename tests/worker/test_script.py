@@ -273,6 +273,36 @@ def test_another_environment_has_extensions_of_its_own_unless_told(
 
 
 @pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "{output}/steps.jsonl has 0 steps, and run.warmup_steps is 1; correct step_times"),
+        (
+            "import torch; torch.ones(1).cuda()",
+            "it asks for a GPU, and none can be used here",
+        ),
+        ("import os, time; os.fork() or time.sleep(20)", "started went on after its end (python train.py"),
+        (
+            "open(sys.argv[1], 'w').write('{\"seconds\": 1}\\n' * 9)",
+            "the command left no {output}/model.pt",
+        ),
+    ],
+    ids=["nothing", "gpu", "forks", "elsewhere"],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_command_without_results_is_one_message_with_the_remedy(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kept.pt").write_text("mine")
+    workload = {"command": "python train.py {output}/steps.jsonl", "checkpoint": "{output}/model.pt"}
+    (trial,) = sweep(tmp_path, workload=workload, axes={}).trials
+    (tmp_path / "train.py").write_text(f"import sys\n{text}\n")
+    with pytest.raises((UsageError, script.CommandFailedError)) as caught:
+        run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None).weights()
+    assert message in str(caught.value)
+    assert (tmp_path / "kept.pt").exists()
+
+
+@pytest.mark.parametrize(
     ("do", "outcome", "message"),
     [
         ("fail", "crashed", "the command ended with status 1: RuntimeError: no such layer"),

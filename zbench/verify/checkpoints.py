@@ -25,23 +25,23 @@ _PARTS = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
 _NO_WEIGHTS = ("optim", "rng", "sched", "training_args")  # how files of trainers' begin that hold other state
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _REPLICATED = "module."  # the prefix of DistributedDataParallel, on every name
-_EXPECTED = "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder of them or of DeepSpeed's"
+EXPECTED_FILES = (
+    "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder of them or of DeepSpeed's"
+)
 
 
 Check = Callable[[Path], None]
 
 
 def read_weights(path: Path, check: Check = lambda _: None) -> dict[str, Tensor]:
-    """Return name -> floating-point weight on the CPU; UsageError where there is none to be read.
+    """Return name -> floating-point weight on the CPU; UsageError if there is none to be read.
 
-    check: called with each file before it is read; may refuse it.
+    path: an existing file or folder. check: called with each file before it is read; may refuse it.
     """
-    if not path.exists():
-        raise UsageError(f"workload.checkpoint: the command left no {path}; {_EXPECTED}")
     tensors = _of_folder(path, check) if path.is_dir() else _of_file(path, check)
     weights = {name: value for name, value in tensors.items() if value.is_floating_point()}
     if not weights:
-        raise UsageError(f"workload.checkpoint: no weights in {path.name}; {_EXPECTED}")
+        raise UsageError(f"workload.checkpoint: no weights in {path.name}; {EXPECTED_FILES}")
     return without_wrappers(weights)
 
 
@@ -61,7 +61,7 @@ def _of_file(path: Path, check: Check) -> dict[str, Tensor]:
         except Exception as error:
             raise UsageError(f"workload.checkpoint: {path.name} is no safetensors file: {error}") from None
     if path.suffix not in _TORCH:
-        raise UsageError(f"workload.checkpoint: cannot read {path.name}; {_EXPECTED}")
+        raise UsageError(f"workload.checkpoint: cannot read {path.name}; {EXPECTED_FILES}")
     saved = _loaded(path)
     if not isinstance(saved, Mapping):
         raise UsageError(

@@ -14,11 +14,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch import Tensor
 
 from zbench.errors import UsageError
@@ -32,7 +34,7 @@ from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
-from zbench.verify.checkpoints import read_weights
+from zbench.verify.checkpoints import EXPECTED_FILES, read_weights
 from zbench.verify.rows import told_against, told_apart
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import judge_weights, load_base
@@ -46,6 +48,8 @@ _LONGEST_LINE = 300
 _LAST_LINES = 2000  # torchrun alone prints 20, and 7 more for each rank
 _TORCHRUNS = re.compile(r"failed \(exitcode: -?\d+\) local_rank")
 _TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "training_args"}
+_MARK = "ZBENCH_COMMAND"  # in the environment of every process of a command
+_NO_GPU = ("not compiled with CUDA enabled", "no CUDA GPUs are available", "Found no NVIDIA driver")
 _REPOSITORY = str(Path(__file__).parents[2])
 
 
@@ -57,17 +61,23 @@ class CommandFailedError(Exception):
 class ScriptRun:
     """The outcome of a run of a command: seconds of each timed step, memory, and the path of its weights.
 
-    before: the files that were at its paths before it ran.
+    before: the files that were at its paths before it ran. saved_as: the checkpoint's path as the sweep file
+    has it. went_on: a process that went on after the command had ended, in words; empty if none did.
     """
 
     seconds: list[float]
     memory: MemoryPeaks
     checkpoint: Path | None
     before: FilesBefore
+    saved_as: str = ""
+    went_on: str = ""
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights that the command saved; UsageError if it saved none."""
         assert self.checkpoint is not None, "a run without a checkpoint is not judged"
+        if not self.checkpoint.exists():
+            missing = f"the command left no {self.saved_as}{self.went_on}"
+            raise UsageError(f"workload.checkpoint: {missing}; {EXPECTED_FILES}")
         return read_weights(self.checkpoint, self.before.check)
 
 
@@ -111,6 +121,7 @@ def run_once(
     )
     environment = _environment(trial, base_dir, inside=None if watch is None else watch.folder(scratch))
     environment |= {} if watch is None else watch.variables(scratch, checkpoint)
+    environment[_MARK] = str(scratch)
     remove_abandoned_locks(environment)
     before = FilesBefore(checkpoint, log)
     console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
@@ -138,7 +149,22 @@ def run_once(
     seconds = (
         console.all() if log is None else list(seconds_in(before.new_text(log), spec.step_times.seconds))
     )
-    return ScriptRun(_timed(trial, seconds), peaks, checkpoint, before)
+    went_on = _went_on(str(scratch))
+    timed = _timed(trial, seconds, went_on)
+    return ScriptRun(timed, peaks, checkpoint, before, str(spec.checkpoint), went_on)
+
+
+def _went_on(mark: str) -> str:
+    """Return in words which process of the command has gone on after its end; empty if none has.
+
+    mark: the value of `_MARK` in the command's environment.
+    """
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                words = " ".join(process.cmdline())[:_LONGEST_LINE]
+                return f", and a process that it started went on after its end ({words}): let it wait for it"
+    return ""
 
 
 def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
@@ -215,10 +241,13 @@ def _failure(status: int, lines: list[str]) -> Exception:
     errors = [line for line in lines if re.search(r"(Error|Exception)(: |$)", line)]
     worded = [line for line in lines if any(letter.isalpha() for letter in line)]
     last = (errors or ended or worded or ["no output"])[-1]
-    return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
+    lacks_gpu = any(words in line for line in lines for words in _NO_GPU)
+    remedy = "; it asks for a GPU, and none can be used here: train on a CPU, or see `zbench doctor`"
+    failure = f"the command ended with status {status}: {last[:_LONGEST_LINE]}"
+    return CommandFailedError(failure + remedy if lacks_gpu else failure)
 
 
-def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
+def _timed(trial: TrialSpec, seconds: list[float], went_on: str) -> list[float]:
     """Return the seconds of the timed steps; UsageError if the script reports none."""
     timed = seconds[trial.run.warmup_steps :]
     if not timed:
@@ -226,7 +255,7 @@ def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
         source = next(v for v in (spec.jsonl, spec.regex, spec.console) if v) if spec else "step_times"
         raise UsageError(
             f"workload.step_times: {source} has {len(seconds)} steps, and run.warmup_steps is"
-            f" {trial.run.warmup_steps}; correct step_times, or pass {{steps}} to the script"
+            f" {trial.run.warmup_steps}{went_on}; correct step_times, or pass {{steps}} to the script"
         )
     return timed
 
