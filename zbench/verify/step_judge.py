@@ -95,7 +95,7 @@ class StepJudge:
         self.jumped = self.limit = 0.0
         self._first = self._grown = torch.zeros(len(names))
         self._rest = self._slope_of_groups = self._rest_of_groups = torch.zeros(len(names))  # largest so far
-        self._explained = torch.zeros(len(names))
+        self._explained, self._typical = torch.zeros(len(names)), torch.zeros(())  # see `_counted`
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
@@ -161,8 +161,10 @@ class StepJudge:
         own = torch.maximum(self._rest, shares.base_rest[usable].median())
         own = own.clamp(min=self._scale.unit) * farther
         times = (shares.rest / own)[usable]
-        if len(times) >= TYPICAL_OF and float(times.median()) > self._scale.typical_rest:
+        typical = float(times.median()) / self._scale.typical_rest if len(times) >= TYPICAL_OF else 0.0
+        if typical > (FIRST_TIMES if float(self._typical) < EXPLAINED_STEPS else 1.0):
             return Fault(None, float(shares.rest[usable].median()), "all parameters")
+        self._typical = _counted(self._typical, torch.tensor(typical > 1))
         kinks, jump = self._jump(shares, own)
 
         def beyond(explained: Tensor, times: float) -> Tensor:
@@ -174,8 +176,7 @@ class StepJudge:
         in_one_step = FIRST_TIMES if farther >= self._scale.first_times_from else 1.0
         found, unexplained = beyond(of_jumps, 1.0), beyond(kinks + of_jumps, in_one_step)
         sizes = torch.where(self._explained < EXPLAINED_STEPS, unexplained, found)
-        is_explained = (found > 0) & (sizes == 0)
-        self._explained = torch.where(is_explained, self._explained + 1, self._explained - 0.5).clamp(min=0)
+        self._explained = _counted(self._explained, (found > 0) & (sizes == 0))
         bad = sizes > 0
         if not bool(bad.any()):
             return None
@@ -238,6 +239,13 @@ class StepJudge:
             self._is_first = False
         self._grown = torch.maximum(self._grown, sizes / self._first)
         return self._grown.clamp(min=float(self._grown[shares.usable].median()))
+
+
+def _counted(steps: Tensor, is_explained: Tensor) -> Tensor:
+    """Return in how many steps so far a kink or luck has explained a difference. Each step without such a
+    difference takes a half from it.
+    """
+    return torch.where(is_explained, steps + 1, steps - 0.5).clamp(min=0)
 
 
 def _root_mean_square(values: Tensor, usable: Tensor) -> Tensor:

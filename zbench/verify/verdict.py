@@ -127,9 +127,14 @@ def _within_coverage(
     covered = judged.covered
     if not can_be_compared(reference.plain.sketches, reference.true_sketches):
         return judgement
-    if judged.left == 0:
+    if judged.left == 0 or was.verdict == "equivalent":
         covered = max(covered, covered_by_distance(reference, adams))
     was = replace(was, checked_steps=covered, steps=steps)
+    is_near = was.error_ratio is not None and was.error_ratio <= EQUIVALENT_UP_TO
+    if was.verdict == "unchecked" and is_near and 2 * judged.covered >= steps:
+        # the distance decides nothing, and need not: the steps are judged
+        was = replace(was, verdict="equivalent", checked_steps=judged.covered)
+        return Judgement(was, judgement.warnings[:-1])
     if was.verdict not in ("equivalent", "drifted", "wrong") or was.max_abs_diff is None:
         return replace(judgement, correctness=was)
     if judged.left and was.verdict != "equivalent":
