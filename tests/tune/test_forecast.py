@@ -7,6 +7,8 @@ import pytest
 from tests.making import make_trial
 from zbench.estimate.result import Estimate, NotSimulated, Reserved
 from zbench.job.progress import Watch
+from zbench.launch.disturbance import LoadBesides
+from zbench.record.record import Disturbance
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
 from zbench.tune.forecast import MemoryLimits, pruner, too_large
@@ -94,6 +96,19 @@ def test_a_trial_goes_on_that_is_not_surely_slow(lines: list[dict[str, object]])
     watch = watch_of()
     assert [watch(one) for one in lines] == [None] * len(lines)
     assert watch_of()(line(2, 2.0)) is not None, "just so many times slower"
+
+
+class Loaded(LoadBesides):
+    """A machine on which others take half of the CPU time."""
+
+    def disturbance(self) -> Disturbance:
+        return Disturbance(0.5)
+
+
+def test_no_trial_ends_while_others_take_cpu_time_from_it() -> None:
+    watch = pruner(trial(), (Goal("median_step_s", "minimize"),), 1.0, 2.0, Loaded(2))
+    assert watch is not None
+    assert [watch(line(step, 50.0)) for step in range(1, 9)] == [None] * 8
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,22 @@ def bounds_of(fit: Fit, rows: Sequence[str], alpha: float) -> Bounds:
     )
 
 
+def under_load(by_time: Bounds, by_cpu: Bounds | None) -> Bounds:
+    """Return the bounds that hold if other processes took CPU time from the rows.
+
+    The scheduler favours processes that block often, so load changes the step times of rows differently. A
+    row is behind the best only as far as both its step times and its CPU time say so. CPU time does not show
+    the time that a row waits. by_cpu: None if CPU times are not known; then no row is behind.
+    """
+    if by_cpu is None:
+        return Bounds(tuple(by_time.at_least), dict.fromkeys(by_time.at_least, 0.0), {})
+    leaders = dict.fromkeys((*by_time.leaders, *by_cpu.leaders))
+    behind = [row for row in by_time.at_least if row not in leaders]
+    least = {row: min(by_time.at_least[row], by_cpu.at_least[row]) for row in behind}
+    most = {row: max(by_time.at_most[row], by_cpu.at_most[row]) for row in by_time.at_most}
+    return Bounds(tuple(leaders), dict.fromkeys(leaders, 0.0) | least, most)
+
+
 def _critical(fit: Fit, some: Indices, others: Indices, value: Callable[[int], float]) -> Floats:
     """Return the critical differences, some x others. value: in standard errors, by degrees of freedom.
 

@@ -46,7 +46,7 @@ def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
     """
     metric = metric_named(goal.metric)
     sign = -1 if goal.direction == "maximize" else 1
-    is_time = metric.unit in TIMED and metric.compute is None
+    has_steps = is_time(goal)
     cells: dict[tuple[str, str, str], Cell] = {}
     for summary in summaries:
         beside = ""
@@ -58,15 +58,46 @@ def cells_of(summaries: Sequence[ConfigSummary], goal: Goal) -> list[Cell]:
             row = summary.trial_id
             of = f"round {record.run_id} {record.repeat}"
             cost = sign * math.log(value or _NOTHING)
-            has_turns = is_time and goal.metric not in STEP_TIMES[1:]
+            has_turns = has_steps and goal.metric not in STEP_TIMES[1:]
             turns = _turns(record, cost) if has_turns else (np.array([cost]),)
             block = f"heat {heat.name}" if heat is not None else of
             cells[row, of, block] = Cell(row, of, block, turns)
-            if is_time and heat is not None and heat.alone:
+            if has_steps and heat is not None and heat.alone:
                 beside = beside or alone_row(record)  # all records of a configuration have the same
                 seconds = tuple(np.log([one]) for one in heat.alone)
                 cells[beside, of, block] = Cell(beside, of, block, seconds)
     return list(cells.values())
+
+
+def is_time(goal: Goal) -> bool:
+    """Return whether a goal's metric is the time of steps, or follows from it."""
+    metric = metric_named(goal.metric)
+    return metric.unit in TIMED and metric.compute is None
+
+
+def cpu_cells_of(summaries: Sequence[ConfigSummary]) -> list[Cell] | None:
+    """Return the cells of the CPU time of each configuration's steps; None if a repeat has no such figure.
+
+    The names of rows, rounds and blocks are those of `cells_of`.
+    """
+    cells = []
+    for summary in summaries:
+        for record in summary.ok:
+            if record.timing is None or not record.timing.cpu_seconds or min(record.timing.cpu_seconds) <= 0:
+                return None
+            of = f"round {record.run_id} {record.repeat}"
+            block = f"heat {record.heat.name}" if record.heat is not None else of
+            turns = len(record.heat.turn_seconds) if record.heat is not None else 0
+            cells.append(Cell(summary.trial_id, of, block, _split(record.timing.cpu_seconds, turns)))
+    return cells
+
+
+def _split(steps: Sequence[float], turns: int) -> Turns:
+    """Return the logarithms of the steps of each turn; the logarithm of their mean without turns."""
+    if not 0 < turns <= len(steps):
+        return (np.log([math.fsum(steps) / len(steps)]),)
+    ends = [len(steps) * turn // turns for turn in range(1, turns)]
+    return tuple(np.split(np.log(steps), ends))
 
 
 def alone_row(record: Record) -> str:
@@ -87,8 +118,7 @@ def _turns(record: Record, cost: float) -> Turns:
     steps = timing.step_seconds
     if len(steps) < count or min(steps) <= 0:
         return tuple(np.log([seconds]) + moved for seconds in heat.turn_seconds)
-    ends = [len(steps) * turn // count for turn in range(1, count)]
-    return tuple(np.split(np.log(steps) + moved, ends))
+    return tuple(turn + moved for turn in _split(steps, count))
 
 
 def alike_cells(cells: Sequence[Cell]) -> Iterator[tuple[Indices, Turns]]:

@@ -50,6 +50,7 @@ class Ranking:
     at least worse than the best. at_most: by which fraction every one is at most worse. All these bounds hold
     together with a probability of 95 %. What is not known is missing. effects: of the axes. of_compute: its
     95 % interval. pending: configurations of the sweep that have not run; while there are any, nothing leads.
+    load: what took CPU time from the repeats, in words; step times alone then decide nothing.
     """
 
     best: str | None = None
@@ -61,6 +62,7 @@ class Ranking:
     effects: "tuple[Effect, ...]" = ()
     of_compute: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     pending: int = 0
+    load: str = ""
 
     @property
     def equal_within(self) -> float | None:
@@ -84,6 +86,7 @@ class Ranking:
             "worse_by": dict(self.worse_by),
             "at_most": dict(self.at_most),
             "effects": [effect.document() for effect in self.effects],
+            "load": self.load,
         }
 
     def mark(self, trial_id: str) -> str:
@@ -114,8 +117,8 @@ def rank(
     first = able[0]
     if len(able) == 1:
         return Ranking(first.trial_id, (first.trial_id,), first.trial_id)
-    from zbench.analysis.bounds import bounds_of  # imports scipy, which one row does not need
-    from zbench.analysis.cells import cells_of
+    from zbench.analysis.bounds import bounds_of, under_load  # imports scipy, which one row does not need
+    from zbench.analysis.cells import cells_of, cpu_cells_of, is_time
     from zbench.analysis.effects import effects_of
     from zbench.analysis.ratios import fitted
 
@@ -123,6 +126,11 @@ def rank(
     fit = fitted(cells)
     names = {summary.trial_id: summary for summary in able}
     bounds = bounds_of(fit, list(names), _level(able, alpha))
+    load = load_on(able) if is_time(goal) else ""
+    if load:
+        cpu = cpu_cells_of(able)
+        by_cpu = None if cpu is None else bounds_of(fitted(cpu), list(names), _level(able, alpha))
+        bounds = under_load(bounds, by_cpu)
     ids = bounds.leaders
     estimates = dict(zip(fit.rows, fit.estimates.tolist(), strict=True))
     chosen = _recommended([names[name] for name in ids], estimates, goal)
@@ -137,9 +145,17 @@ def rank(
         },
         at_most={name: math.expm1(log) for name, log in bounds.at_most.items() if log < _FAR},
         why=why,
-        effects=effects_of(fit, able, names[chosen]) if explains else (),
-        of_compute=_of_compute(summaries, goal, cells, fit) if explains else {},
+        effects=effects_of(fit, able, names[chosen]) if explains and not load else (),
+        of_compute=_of_compute(summaries, goal, cells, fit) if explains and not load else {},
+        load=load,
     )
+
+
+def load_on(summaries: Sequence[ConfigSummary]) -> str:
+    """Return what took CPU time from the repeats, the most of any repeat, in words; empty if nothing did."""
+    disturbances = [r.disturbance for s in summaries for r in s.ok if r.disturbance is not None]
+    worst = max(disturbances, key=lambda disturbance: disturbance.severity, default=None)
+    return "" if worst is None or worst.severity <= 1 else str(worst)
 
 
 def _level(summaries: Sequence[ConfigSummary], alpha: float) -> float:

@@ -36,7 +36,8 @@ class RankJob:
     result_path: the JSON that rank 0 writes, atomically, when the trial succeeds. reference_path: the
     trajectory to compare with; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
-    "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without suffix, of the
+    "steps": m, "seconds": s, "cpu": c}`; n counts from 1 within its phase, and c is rank 0's CPU
+    time so far. trace: the path, without suffix, of the
     trace files of a step; None for no trace. local_rank, local_world_size: the rank and the number of ranks
     on this machine, if there are several machines. turns: the socket where every rank asks for its turns,
     if the trial takes turns with others. base_row_path: the reference of the row that this trial is compared

@@ -69,6 +69,26 @@ class DisturbanceMeter:
         return between(self._spans, own_cpu_seconds=own_cpu_seconds)
 
 
+class LoadBesides:
+    """What other processes take from a trial that still works, by the CPU time that its rank 0 reports."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._first: tuple[MachineSnapshot, float] | None = None
+        self._own_cpu_seconds = 0.0
+
+    def note(self, cpu_seconds: float) -> None:
+        """Note the CPU time of rank 0 so far; the ranks work alike."""
+        self._first = self._first or (snapshot(), cpu_seconds)
+        self._own_cpu_seconds = self._ranks * (cpu_seconds - self._first[1])
+
+    def disturbance(self) -> Disturbance:
+        """Return the disturbance since the first note."""
+        if self._first is None:
+            return Disturbance(0.0)
+        return between([(self._first[0], snapshot())], own_cpu_seconds=self._own_cpu_seconds)
+
+
 def between(
     spans: Sequence[tuple[MachineSnapshot, MachineSnapshot]], *, own_cpu_seconds: float
 ) -> Disturbance:

@@ -33,6 +33,7 @@ class Timing:
     tokens_per_s, samples_per_s: None if the workload does not define a token, or a sample.
     mfu: the fraction of the devices' peak FLOP/s, as the maker states it; None if that is not known.
     of_compute: the time of plain PyTorch without communication over this one's, in the same heat.
+    cpu_seconds: CPU time of all ranks in each timed step; empty if it is not known.
     """
 
     step_seconds: list[float]
@@ -43,6 +44,7 @@ class Timing:
     phases: dict[str, float] = field(default_factory=dict)
     mfu: float | None = None
     of_compute: float | None = None
+    cpu_seconds: list[float] = field(default_factory=list)
 
     @property
     def mean_step_s(self) -> float:

@@ -103,6 +103,10 @@ def answer_lines(
         least = min(ranking.worse_by.values(), default=0.0)
         ahead = f"; the others are at least {_below(least)} % {worse(objective)}" if least > 0 else ""
         return [Text.assemble(("* best", "bold green"), f" {description}{ahead}")]
+    if ranking.load:
+        why = f"not known: {ranking.load.partition(': ')[2]}"
+        quiet = Text("step times under load decide nothing: run it again when the machine is quiet")
+        return [Text.assemble(("≈* recommended", "bold green"), f" {description}; {why}"), quiet]
     bound = bound_text(chosen, ranking)
     bound = f"{bound} {worse(objective)} than whatever is best" if bound.startswith("at") else bound
     why = f"of the {len(ranking.indistinguishable)} that may be the best, {ranking.why}"

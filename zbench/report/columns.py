@@ -214,13 +214,16 @@ def screen_table(
 
 
 def of_compute(ranking: Ranking) -> Column[ConfigSummary]:
-    """Return the column of the share of compute alone, with half of its interval: `0.89 ±0.02`."""
+    """Return the column of the share of compute alone, with half of its interval: `0.89 ±0.02`. Under load it
+    is empty: other processes slow the two differently.
+    """
     share = metric("of_compute")
 
     def value(summary: ConfigSummary) -> str | None:
         interval = ranking.of_compute.get(summary.trial_id)
         half = f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval is not None else ""
-        return f"{share.text(summary)}{half}" if share.value(summary) is not None else None
+        is_known = share.value(summary) is not None and not ranking.load
+        return f"{share.text(summary)}{half}" if is_known else None
 
     return Column(share.name, value, title=share.title, note=share.note)
 

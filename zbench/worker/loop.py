@@ -51,14 +51,22 @@ class Meters:
 class Samples:
     """The measurements of the timed steps, one entry per step; traffic is the largest over steps.
 
-    sizes: see `Workload.size`, of all ranks. turns: the number of timed steps of each turn.
+    sizes: see `Workload.size`, of all ranks. cpu_seconds: of the processes of all ranks. turns: the number of
+    timed steps of each turn.
     """
 
     step_seconds: list[float] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
+
+    def add_up(self) -> None:
+        """Add up sizes and CPU times over the ranks; every rank must call it."""
+        sums = torch.tensor([self.sizes, self.cpu_seconds], dtype=torch.float64)
+        dist.all_reduce(sums)
+        self.sizes, self.cpu_seconds = [round(size) for size in sums[0].tolist()], sums[1].tolist()
 
     def seconds_by_turn(self) -> list[float]:
         """Return the mean seconds of the timed steps of each turn."""
@@ -192,14 +200,13 @@ def run_steps(
                 samples.turns[-1] += 1
                 samples.step_seconds.append(seconds)
                 samples.sizes.append(trainer.size(batches))
+                samples.cpu_seconds.append(fence.cpu_seconds)
                 samples.phases.append(phases)
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
     turns.over()
-    sizes = torch.tensor(samples.sizes)
-    dist.all_reduce(sizes)
-    samples.sizes = sizes.tolist()
+    samples.add_up()
     return samples
 
 
@@ -209,18 +216,20 @@ def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
 
 
 class Fence:
-    """Synchronises all ranks, and the device."""
+    """Synchronises all ranks, and the device. cpu_seconds: of this rank's process in the last step."""
 
     def __init__(self, device: torch.device, job: RankJob) -> None:
         self._device = device
         # kept: a thread of gloo may hold what it reduced for some time, and a step's memory would count that
         self._token = torch.zeros(1, dtype=torch.float64)
         self.turns = Turns(job.turns, job.world_size)
+        self.cpu_seconds = self._cpu_begin = 0.0
 
     def ready(self) -> float:
         """Wait for all ranks; return the time."""
         synchronize(self._device)
         dist.all_reduce(self._token.zero_())
+        self._cpu_begin = time.process_time()
         return time.perf_counter()
 
     def slowest(self, begin: float) -> float:
@@ -229,5 +238,7 @@ class Fence:
         Each rank stops its own clock before it communicates, so that the message's latency does not count.
         """
         synchronize(self._device)
-        dist.all_reduce(self._token.fill_(time.perf_counter() - begin), dist.ReduceOp.MAX)
+        seconds = time.perf_counter() - begin
+        self.cpu_seconds = time.process_time() - self._cpu_begin
+        dist.all_reduce(self._token.fill_(seconds), dist.ReduceOp.MAX)
         return float(self._token)

@@ -215,7 +215,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._since = now
         if self._file is None:
             return
-        line = {"phase": phase, "step": step, "steps": steps, "seconds": seconds}
+        line = {"phase": phase, "step": step, "steps": steps, "seconds": seconds, "cpu": time.process_time()}
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError:

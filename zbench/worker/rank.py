@@ -3,12 +3,12 @@
 import dataclasses
 import shlex
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
@@ -141,11 +141,7 @@ def _train(job: RankJob, trial: TrialSpec, device: torch.device, algorithms: Det
         if observer is not None:
             losses, info = one_more_step()
             observer.after_step([float(loss) for loss in losses], info)
-        judgement = observer.verdict(read) if observer is not None else Judgement(Correctness("unchecked"))
-        if observer is not None and job.base_row_path is not None and job.rank == 0:
-            share = exact_difference(observer.reference, load_reference(Path(job.base_row_path)))
-            apart = rows_apart(trial)
-            judgement = told_of_micro_batches(judgement, apart, share, trainer.model, workload.data)
+        judgement = _judged(job, trial, observer, trainer.model, workload.data, read)
         counts = meters.counts.smallest
         if _can_count_operators(trial.engine):
             counts |= count_operators(one_more_step, device)
@@ -177,6 +173,27 @@ def _observer(trainer: Trainer, trial: TrialSpec, path: str | None) -> Observer 
     return Observer(trainer.engine, trainer.model, trial, path) if path else None
 
 
+def _judged(
+    job: RankJob,
+    trial: TrialSpec,
+    observer: Observer | None,
+    model: nn.Module,
+    data: Data,
+    read: Mapping[str, str],
+) -> Judgement:
+    """Return the verdict, and whether a base row with other micro-batches trains the same step.
+
+    read: digests of the user's files that the trial read.
+    """
+    if observer is None:
+        return Judgement(Correctness("unchecked"))
+    judgement = observer.verdict(read)
+    if job.base_row_path is None or job.rank != 0:
+        return judgement
+    share = exact_difference(observer.reference, load_reference(Path(job.base_row_path)))
+    return told_of_micro_batches(judgement, rows_apart(trial), share, model, data)
+
+
 def _can_count_operators(spec: EngineSpec) -> bool:
     """Whether a step is the same under the dispatch mode that counts its operators.
 
@@ -203,6 +220,7 @@ def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timin
         samples_per_s=workload.samples_per_micro_batch * rate,
         tflops=None if flops is None else flops * rate / 1e12,
         phases={name: statistics.median(phases[name] for phases in samples.phases) for name in PHASES},
+        cpu_seconds=samples.cpu_seconds,
     )
 
 
