@@ -10,6 +10,7 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.settings import Settings
 from zbench.app.compare import compare_stored, measure, parse_blocks, samples_file
 from zbench.cli import console, options
+from zbench.cores import use_cores
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports import table
@@ -79,6 +80,7 @@ def command(
     seed: options.Seed = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     scratch: options.Scratch = None,
+    cores: options.Cores = None,
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
@@ -87,6 +89,7 @@ def command(
     in HEAD.
     """
     use_state_folder(scratch, console.warn)
+    use_cores(cores)
     settings = Settings(
         read.check_alpha(alpha),
         read.parse_thresholds(thresholds, paired=paired),

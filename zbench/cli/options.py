@@ -37,6 +37,13 @@ Scratch = Annotated[
         help="Folder on a disk for the model's state before a replayed step. Default: of temporary files.",
     ),
 ]
+Cores = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIST",
+        help="Run the command and its ranks on these cores alone, such as 0-3,6; doctor names free ones.",
+    ),
+]
 Overrides = Annotated[
     list[str],
     typer.Option(

@@ -9,6 +9,7 @@ from zbench.app.request import single, tracked
 from zbench.cli import console, options
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.sweep import perform
+from zbench.cores import use_cores
 from zbench.launch.executors import backend_of
 from zbench.scratch import use_state_folder
 
@@ -20,6 +21,7 @@ def command(
     ] = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     scratch: options.Scratch = None,
+    cores: options.Cores = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     dry_run: options.DryRun = False,
     trace: Annotated[
@@ -41,6 +43,7 @@ def command(
     backend = backend_of([], ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         request = single(file, output_dir, settings)
+        use_cores(cores, request.sweep.run.world_size)
         if dry_run:
             print_plan(request.sweep)
             return

@@ -12,6 +12,7 @@ from zbench.cli import console, options
 from zbench.cli.conclusion import Conclusion
 from zbench.cli.plan import print_plan, starting_nothing
 from zbench.cli.tune import perform_search
+from zbench.cores import use_cores
 from zbench.errors import ExitCode, OutOfTimeError, UsageError
 from zbench.launch.executors import Backend, backend_of
 from zbench.scratch import use_state_folder
@@ -21,6 +22,7 @@ def command(
     file: options.OptionalSweepFile = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     scratch: options.Scratch = None,
+    cores: options.Cores = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: options.Resume = None,
     slurm: options.Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
@@ -50,6 +52,7 @@ def command(
             raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
         else:
             request = from_file(file, output_dir, settings)
+        use_cores(cores, request.sweep.run.world_size)
         if dry_run:
             print_plan(request.sweep)
             return

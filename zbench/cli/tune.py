@@ -11,6 +11,7 @@ from zbench.app.tune import Study, search, search_document
 from zbench.cli import console, options
 from zbench.cli.conclusion import Conclusion
 from zbench.cli.plan import print_plan, starting_nothing
+from zbench.cores import use_cores
 from zbench.errors import ExitCode, UsageError
 from zbench.launch.executors import Backend, backend_of
 from zbench.scratch import use_state_folder
@@ -46,6 +47,7 @@ def command(
     ray: options.Ray = None,
     output_dir: options.OutputDir = options.DEFAULT_OUTPUT_DIR,
     scratch: options.Scratch = None,
+    cores: options.Cores = None,
     overrides: options.Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: options.Resume = None,
     dry_run: options.DryRun = False,
@@ -70,6 +72,7 @@ def command(
     backend = backend_of(slurm, ray, console.warn)  # before the file: world_size may count its nodes
     with starting_nothing(dry_run):
         request = to_search(file, resume, output_dir, [*settings, *asked], method)
+        use_cores(cores, request.sweep.run.world_size)
         if dry_run:
             print_plan(request.sweep)
             return

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import psutil
 
+from zbench.cores import free_cores, in_ranges
 from zbench.errors import UsageError, ZbenchError
 from zbench.launch.process.client import THREAD_VARIABLES
 from zbench.launch.process.local import LocalExecutor, call
@@ -97,6 +98,9 @@ def _threads() -> Iterator[Check]:
     busy = load > max(1.0, _BUSY_SHARE * cpus)
     text = f"{load:.2f} in the last minute" + (": figures will be noisy; end other programs" * busy)
     yield Check("load", "warn" if busy else "ok", text)
+    free = free_cores()
+    text = f"{in_ranges(free)} are free now (`--cores`)" if free else "none is free now"
+    yield Check("free cores", "ok" if free else "warn", text)
     files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
     governors = {file.read_text().strip() for file in files}
     if governors - {"performance"}:

@@ -105,7 +105,9 @@ def answer_lines(
         return [Text.assemble(("* best", "bold green"), f" {description}{ahead}")]
     if ranking.load:
         why = f"not known: {ranking.load.partition(': ')[2]}"
-        quiet = Text("step times under load decide nothing: run it again when the machine is quiet")
+        quiet = Text(
+            "run it again when the machine is quiet, or with --cores (`zbench doctor` names free cores)"
+        )
         return [Text.assemble(("≈* recommended", "bold green"), f" {description}; {why}"), quiet]
     bound = bound_text(chosen, ranking)
     bound = f"{bound} {worse(objective)} than whatever is best" if bound.startswith("at") else bound
