@@ -17,7 +17,12 @@ from torch.nn import functional
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
-PATHS = {"ddp": "zbench.peers.ddp", "fsdp2": "zbench.peers.fsdp2", "builtin": "zbench.engine"}
+PATHS = {
+    "ddp": "zbench.peers.ddp",
+    "fsdp2": "zbench.peers.fsdp2",
+    "builtin": "zbench.engine",
+    "deepspeed": "zbench.peers.deepspeed",
+}
 
 
 class Imitation:
