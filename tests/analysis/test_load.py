@@ -9,8 +9,11 @@ from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Disturbance, Record
 from zbench.record.summary import summarize
 from zbench.report.answer import answer_lines
+from zbench.report.html.content import report_of
+from zbench.report.html.page import render
 from zbench.spec.sweep import ObjectiveSpec
 
+from .synthetic import results
 from .test_ranking import noisy, sweep
 
 FASTEST = ObjectiveSpec(minimize=["mean_step_s"])
@@ -64,3 +67,10 @@ def test_without_its_support_nothing_is_best_and_the_load_is_told(
     assert answer.plain.endswith("not known: other processes took 74% of the CPU time")
     assert "when the machine is quiet" in remedy.plain
     assert ranked(under(0.02, cpu)).best == "tn0", "on a quiet machine step times decide"
+
+
+def test_a_page_of_a_run_under_load_says_so_at_its_top() -> None:
+    loaded, quiet = (render(report_of(results(under(load, None))), drawn=False) for load in (0.74, 0.02))
+    assert "Measured under load" in loaded
+    assert "other processes took 74% of the CPU time; step times alone decide nothing" in loaded
+    assert "Measured under load" not in quiet

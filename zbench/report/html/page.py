@@ -88,6 +88,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     shares = sorted(report.importance.items(), key=lambda item: -item[1])
     facts = {
         "Recommended" if report.ranking.tied else "Best configuration": _best(report, winner),
+        "Measured under load": f"{load}; step times alone decide nothing"
+        if (load := report.ranking.load)
+        else "",
         "Throughput": throughput_text(winner) if winner else "",
         "Memory": _memory_of(winner) if winner else "",
         "Device memory limit": METRICS["peak_device_bytes"].format(limit) if limit is not None else "",
