@@ -17,7 +17,12 @@ TRAININGS = 650
 """As many have about 2,000 rows."""
 SHORT = (0, 5, 15)
 """Numbers of drawn runs of five steps."""
-ONCE_ACCUSED = {80303: (446,), 80411: (66, 426, 489, 678, 885, 938, 1075, 1134, 1154), 80521: (79,)}
+ONCE_ACCUSED = {
+    80303: (446,),
+    80411: (66, 426, 489, 678, 885, 938, 1075, 1134, 1154),
+    80521: (79,),
+    80631: (602,),
+}
 """Seed -> numbers of drawn runs that former limits accused: kinks, routers and chaos in 16 bits."""
 
 

@@ -16,6 +16,7 @@ from zbench.verify.limits import (
     ABOVE_KINKS,
     ALL_CERTAIN,
     ALONE_CERTAIN,
+    COVERED_UP_TO,
     DIVERGED,
     EXPLAINED_STEPS,
     FIRST_TIMES,
@@ -85,8 +86,9 @@ class StepJudge:
     moved the gradient of another parameter, too. A fault stays: what is off in step after step is not
     explained.
 
-    jumped: by which share the gradients of the trial have jumped so far. limit: by which share all parameters
-    together might be off in the last step, and not be named.
+    jumped: by which share the gradients of the trial have jumped so far. has_turned: in some step a few
+    gradients alone have changed by a quarter and more, as a router or a kink changes them. limit: by which
+    share all parameters together might be off in the last step, and not be named.
     """
 
     def __init__(self, names: Sequence[str], adams: Mapping[str, Adam], scale: Scale) -> None:
@@ -96,6 +98,7 @@ class StepJudge:
         self._first = self._grown = torch.zeros(len(names))
         self._rest = self._slope_of_groups = self._rest_of_groups = torch.zeros(len(names))  # largest so far
         self._explained, self._typical = torch.zeros(len(names)), torch.zeros(())  # see `_counted`
+        self.has_turned = False
         self._is_first = True
 
     def unsure(self, farther: float) -> float:
@@ -176,7 +179,11 @@ class StepJudge:
         in_one_step = FIRST_TIMES if farther >= self._scale.first_times_from else 1.0
         found, unexplained = beyond(of_jumps, 1.0), beyond(kinks + of_jumps, in_one_step)
         sizes = torch.where(self._explained < EXPLAINED_STEPS, unexplained, found)
-        self._explained = _counted(self._explained, (found > 0) & (sizes == 0))
+        is_explained = (found > 0) & (sizes == 0)
+        is_turn = is_explained & (shares.rest > COVERED_UP_TO)
+        is_turn &= shares.rest[usable].median() < ABOVE_KINKS * shares.rest
+        self.has_turned |= bool(is_turn.any())
+        self._explained = _counted(self._explained, is_explained)
         bad = sizes > 0
         if not bool(bad.any()):
             return None

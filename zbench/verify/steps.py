@@ -134,7 +134,7 @@ class _Judges:
         not yet: more of later steps is decided than is covered.
         """
         judge = self._readable(step)
-        has_jumped = DIVERGED * judge.jumped > LEAST_WAY
+        has_jumped = judge.has_turned or DIVERGED * judge.jumped > LEAST_WAY
         is_far = has_jumped or judge.unsure(step.farther) > COVERED_UP_TO
         return is_far and judge.unsure_reference <= COVERED_UP_TO
 
