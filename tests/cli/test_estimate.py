@@ -71,6 +71,8 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--world-size", "0"], "for '--world-size'"),
         (["--limits"], "--device-memory"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
+        (["--machine", "H100", "--tokens", "5GB"], "--tokens: expected a number"),
+        (["--machine", "H100", "--tokens", "0"], "--tokens: expected at least 1 token"),
         (["--machine", "H101"], "error: --machine H101: machine: "),
         (
             ["--world-size", "4", "--set", "world_size=8"],
@@ -134,6 +136,15 @@ def test_nothing_that_fits_is_a_failure(estimate):
     assert row["host_bytes_of_a_node"] == 8 * row["estimate"]["peak_host_bytes"]
     assert row["spare_host_bytes"] == 1024 - row["host_bytes_of_a_node"]
     assert estimate(offloaded, "--host-memory", "1Gi").code == 0
+
+
+def test_tokens_are_a_count(estimate):
+    (row,) = estimate("", "--machine", "H100", "--tokens", "300B", "--json").document["trials"]
+    assert row["training"]["tokens"] == 300 * 10**9
+    steps = 300 * 10**9 / (2 * 16)
+    assert row["training"]["seconds"] == pytest.approx(
+        [steps * row["time"][key] for key in ("low_s", "high_s")]
+    )
 
 
 @pytest.mark.check

@@ -67,10 +67,7 @@ def command(
     )
     flags = [("run.world_size", "--world-size", world_size), ("machine", "--machine", machine)]
     settings = command_line(overrides, flags)
-    try:
-        count = None if tokens is None else parse_count(tokens)
-    except ValueError as error:
-        raise UsageError(f"--tokens: {error}") from None
+    count = None if tokens is None else _tokens(tokens)
     estimates = forecast(
         file,
         settings,
@@ -93,6 +90,17 @@ def command(
         for text in filter(None, (estimates.reserved_assumed, estimates.time_assumed)):
             console.note(f"assumed: {text}")
     raise typer.Exit(code)
+
+
+def _tokens(text: str) -> int:
+    """Return the number of tokens in `--tokens`. UsageError for other texts."""
+    try:
+        count = parse_count(text)
+    except ValueError as error:
+        raise UsageError(f"--tokens: {error}; write k, M, B or T, such as 15T for 15 trillion") from None
+    if count < 1:
+        raise UsageError(f"--tokens: expected at least 1 token, such as 300B, got {text!r}")
+    return count
 
 
 def _say(row: EstimateRow, number: int, of: int, *, seeks: bool) -> None:
