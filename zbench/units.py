@@ -83,6 +83,14 @@ def format_bytes(count: float) -> str:
     return f"{_three_digits(size / 1024)} TiB"
 
 
+def format_count(count: float) -> str:
+    """Return a count with three significant digits and its letter, such as `300B` or `1.5T`."""
+    for letter, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{_three_digits(count / size)}{letter}"
+    return _three_digits(count)
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration with three significant digits, such as `84.6 ms`, or whole seconds from 100 on."""
     for size, unit in ((1e-6, "us"), (1e-3, "ms")):

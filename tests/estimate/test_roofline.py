@@ -136,7 +136,7 @@ def test_a_row_says_whether_it_fits_and_what_is_left() -> None:
     text = "fits with 0 B and 5 B of a node's host memory to spare"
     assert EstimateRow(trial, offloaded, Capacity(1200, 205)).verdict == text
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
-    assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
+    assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time", "tokens_per_s"}
 
 
 CARD = Estimate(900, 0, 0, {}, {}, "backward", [], {}, None, reserved=Reserved(1200, 1000, False))
@@ -174,10 +174,10 @@ def test_a_line_says_how_long_steps_and_tokens_take() -> None:
     time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
     training = 3 * 10**11, (2 * 86400.5, 40 * 86400.0)
     shown = cells(EstimateRow(trial, estimate, time=time, training=training))
-    assert (shown["step"], shown["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
+    assert (shown["step"], shown["300B tokens"]) == ("250 to 500 ms", "2.00 to 40.0 days")
     assert (shown["trial"], shown["activations"]) == (trial.trial_id, "0 B")
     unknown = cells(EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")))
-    assert (unknown["step"], unknown["1e+03 tokens"]) == ("not known: a rate", "not known: a rate")
+    assert (unknown["step"], unknown["1k tokens"]) == ("not known: a rate", "not known: a rate")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_file_that_calibration_wrote_is_found_beside_the_sweep(tmp_path: Path)
 @pytest.mark.parametrize(
     ("machine", "message"),
     [
-        ("H101", "no GPU and no file is called 'H101' (did you mean 'h100'?)"),
+        ("H101", "no GPU and no file is called 'H101' (did you mean 'H100'?)"),
         ({"flops": 1e12}, "machine.memory_bandwidth: this key is missing; add it"),
         ({"flops": "fast", "memory_bandwidth": 1e9}, "machine.flops: expected a rate"),
         (7, "machine: expected a mapping"),

@@ -17,10 +17,12 @@ from zbench.spec.trial import TrialSpec
 WIDTH = 2.0
 LEAST_ATTAINED = 0.05
 _HALVINGS = 30
-ASSUMED = (
-    "a step's time is shortest if collectives and host copies fully overlap with computation, and longest if"
-    f" none does. A range below a factor of {WIDTH:g} is widened, because rates are uncertain"
-)
+ASSUMED = {
+    "shortest": "collectives and host copies fully overlap with computation",
+    "longest": "nothing overlaps",
+    "range": f"a factor of {WIDTH:g} at least, because rates are uncertain",
+}
+"""What the range of a step's time rests on."""
 
 
 @dataclass(frozen=True, slots=True)

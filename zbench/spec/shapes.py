@@ -23,12 +23,13 @@ PREFIX = "hf:"
 _TABLES = ("configuration_auto.py", "auto_mappings.py")
 _TEXT = re.compile(r"[\"']([a-z][a-z0-9_.-]*)[\"']")
 _LLAMA_3 = {
-    "model_type": "llama", "vocab_size": 128_256, "num_key_value_heads": 8, "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": False,
+    "model_type": "llama", "dtype": "bfloat16", "vocab_size": 128_256, "num_key_value_heads": 8,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500_000.0,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 _QWEN_3 = {
-    "model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
+    "model_type": "qwen3", "dtype": "bfloat16", "vocab_size": 151_936, "num_key_value_heads": 8,
+    "head_dim": 128, "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
 }  # fmt: skip
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2"},
@@ -91,6 +92,15 @@ def positions_of(config: Mapping[str, Any], options: Mapping[str, Any]) -> int |
     values = [source.get(key) for source in (options, config) for key in _POSITIONS]
     default = 1024 if config.get("model_type") == "gpt2" else None  # of its class, where its file has none
     return next((value for value in values if isinstance(value, int)), default)
+
+
+DTYPES = ("dtype", "torch_dtype")
+"""Keys of a configuration that say in which dtype its weights are published."""
+
+
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """Return the dtype that a transformers model is published in; None if its file does not say it."""
+    return next((config[key] for key in DTYPES if isinstance(config.get(key), str)), None)
 
 
 def mistake(model: str, base_dir: Path) -> str | None:

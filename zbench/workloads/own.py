@@ -165,7 +165,8 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     problem = shapes.mistake(model, base_dir)
     if problem:
         raise UsageError(f"workload.model: {problem}")
-    written = dict(shapes.configuration(model, base_dir))
+    config_of_file = shapes.configuration(model, base_dir)
+    written = {key: value for key, value in config_of_file.items() if key not in shapes.DTYPES}
     kind = written.pop("model_type")
     config = _config_of(kind, written, f"workload.model: {model}: not a configuration", "name another")
     aliases = type(config).attribute_map
