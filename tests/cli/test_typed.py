@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+import zbench
 from zbench.app.typed import nodes_of, typed
+from zbench.errors import UsageError
 from zbench.spec.cards import CARDS
 
 TINY = (
@@ -87,3 +89,18 @@ def test_a_card_that_is_too_small_fails_the_gate(zbench: Any) -> None:
 
 def test_a_price_needs_tokens(refusal: Any) -> None:
     assert "add --tokens" in refusal("estimate", "--machine", "H100", "--price", "2.5")
+
+
+@pytest.mark.usefixtures("zbench")
+def test_python_asks_for_a_machine_and_tokens() -> None:
+    mapping = {"workload": {"options": {"layers": 1, "width": 32, "heads": 2}, "sequence_length": 16}}
+    answer = zbench.estimate(mapping, machine="2xH100", tokens="1B", price=2.5, jobs=1)
+    (row,) = answer.trials
+    assert row.trial.run.world_size == 2
+    assert row.fits
+    assert row.training is not None
+    assert row.training[0] == 10**9
+    frame = answer.to_pandas()
+    assert list(frame["cost_low"]) == [row.cost[0]]  # type: ignore[index]
+    with pytest.raises(UsageError, match="tokens: expected a number"):
+        zbench.estimate(mapping, machine="H100", tokens="5GB")

@@ -84,6 +84,19 @@ def _figures(row: EstimateRow) -> dict[str, Any]:
         HOST_OF_A_NODE.name: row.host_bytes_of_a_node,
         **row.estimate.device,
         "fits": row.fits,
+        **_ends(row),
+    }
+
+
+def _ends(row: EstimateRow) -> dict[str, float]:
+    """Return the least and the most of each figure that is a range, in two columns."""
+    step = (row.time.low_s, row.time.high_s) if isinstance(row.time, StepTime) else None
+    spans = {"step_s": step} | {c.name: c.value(row) for c in (TOKENS_PER_S, MFU, HOURS, COST)}
+    return {
+        f"{name}_{end}": number
+        for name, span in spans.items()
+        if span is not None
+        for end, number in zip(("low", "high"), span, strict=True)
     }
 
 
@@ -159,6 +172,8 @@ def _limit(name: str, title: str, form: str, without: str) -> Column[EstimateRow
         if name in row.limits.undecided:
             return f"undecided ({row.limits.undecided[name]})"
         found = getattr(row.limits, name)
+        if name in row.limits.bounded_by:
+            return f"{found}, {row.limits.bounded_by[name]}"
         return form.format(found) if found else without
 
     return _column(name, value, title=title)

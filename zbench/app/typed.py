@@ -15,6 +15,7 @@ from zbench.spec.machine import MachineSpec, card_of, counted, described
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.shapes import configuration, dtype_of, positions_of
 from zbench.spec.sweep import SweepSpec
+from zbench.units import parse_count
 
 TOKENS = 4096
 """Tokens of a sequence, if the model has as many positions."""
@@ -103,3 +104,14 @@ def cards_typed(machine: str | None, ranks: int | None) -> list[tuple[str, str, 
 def limit_of(machine: MachineSpec | None, given: int | None) -> int | None:
     """Return the bytes of device memory that a configuration has to fit: as given, or the machine's."""
     return machine.memory if given is None and machine is not None else given
+
+
+def token_count(name: str, given: int | str) -> int:
+    """Return a number of tokens, such as `300B`. UsageError with the option's `name` for other values."""
+    try:
+        count = parse_count(given)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}; write k, M, B or T, such as 15T for 15 trillion") from None
+    if count < 1:
+        raise UsageError(f"{name}: expected at least 1 token, such as 300B, got {given!r}")
+    return count

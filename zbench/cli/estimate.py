@@ -8,16 +8,14 @@ import typer
 
 from zbench.app.estimate import forecast
 from zbench.app.estimate_columns import DEVICE, HOST, RESERVED
-from zbench.app.typed import cards_typed
+from zbench.app.typed import cards_typed, token_count
 from zbench.cli import console, options
 from zbench.cli.estimate_table import print_assumptions, print_rows, print_simulated
-from zbench.errors import UsageError
 from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
 from zbench.report.text import axes_text
 from zbench.spec import LISTED
 from zbench.spec.load import command_line
-from zbench.units import parse_count
 
 
 def command(
@@ -73,7 +71,7 @@ def command(
         *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
     )
     settings = command_line(overrides, cards_typed(machine, world_size))
-    count = None if tokens is None else _tokens(tokens)
+    count = None if tokens is None else token_count("--tokens", tokens)
     estimates = forecast(
         file,
         settings,
@@ -94,17 +92,6 @@ def command(
             console.note(f"note: {text}")
         print_assumptions(estimates)
     raise typer.Exit(code)
-
-
-def _tokens(text: str) -> int:
-    """Return the number of tokens in `--tokens`. UsageError for other texts."""
-    try:
-        count = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"--tokens: {error}; write k, M, B or T, such as 15T for 15 trillion") from None
-    if count < 1:
-        raise UsageError(f"--tokens: expected at least 1 token, such as 300B, got {text!r}")
-    return count
 
 
 def _say(row: EstimateRow, number: int, of: int, *, seeks: bool) -> None:

@@ -132,6 +132,7 @@ class EstimateRow:
             row["largest_micro_batch"] = self.limits.largest_micro_batch
             row["longest_sequence"] = self.limits.longest_sequence
             row["undecided"] = self.limits.undecided
+            row["bounded_by"] = self.limits.bounded_by
         return row
 
     @property

@@ -45,6 +45,12 @@ class Card:
         """Bytes of the card that programs can use."""
         return int(self.gib * _GIB)
 
+    def peak(self, dtype: str) -> float | None:
+        """Return the FLOP/s of dense matrix products, float32 with TF32; None without such products."""
+        if dtype == "float32":
+            return self.tf32
+        return self.half if dtype == "float16" or self.bfloat16 else None
+
     def rates(self) -> dict[str, Any]:
         """Return the rates as keys of `machine:` in a sweep file."""
         flops = {"float16": self.half, "float32": self.single}
