@@ -24,6 +24,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
 _ON_A_HOST = "ranks of a host read one another's memory; over sockets add a bucket for each call"
+_NO_CARD = "CPU allocator, no card named; add --machine, such as --machine H100"
 _ON_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"
 _OF_TORCH = "what the backend allocates for itself is not counted"
 _RULES = (
@@ -107,6 +108,13 @@ class Forecast:
         return "a CPU" if "device" in self.sweep.run.model_fields_set else "a CPU (default)"
 
     @property
+    def headline(self) -> str | None:
+        """The first line of an answer for which no card was named; None with a card, or a device that was."""
+        on_cpu = all(row.trial.run.device != "cuda" for row in self.rows)
+        is_asked = "device" in self.sweep.run.model_fields_set
+        return _NO_CARD if on_cpu and self._machine is None and not is_asked else None
+
+    @property
     def _machine(self) -> MachineSpec | None:
         return described(self.sweep.machine, self.sweep.place)
 
@@ -159,6 +167,7 @@ class Forecast:
             "name": self.sweep.name,
             "device_memory": self.room.device,
             "host_memory": self.room.host,
+            "headline": self.headline,
             "simulated": self.simulated,
             "assumptions": self.assumptions,
             "trials": [row.to_json() for row in self.rows],

@@ -33,9 +33,10 @@ _DROPPED_FIRST = (
 
 
 def print_simulated(forecast: Forecast) -> None:
-    """Print on what device, and what all configurations have in common: the values nobody asked for, too."""
+    """Print the device first, then what all configurations have in common, with each value's reason."""
     limit = "" if forecast.room.device is None else f" with {format_bytes(forecast.room.device)}"
-    console.result(f"one rank on {forecast.device}{limit}; device and host are of this rank")
+    console.result(f"{forecast.headline or f'one rank on {forecast.device}{limit}'}")
+    console.result("device and host are of one rank")
     console.result(paired({k: v for k, v in forecast.simulated.items() if k != "device"}) + "\n")
 
 
