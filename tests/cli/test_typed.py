@@ -87,6 +87,19 @@ def test_a_card_that_is_too_small_fails_the_gate(zbench: Any) -> None:
     assert all(len(line) < 100 for line in output.err.splitlines()), "a short table, not one long line"
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("70B", "did you mean 'hf:Llama-2-70b'"), ("hf:Llama-3.1-7B", "or 'hf:Llama-3.1-8B'")],
+)
+def test_a_near_model_is_suggested(refusal: Any, name: str, hint: str) -> None:
+    assert hint in refusal("estimate", name)
+
+
+def test_a_bundled_model_needs_no_prefix(zbench: Any) -> None:
+    output = zbench("estimate", "Llama-3.1-8B", "--set", TINY, "--set", "zero_stage=3", "--json")
+    assert output.document["simulated"]["model"].startswith("hf:Llama-3.1-8B with")
+
+
 def test_a_price_needs_tokens(refusal: Any) -> None:
     assert "add --tokens" in refusal("estimate", "--machine", "H100", "--price", "2.5")
 

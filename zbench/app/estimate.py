@@ -14,17 +14,19 @@ from zbench.estimate.roofline import ASSUMED, StepTime, step_time
 from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
 from zbench.report.columns import DataTable
+from zbench.spec.bundled import shape_of
 from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import MachineSpec, card_of, described
 from zbench.spec.peers import PEERS, peer_conflicts
-from zbench.spec.shapes import PREFIX, configuration, layers_of, positions_of
+from zbench.spec.shapes import PREFIX, configuration, layers_of, positions_of, similar
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, has_tokens, samples_per_step
 
 _ON_A_HOST = "ranks of a host read one another's memory; over sockets add a bucket for each call"
 _NO_CARD = "CPU allocator, no card named; add --machine, such as --machine H100"
+_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 _ON_CARDS = "a GPU's default sizes, and NCCL with its receive buffers"
 _OF_TORCH = "what the backend allocates for itself is not counted"
 _RULES = (
@@ -239,6 +241,11 @@ def _asked(source: Path | Mapping[str, Any] | None, settings: Sequence[str]) -> 
         asked = {"name": "estimate", **(source or {})}
         return Typed(sweep_from_mapping(asked, settings, simulated=True)), Path.cwd()
     path = sweep_file(source)
+    if not path.exists() and path.suffix.lower() not in _SUFFIXES:
+        if shape_of(str(source)) is not None:
+            return typed(f"{PREFIX}{source}", settings), Path.cwd()
+        if hint := similar(str(source)):
+            raise UsageError(f"{source}: no such sweep file, shipped sweep or bundled model{hint}")
     return Typed(load_sweep(path, settings, simulated=True)), path.absolute().parent
 
 

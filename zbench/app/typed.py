@@ -13,7 +13,7 @@ from zbench.errors import UsageError
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.machine import MachineSpec, card_of, counted, described
 from zbench.spec.peers import peer_conflicts
-from zbench.spec.shapes import configuration, dtype_of, positions_of
+from zbench.spec.shapes import configuration, dtype_of, mistake, positions_of
 from zbench.spec.sweep import SweepSpec
 from zbench.units import parse_count
 
@@ -33,6 +33,9 @@ class Typed:
 
 def typed(model: str, settings: Sequence[str]) -> Typed:
     """Return the sweep of `hf:NAME` with these settings: the model's dtype, all stages, and nodes of 8."""
+    problem = mistake(model, Path.cwd())
+    if problem is not None:
+        raise UsageError(problem)
     document: dict[str, Any] = {"name": "estimate", "workload": {"model": model}, "run": {}, "engine": {}}
     document["axes"] = {"zero_stage": list(_STAGES)}
     asked = sweep_from_mapping(document, settings, simulated=True)
