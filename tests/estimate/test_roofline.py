@@ -16,7 +16,7 @@ from zbench.estimate.result import (
     StepLaunches,
     StepWork,
 )
-from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
+from zbench.estimate.roofline import LEAST_ATTAINED, WIDTH, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
@@ -67,12 +67,27 @@ def test_operators_and_collectives_have_latencies_where_they_are_known() -> None
         (StepWork(streamed_bytes=10, copied_bytes=90, host_bytes=500), 60),
     ],
 )
-def test_the_ends_are_a_factor_of_two_apart(work: StepWork, sent: int) -> None:
+def test_the_ends_are_always_as_far_apart(work: StepWork, sent: int) -> None:
     time = known(time_of(work, sent))
-    assert time.high_s / time.low_s == pytest.approx(2.0)
+    assert time.high_s / time.low_s == pytest.approx(WIDTH)
     parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
     assert time.high_s >= sum(parts) * (1 - 1e-9)
-    assert time.low_s <= max(*parts, sum(parts) / 2) * (1 + 1e-9)
+    assert time.low_s <= max(*parts, sum(parts) / WIDTH) * (1 + 1e-9)
+
+
+def test_a_card_reaches_a_share_by_dtype_and_launches_take_the_hosts_time() -> None:
+    machine = {"flops": {"float32": 100.0, "bfloat16": 100.0}, "attained": {"float32": "50%", "bfloat16": 1}}
+    work = StepWork(products=[Product(1000.0, 0, 1)])
+    assert known(time_of(work, **machine)).compute_s == 20.0
+    assert known(time_of(work, 10, **machine)).collectives_s == 2.0
+    assert known(time_of(work, 10, **machine, link_attained=0.25)).collectives_s == 4.0
+    trial = make_trial({"dtype": "bfloat16"})
+    counts = StepLaunches(launches=150)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, work, counts)
+    rates = MachineSpec.model_validate(MACHINE | machine | {"launch_latency": "10us"})
+    assert known(step_time(estimate, trial, rates)).compute_s == 10.0, "launches run ahead of the card"
+    small = replace(estimate, work=StepWork())
+    assert known(step_time(small, trial, rates)).compute_s == pytest.approx(150 * 10e-6)
 
 
 @pytest.mark.parametrize(("leaving", "seconds"), [(20, 5.0), (100, 10.0)])

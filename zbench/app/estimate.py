@@ -15,6 +15,7 @@ from zbench.estimate.row import BY_RULES, EstimateRow
 from zbench.estimate.search import limits
 from zbench.report.columns import DataTable
 from zbench.spec.bundled import shape_of
+from zbench.spec.cards import Attained
 from zbench.spec.combinations import advice
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
@@ -147,8 +148,10 @@ class Forecast:
     @property
     def _of_time(self) -> dict[str, str]:
         found = dict(ASSUMED)
-        if self._machine is not None:
-            found["rates"] = f"{self._machine.attained:.0%} of the machine's peak"
+        machine = self._machine
+        if machine is not None:
+            dtypes = dict.fromkeys(row.trial.engine.dtype for row in self.rows)
+            found |= {f"rates in {dtype}": _of_rates(machine, dtype) for dtype in dtypes}
         network = self.reasons.get("machine.network_bandwidth")
         return found | ({"network": network} if network else {})
 
@@ -247,6 +250,16 @@ def _asked(source: Path | Mapping[str, Any] | None, settings: Sequence[str]) -> 
         if hint := similar(str(source)):
             raise UsageError(f"{source}: no such sweep file, shipped sweep or bundled model{hint}")
     return Typed(load_sweep(path, settings, simulated=True)), path.absolute().parent
+
+
+def _of_rates(machine: MachineSpec, dtype: str) -> str:
+    """Return the share of the peak that a step is taken to reach, and from which runs it is known."""
+    share = machine.attained_of(dtype)
+    card = card_of(machine)
+    if card is None or machine.attained != card.rates()["attained"]:
+        return f"{share:.0%} of the peak, as the machine says"
+    source = card.attained.source if dtype in card.attained.shares else Attained().source
+    return f"{share:.0%} of the data sheet's peak: {source}"
 
 
 def _of_others(rows: Sequence[EstimateRow]) -> str:

@@ -30,6 +30,9 @@ def counted(written: str) -> tuple[int | None, str]:
     return (int(match[1]), match[2]) if match else (None, written)
 
 
+_Fraction = Annotated[Share, Field(gt=0, le=1)]
+
+
 class MachineSpec(SpecModel):
     """Rates of one rank's device and links. A missing rate is unknown."""
 
@@ -51,10 +54,21 @@ class MachineSpec(SpecModel):
     operator_latency: Seconds | None = Field(
         None, description="Overhead in seconds of each operator, Python included."
     )
-    link_latency: Seconds | None = Field(None, description="Overhead in seconds of each collective.")
-    attained: Share = Field(
-        1.0, gt=0, le=1, description="Fraction of these rates that a step reaches; data sheets give peaks."
+    launch_latency: Seconds | None = Field(
+        None, description="Time of the host to launch an operator of a GPU, which runs behind it."
     )
+    link_latency: Seconds | None = Field(None, description="Overhead in seconds of each collective.")
+    attained: _Fraction | dict[str, _Fraction] = Field(
+        1.0,
+        description="Fraction of these rates that a step reaches, a number or dtype -> number.",
+    )
+    link_attained: _Fraction | None = Field(
+        None, description="The same of links and of the network. Missing: as attained."
+    )
+
+    def attained_of(self, dtype: str) -> float:
+        """Return the fraction of the rates that a step in `dtype` reaches; 1 if it is unknown."""
+        return self.attained.get(dtype, 1.0) if isinstance(self.attained, dict) else self.attained
 
     def flops_of(self, dtype: str) -> float | None:
         """Return the FLOP/s of matrix products in `dtype`; None if unknown."""
