@@ -38,6 +38,7 @@ _NAV = {
     "Use": (
         "troubleshooting.md",
         "estimate.md",
+        "estimate-time.md",
         "tracing.md",
         "ci.md",
         "scale.md",

@@ -14,6 +14,9 @@ from zbench.units import format_bytes, format_clock, format_seconds, parse_count
         ("500_000_000", 500_000_000),
         ("512Mi", 512 << 20),
         ("5M", 5_000_000),
+        ("300B", 300 * 10**9),
+        ("1.5 T", 1500 * 10**9),
+        ("70b", 70 * 10**9),
     ],
 )
 def test_counts_read_as_people_write_them(text: object, count: int) -> None:
@@ -30,6 +33,12 @@ def test_durations_take_units(text: object, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["x", "5Xi", "1.5", "nan", True])
 def test_what_is_no_whole_count_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="expected a"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("text", ["5GB", "5 GiB", "5kB", "80MiB"])
+def test_a_unit_of_bytes_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match="is a unit of bytes; of a count, leave B out"):
         parse_count(text)
 
 

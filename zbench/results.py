@@ -26,6 +26,7 @@ from zbench.app.estimate import Forecast, forecast
 from zbench.app.estimate_columns import estimate_documents
 from zbench.app.request import Request, from_file
 from zbench.app.sweep import measured
+from zbench.app.typed import cards_typed, token_count
 from zbench.app.voice import Voice
 from zbench.errors import ExitCode, UsageError
 from zbench.estimate.result import Capacity
@@ -38,7 +39,7 @@ from zbench.report.exports import csv, frame, texts
 from zbench.report.html.page import table_html
 from zbench.report.screen import Screen, print_table
 from zbench.report.table import in_order, print_results
-from zbench.spec.load import recorded_objective, sweep_from_mapping
+from zbench.spec.load import command_line, recorded_objective, sweep_from_mapping
 from zbench.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -199,6 +200,9 @@ def estimate(
     device_memory: int | str | None = None,
     host_memory: int | str | None = None,
     limits: bool = False,
+    machine: str | None = None,
+    tokens: int | str | None = None,
+    price: float | None = None,
     jobs: int | None = None,
 ) -> Estimates:
     """Simulate every configuration of a sweep on tensors without data, as `zbench estimate` does.
@@ -206,12 +210,27 @@ def estimate(
     source: a sweep file, the name of a shipped one, a model such as `hf:Llama-3-8B`, or the content of a
     sweep file as a mapping. set: key -> value. device_memory, host_memory: of one device and of one node's
     host, in bytes or as a text such as `80Gi`. limits: also find the limits within which each one fits.
+    machine: a GPU such as `H100` or `8xH100`, or a file of rates. tokens: to train, such as `"300B"`. price:
+    of a GPU for an hour. Each row then has `time`, `tokens_per_s`, `mfu`, `training` and `cost`, too.
     """
     room = Capacity(
         *(parse_bytes(size) if isinstance(size, str) else size for size in (device_memory, host_memory))
     )
     named = source if isinstance(source, Mapping) else _path(source, "source")
-    return Estimates(forecast(named, _settings(set), room=room, find_limits=limits, jobs=jobs))
+    settings = _settings(set)
+    cards = command_line([], cards_typed(machine, (set or {}).get("world_size")))
+    count = None if tokens is None else token_count("tokens", tokens)
+    return Estimates(
+        forecast(
+            named,
+            [*cards, *settings],
+            room=room,
+            find_limits=limits,
+            tokens=count,
+            price=price,
+            jobs=jobs,
+        )
+    )
 
 
 def compare(

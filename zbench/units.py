@@ -5,7 +5,9 @@ import re
 
 _BINARY = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_THOUSANDS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
+_COUNTS = _BINARY | _THOUSANDS | {letter.upper(): size for letter, size in _THOUSANDS.items()}
+_SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*?)(i?B)?\s*")
 
 
@@ -29,8 +31,20 @@ def _whole(number: float, value: object, unit: str) -> int:
 
 
 def parse_count(value: object) -> int:
-    """Return a count of elements from `5e8`, `500_000_000`, `512Mi` or `5M`; ValueError for anything else."""
-    return _whole(_scaled(value, _BINARY | _DECIMAL, "a number such as 5e8 or 512Mi"), value, "elements")
+    """Return a count from `5e8`, `500_000_000`, `512Mi`, `5M` or `300B`, which is 300 billion.
+
+    ValueError for anything else, also for a unit of bytes such as `5GB`.
+    """
+    example = "a number such as 5e8 or 512Mi"
+    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[3] is None:
+        return _whole(_scaled(value, _COUNTS, example), value, "elements")
+    if match[2] or match[3] != "B":
+        unit = match[2] + match[3]
+        raise ValueError(
+            f"expected {example}, got {value!r}: {unit} is a unit of bytes; of a count, leave B out"
+        )
+    return _whole(_scaled(match[1], _COUNTS, example) * _COUNTS["B"], value, "elements")
 
 
 def parse_bytes(value: object) -> int:
@@ -67,6 +81,14 @@ def format_bytes(count: float) -> str:
         if abs(size) < 1024:
             return f"{_three_digits(size)} {unit}"
     return f"{_three_digits(size / 1024)} TiB"
+
+
+def format_count(count: float) -> str:
+    """Return a count with three significant digits and its letter, such as `300B` or `1.5T`."""
+    for letter, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{_three_digits(count / size)}{letter}"
+    return _three_digits(count)
 
 
 def format_seconds(seconds: float) -> str:

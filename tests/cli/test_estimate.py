@@ -71,6 +71,8 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--world-size", "0"], "for '--world-size'"),
         (["--limits"], "--device-memory"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
+        (["--machine", "H100", "--tokens", "5GB"], "--tokens: expected a number"),
+        (["--machine", "H100", "--tokens", "0"], "--tokens: expected at least 1 token"),
         (["--machine", "H101"], "error: --machine H101: machine: "),
         (
             ["--world-size", "4", "--set", "world_size=8"],
@@ -136,12 +138,36 @@ def test_nothing_that_fits_is_a_failure(estimate):
     assert estimate(offloaded, "--host-memory", "1Gi").code == 0
 
 
+def test_a_gate_without_a_card_says_so_first(estimate):
+    said = "CPU allocator, no card named; add --machine, such as --machine H100"
+    gate = estimate("", "--device-memory", "80Gi")
+    assert gate.code == 0
+    assert gate.out.splitlines()[0] == said
+    assert estimate("", "--device-memory", "80Gi", "--json").document["headline"] == said
+    for more, flags in (
+        ("", ("--machine", "H100")),
+        ("run: {device: cuda}\n", ()),
+        ("run: {device: cpu}\n", ()),
+    ):
+        assert "no card named" not in estimate(more, *flags).out.splitlines()[0]
+    assert estimate("", "--machine", "H100").out.startswith("one rank on H100 with 79.1 GiB\n")
+
+
+def test_tokens_are_a_count(estimate):
+    (row,) = estimate("", "--machine", "H100", "--tokens", "300B", "--json").document["trials"]
+    assert row["training"]["tokens"] == 300 * 10**9
+    steps = 300 * 10**9 / (2 * 16)
+    assert row["training"]["seconds"] == pytest.approx(
+        [steps * row["time"][key] for key in ("low_s", "high_s")]
+    )
+
+
 @pytest.mark.check
 def test_the_header_says_what_is_simulated_and_marks_defaults(estimate):
     out = estimate("engine: {engine: fsdp2, zero_stage: 3}\nrun: {world_size: 8}\n").out
-    first = out.splitlines()[0]
-    for words in ("ranks 8;", "sequence 16;", "micro-batch 2 (default);", "engine fsdp2;", "a CPU (default)"):
-        assert words in first
+    header = dict(re.findall(r"^  ([a-z -]+?)  +(\S.*)$", out.split("\n\n")[0], re.MULTILINE))
+    assert (header["ranks"], header["sequence"], header["engine"]) == ("8", "16", "fsdp2")
+    assert header["micro-batch"] == "2 (default)"
     card = estimate("axes: {dtype: [float32, bfloat16]}\n", "--machine", "RTX-4090", "--json").document
     assert card["simulated"]["device"] == "RTX-4090"
     assert card["simulated"]["dtype"] == "float32, bfloat16"

@@ -16,7 +16,7 @@ from zbench.estimate.result import (
     StepLaunches,
     StepWork,
 )
-from zbench.estimate.roofline import LEAST_ATTAINED, StepTime, attaining, moved, step_time
+from zbench.estimate.roofline import LEAST_ATTAINED, WIDTH, StepTime, attaining, moved, step_time
 from zbench.estimate.row import EstimateRow
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
@@ -67,12 +67,27 @@ def test_operators_and_collectives_have_latencies_where_they_are_known() -> None
         (StepWork(streamed_bytes=10, copied_bytes=90, host_bytes=500), 60),
     ],
 )
-def test_the_ends_are_a_factor_of_two_apart(work: StepWork, sent: int) -> None:
+def test_the_ends_are_always_as_far_apart(work: StepWork, sent: int) -> None:
     time = known(time_of(work, sent))
-    assert time.high_s / time.low_s == pytest.approx(2.0)
+    assert time.high_s / time.low_s == pytest.approx(WIDTH)
     parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
     assert time.high_s >= sum(parts) * (1 - 1e-9)
-    assert time.low_s <= max(*parts, sum(parts) / 2) * (1 + 1e-9)
+    assert time.low_s <= max(*parts, sum(parts) / WIDTH) * (1 + 1e-9)
+
+
+def test_a_card_reaches_a_share_by_dtype_and_launches_take_the_hosts_time() -> None:
+    machine = {"flops": {"float32": 100.0, "bfloat16": 100.0}, "attained": {"float32": "50%", "bfloat16": 1}}
+    work = StepWork(products=[Product(1000.0, 0, 1)])
+    assert known(time_of(work, **machine)).compute_s == 20.0
+    assert known(time_of(work, 10, **machine)).collectives_s == 2.0
+    assert known(time_of(work, 10, **machine, link_attained=0.25)).collectives_s == 4.0
+    trial = make_trial({"dtype": "bfloat16"})
+    counts = StepLaunches(launches=150)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, work, counts)
+    rates = MachineSpec.model_validate(MACHINE | machine | {"launch_latency": "10us"})
+    assert known(step_time(estimate, trial, rates)).compute_s == 10.0, "launches run ahead of the card"
+    small = replace(estimate, work=StepWork())
+    assert known(step_time(small, trial, rates)).compute_s == pytest.approx(150 * 10e-6)
 
 
 @pytest.mark.parametrize(("leaving", "seconds"), [(20, 5.0), (100, 10.0)])
@@ -136,7 +151,7 @@ def test_a_row_says_whether_it_fits_and_what_is_left() -> None:
     text = "fits with 0 B and 5 B of a node's host memory to spare"
     assert EstimateRow(trial, offloaded, Capacity(1200, 205)).verdict == text
     timed = EstimateRow(trial, estimate, time=StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)).to_json()
-    assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time"}
+    assert timed.keys() - EstimateRow(trial, estimate).to_json().keys() == {"time", "tokens_per_s"}
 
 
 CARD = Estimate(900, 0, 0, {}, {}, "backward", [], {}, None, reserved=Reserved(1200, 1000, False))
@@ -174,10 +189,10 @@ def test_a_line_says_how_long_steps_and_tokens_take() -> None:
     time = StepTime(0.25, 0.5, 0.0, 0.0, 0.0, 0.0)
     training = 3 * 10**11, (2 * 86400.5, 40 * 86400.0)
     shown = cells(EstimateRow(trial, estimate, time=time, training=training))
-    assert (shown["step"], shown["3e+11 tokens"]) == ("250 ms to 500 ms", "2 days to 40 days")
+    assert (shown["step"], shown["300B tokens"]) == ("250 to 500 ms", "2.00 to 40.0 days")
     assert (shown["trial"], shown["activations"]) == (trial.trial_id, "0 B")
     unknown = cells(EstimateRow(trial, estimate, time="a rate", training=(1000, "a rate")))
-    assert (unknown["step"], unknown["1e+03 tokens"]) == ("not known: a rate", "not known: a rate")
+    assert (unknown["step"], unknown["1k tokens"]) == ("not known: a rate", "not known: a rate")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.making import make_trial
+from zbench.app.estimate_columns import estimate_table
 from zbench.estimate.result import Capacity, Estimate, NotSimulated
+from zbench.estimate.row import EstimateRow
 from zbench.estimate.search import TOKENS, limits
 from zbench.spec.trial import TrialSpec
 
@@ -72,3 +74,15 @@ def test_no_sequence_is_longer_than_the_models_positions():
 def test_a_world_fits_its_nodes_host():
     assert limits(Formula(), make_trial({}, world_size=1), Capacity(host=4 * 5)).largest_micro_batch == 4096
     assert limits(Formula(), make_trial({}, world_size=6), Capacity(host=4 * 5)).largest_micro_batch is None
+
+
+def test_a_sequence_that_the_model_ends_is_no_limit_of_memory():
+    few = limits(Formula(), TRIAL, Capacity(10_000), positions=4 * TOKENS)
+    assert few.longest_sequence == 4 * TOKENS
+    assert few.bounded_by == {"longest_sequence": "the model's maximum"}
+    row = EstimateRow(TRIAL, Formula().of(TRIAL), Capacity(10_000), few)
+    table = estimate_table([row])
+    cells = dict(zip(table.titles, table.texts()[0], strict=True))
+    assert cells["sequence"] == f"{4 * TOKENS}, the model's maximum"
+    assert row.to_json()["bounded_by"] == few.bounded_by
+    assert limits(Formula(), TRIAL, Capacity(1000), positions=200 * TOKENS).bounded_by == {}

@@ -8,8 +8,8 @@ import pytest
 from tests.keeping import check
 from tests.making import make_trial
 from zbench.spec import targets
+from zbench.spec.cards import CARDS
 from zbench.spec.document import dump_yaml
-from zbench.spec.machine import CARDS
 from zbench.spec.starting import commented, starting_sweep
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import values_of
@@ -63,7 +63,7 @@ def test_a_first_sweep_is_what_is_kept(tmp_path: Path) -> None:
 
 
 def test_known_cards_have_the_rates_of_their_data_sheets() -> None:
-    check(KEPT / "cards.txt", "\n".join(f"{name}: {rates}" for name, rates in CARDS.items()))
+    check(KEPT / "cards.txt", "\n".join(f"{name}: {card.rates()}" for name, card in CARDS.items()))
 
 
 def test_long_lists_are_folded_within_110_columns() -> None:

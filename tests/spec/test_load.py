@@ -112,7 +112,7 @@ def test_half_a_character_is_no_text(refusal: Callable[..., str]) -> None:
         ("sequence_length", "1", "0", " of at least 1"),
         ("param_persistence_threshold", "0", "-1", " of at least 0"),
         ("separate", "99%", "100%", " of less than 1"),
-        ("machine.attained", "1", "1.5", " of at most 1"),
+        ("machine.link_attained", "1", "1.5", " of at most 1"),
         ("offload_ratio", "1", "auto", ""),
     ],
 )

@@ -8,15 +8,14 @@ import typer
 
 from zbench.app.estimate import forecast
 from zbench.app.estimate_columns import DEVICE, HOST, RESERVED
+from zbench.app.typed import cards_typed, token_count
 from zbench.cli import console, options
-from zbench.cli.estimate_table import print_rows, print_simulated
-from zbench.errors import UsageError
+from zbench.cli.estimate_table import print_assumptions, print_rows, print_simulated
 from zbench.estimate.result import Capacity
 from zbench.estimate.row import EstimateRow
 from zbench.report.text import axes_text
 from zbench.spec import LISTED
 from zbench.spec.load import command_line
-from zbench.units import parse_count
 
 
 def command(
@@ -43,12 +42,17 @@ def command(
     machine: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Also estimate a step's time on this GPU, such as H100, or file of rates."
+            metavar="NAME",
+            help="Simulate this GPU, such as H100 or 8xH100, or a file of rates: also the time.",
         ),
     ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(metavar="N", help="Also estimate the time for N tokens, such as 15T; needs --machine."),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="MONEY", min=0, help="Of a GPU for an hour: also the cost of --tokens."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Configurations to simulate at once. Default: usable cores.")
@@ -59,24 +63,22 @@ def command(
 
     One process without an accelerator computes one rank's peak memory by
     category, and the traffic and FLOPs of a step. With --machine it also
-    estimates the time of a step, as a range.
+    estimates the time of a step, as a range, and says what fits the GPU. A
+    model such as hf:Llama-3-8B is estimated at all stages in its own dtype.
     """
     sizes = {"--device-memory": device_memory, "--host-memory": host_memory}
     room = Capacity(
         *(None if size is None else options.memory_size(flag, size) for flag, size in sizes.items())
     )
-    flags = [("run.world_size", "--world-size", world_size), ("machine", "--machine", machine)]
-    settings = command_line(overrides, flags)
-    try:
-        count = None if tokens is None else parse_count(tokens)
-    except ValueError as error:
-        raise UsageError(f"--tokens: {error}") from None
+    settings = command_line(overrides, cards_typed(machine, world_size))
+    count = None if tokens is None else token_count("--tokens", tokens)
     estimates = forecast(
         file,
         settings,
         room=room,
         find_limits=limits,
         tokens=count,
+        price=price,
         jobs=jobs,
         on_row=partial(_say, seeks=limits),
     )
@@ -84,14 +86,11 @@ def command(
     if console.state.json:
         console.document(estimates.document(), code)
     else:
-        print_simulated(estimates.simulated)
+        print_simulated(estimates)
         print_rows(estimates)
         for text in estimates.advice:
             console.note(f"note: {text}")
-        if any(row.trial.run.world_size > 1 for row in estimates.rows):
-            console.note(f"assumed: {estimates.assumed}")
-        for text in filter(None, (estimates.reserved_assumed, estimates.time_assumed)):
-            console.note(f"assumed: {text}")
+        print_assumptions(estimates)
     raise typer.Exit(code)
 
 

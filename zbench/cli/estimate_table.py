@@ -3,7 +3,20 @@
 from collections.abc import Mapping
 
 from zbench.app.estimate import Forecast
-from zbench.app.estimate_columns import DEVICE, RESERVED, TRIAL, VERDICT
+from zbench.app.estimate_columns import (
+    COST,
+    DEVICE,
+    HOST,
+    HOST_OF_A_NODE,
+    HOURS,
+    MFU,
+    RESERVED,
+    STEP,
+    TOKENS_PER_S,
+    TRAINING,
+    TRIAL,
+    VERDICT,
+)
 from zbench.cli import console
 from zbench.estimate.result import Estimate, NotSimulated, StepLaunches
 from zbench.estimate.roofline import moved
@@ -13,13 +26,30 @@ from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 _LONGEST = 8  # allocations that are named
-_DROPPED_FIRST = ("other_bytes", "activations", "state_bytes", "received_bytes", "sent_bytes")
+_DROPPED_FIRST = (
+    "other_bytes", "activations", "state_bytes", "received_bytes", "sent_bytes", HOST.name,
+    HOST_OF_A_NODE.name, RESERVED.name, HOURS.name, MFU.name, TOKENS_PER_S.name, TRAINING, COST.name,
+)  # fmt: skip
 
 
-def print_simulated(simulated: Mapping[str, str]) -> None:
-    """Print what all configurations have in common, and which of it nobody asked for."""
-    console.result("simulated: " + "; ".join(f"{name} {text}" for name, text in simulated.items()))
-    console.result("device and host are of one rank\n")
+def print_simulated(forecast: Forecast) -> None:
+    """Print the device first, then what all configurations have in common, with each value's reason."""
+    limit = "" if forecast.room.device is None else f" with {format_bytes(forecast.room.device)}"
+    console.result(f"{forecast.headline or f'one rank on {forecast.device}{limit}'}")
+    console.result("device and host are of one rank")
+    console.result(paired({k: v for k, v in forecast.simulated.items() if k != "device"}) + "\n")
+
+
+def print_assumptions(forecast: Forecast) -> None:
+    """Print what the figures rest on, as a table of two columns on stderr."""
+    if forecast.assumptions:
+        console.note("assumed:\n" + paired(forecast.assumptions))
+
+
+def paired(texts: Mapping[str, str]) -> str:
+    """Return a line for each name and its text, aligned."""
+    width = max(map(len, texts))
+    return "\n".join(f"  {name:{width}}  {text}" for name, text in texts.items())
 
 
 def print_rows(forecast: Forecast) -> None:
@@ -30,7 +60,7 @@ def print_rows(forecast: Forecast) -> None:
         console.rich_console(),
         forecast.table,
         dropped_first=_DROPPED_FIRST,
-        pinned=[TRIAL.name, *axes, DEVICE.name, RESERVED.name, VERDICT.name],
+        pinned=[TRIAL.name, *axes, DEVICE.name, STEP.name, VERDICT.name],
     )
     for row in rows:
         if isinstance(row.outcome, NotSimulated):

@@ -2,8 +2,8 @@
 
 Lower end: computation (with the optimizer on the host), collectives and copies between device and host
 overlap fully, so the longest of them counts. Upper end: nothing overlaps, so their sum counts. A range below
-a factor of 2 is widened to 2 on both sides, because rates are uncertain. For a range above a factor of 2 the
-lower end is raised. So the ends always differ by a factor of 2.
+a factor of WIDTH is widened to it on both sides, because rates are uncertain. For a range above it the lower
+end is raised. So the ends always differ by the same factor.
 """
 
 import math
@@ -14,13 +14,15 @@ from zbench.estimate.result import Estimate
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 
-WIDTH = 2.0
+WIDTH = 1.6
 LEAST_ATTAINED = 0.05
 _HALVINGS = 30
-ASSUMED = (
-    "a step's time is shortest if collectives and host copies fully overlap with computation, and longest if"
-    f" none does. A range below a factor of {WIDTH:g} is widened, because rates are uncertain"
-)
+ASSUMED = {
+    "shortest": "collectives and host copies fully overlap with computation",
+    "longest": "nothing overlaps",
+    "range": f"a factor of {WIDTH:g} at least, because rates are uncertain",
+}
+"""What the range of a step's time rests on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,14 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     flops = machine.flops_of(trial.engine.dtype)
     if flops is None:
         return _missing(f"flops.{trial.engine.dtype}")
-    work, attained = estimate.work, machine.attained
+    work, attained = estimate.work, machine.attained_of(trial.engine.dtype)
+    of_links = machine.link_attained or attained
     compute = sum(
         each.count * max(each.flops / flops, each.nbytes / machine.memory_bandwidth) for each in work.products
     )
     compute += work.streamed_bytes / machine.memory_bandwidth
     compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
+    compute = max(compute, estimate.counts.launches * (machine.launch_latency or 0.0))
     parts: dict[str, float] = {}
     calls = sum(kind["calls"] for kind in estimate.traffic.values())
     sent, _ = moved(estimate.traffic, trial)
@@ -60,14 +64,15 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
         ("copies", work.copied_bytes, "host_link"),
         ("updates", work.host_bytes, "host_memory_bandwidth"),
     ):
+        share = attained if name == "updates" else of_links
         rate = getattr(machine, key)
         if amount and rate is None:
             return _missing(key)
-        parts[name] = amount / rate / attained if amount else 0.0
+        parts[name] = amount / rate / share if amount else 0.0
     network = parts.pop("network")
     parts["collectives"] = max(parts["collectives"], network)  # a ring is as slow as its slowest link
     parts["collectives"] += calls * (machine.link_latency or 0.0)
-    return _range(compute, **parts)
+    return range_of(compute, **parts)
 
 
 def attaining(machine: MachineSpec, estimate: Estimate, trial: TrialSpec, measured_s: float) -> MachineSpec:
@@ -88,7 +93,8 @@ def attaining(machine: MachineSpec, estimate: Estimate, trial: TrialSpec, measur
     return machine.model_copy(update={"attained": above})
 
 
-def _range(compute: float, collectives: float, copies: float, updates: float) -> StepTime:
+def range_of(compute: float, collectives: float, copies: float, updates: float) -> StepTime:
+    """Return the range of a step with these seconds of its parts."""
     work = compute + updates  # the optimizer on the host is not overlapped: it needs the gradients
     high = work + collectives + copies
     low = max(work, collectives, copies, high / WIDTH)

@@ -18,13 +18,15 @@ LONGEST = 1 << 20
 class Limits:
     """The limits within which a configuration fits; None if none fits, or if `undecided` names the limit.
 
-    undecided: limit -> the value that could not be simulated, and why.
+    undecided: limit -> the value that could not be simulated, and why. bounded_by: limit -> what else than
+    memory ends it, in words.
     """
 
     smallest_world_size: int | None
     largest_micro_batch: int | None
     longest_sequence: int | None = None
     undecided: dict[str, str] = field(default_factory=dict)
+    bounded_by: dict[str, str] = field(default_factory=dict)
 
 
 class _UndecidedError(Exception):
@@ -70,7 +72,12 @@ def limits(simulator: Simulator, trial: TrialSpec, room: Capacity, positions: in
         "longest_sequence",
         lambda: largest(lambda n: fits("workload", "sequence_length", n * TOKENS), longest),
     )
-    return Limits(groups and groups * group, batch, (tokens or 0) * TOKENS or None, undecided)
+    bounded_by = {}
+    if tokens and tokens == longest:
+        bounded_by["longest_sequence"] = "not sought further" if positions is None else "the model's maximum"
+    if batch == LARGEST_MICRO_BATCH:
+        bounded_by["largest_micro_batch"] = "not sought further"
+    return Limits(groups and groups * group, batch, (tokens or 0) * TOKENS or None, undecided, bounded_by)
 
 
 def smallest(holds: Callable[[int], bool], most: int) -> int | None:

@@ -38,6 +38,7 @@ from zbench.estimate.card import (
     on_card,
     transport_of,
 )
+from zbench.estimate.copies import as_real_to_deepcopy
 from zbench.estimate.counting import Repetition, WorkCounter
 from zbench.estimate.deepspeed import ruled_engine
 from zbench.estimate.launches import StepCounter, WatchedCollectives
@@ -231,7 +232,8 @@ def _ways(device: str, ledger: AllocationLedger, counter: StepCounter) -> Iterat
     deepspeed = patch("zbench.peers.deepspeed.build_engine", by_rules)
     ddp = in_python(is_card=device == "cuda")
     two = _of_many_alike()
-    with as_real_to_transformers(), ddp, two, _whole_shapes_apart(), deepspeed, way, operators, offload:
+    real = as_real_to_transformers(), as_real_to_deepcopy()
+    with real[0], real[1], ddp, two, _whole_shapes_apart(), deepspeed, way, operators, offload:
         yield
 
 

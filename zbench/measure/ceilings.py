@@ -6,33 +6,23 @@ from collections.abc import Callable
 import torch
 
 from zbench.measure.clock import synchronize
+from zbench.spec.cards import card_called
 
-_DENSE = {  # name of a GPU -> dense tensor-core FLOP/s in (bfloat16 or float16, float32 by TF32); data sheets
-    "H200": (989e12, 494e12),
-    "H100 PCIe": (756e12, 378e12),
-    "H100": (989e12, 494e12),
-    "A100": (312e12, 156e12),
-    "L40S": (362e12, 183e12),
-    "L4": (121e12, 60e12),
-    "A10": (125e12, 62e12),
-    "V100": (125e12, 15.7e12),
-    "T4": (65e12, 8.1e12),
-}
 _SIDE = {"cpu": 768, "cuda": 8192}
 _ELEMENTS = 1 << 25  # 128 MiB of float32: far more than any cache
 _PASSES = 4
 
 
 def peak_flops(device: torch.device, dtype: str) -> float | None:
-    """Return the FLOP/s of the data sheet for this device and dtype; None if unknown.
+    """Return the FLOP/s of the data sheet for this device and dtype; None if the card is not known by exactly
+    this name, or has no such products.
 
     float32 counts with TF32. Without TF32 the matrix products of a GPU reach a small share of this peak only.
     """
     if device.type != "cuda":
         return None
-    name = torch.cuda.get_device_name(device)
-    rates = next((rates for model, rates in _DENSE.items() if model in name), None)
-    return None if rates is None else rates[dtype == "float32"]
+    card = card_called(torch.cuda.get_device_name(device))
+    return None if card is None else card.peak(dtype)
 
 
 def utilization(tflops: float | None, device: torch.device, dtype: str, devices: int) -> float | None:

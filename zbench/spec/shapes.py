@@ -1,13 +1,13 @@
-"""Sizes of models: presets of the built-in models, and transformers configurations of some language models.
+"""Sizes of models: presets of the built-in models, and transformers configurations, bundled or in files.
 
-The workload builds models of these sizes; the check of a sweep file reads them. There are no weights. Source:
-the `config.json` of each model on https://huggingface.co (openai-community/gpt2,
-meta-llama/Meta-Llama-3-8B and -70B, Qwen/Qwen3-0.6B and -8B).
+The workload builds models of these sizes; the check of a sweep file reads them. There are no weights.
 """
 
 import importlib.util
+import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,57 +16,81 @@ from pydantic import Field, ValidationError
 
 from zbench.errors import UsageError, nearest
 from zbench.spec.base import SpecModel
+from zbench.spec.bundled import NAMES, shape_of
 from zbench.spec.document import read_document
 from zbench.spec.problems import ProblemsError, problems_of
 
 PREFIX = "hf:"
 _TABLES = ("configuration_auto.py", "auto_mappings.py")
 _TEXT = re.compile(r"[\"']([a-z][a-z0-9_.-]*)[\"']")
-_LLAMA_3 = {
-    "model_type": "llama", "vocab_size": 128_256, "num_key_value_heads": 8, "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": False,
-}  # fmt: skip
-_QWEN_3 = {
-    "model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128,
-    "max_position_embeddings": 40_960, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0,
-}  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {
-    "gpt2": {"model_type": "gpt2"},
-    "llama-3-8b": {
-        **_LLAMA_3, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-    },
-    "llama-3-70b": {
-        **_LLAMA_3, "hidden_size": 8192, "intermediate_size": 28_672, "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-    },
-    "qwen3-0.6b": {
-        **_QWEN_3, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-        "num_attention_heads": 16, "tie_word_embeddings": True,
-    },
-    "qwen3-8b": {
-        **_QWEN_3, "hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36,
-        "num_attention_heads": 32, "tie_word_embeddings": False,
-    },
-}  # fmt: skip
-"""Lower-case name -> keys of its transformers configuration."""
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_SIMILAR = 3  # names that are suggested, at most
+HEADS = {
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
+"""End of an architecture's name -> the class of transformers that builds it."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 """Keys of a configuration that may say how many layers it has."""
 
 _POSITIONS = ("max_position_embeddings", "n_positions")
 
 
-def bundled(name: str) -> dict[str, Any] | None:
-    """Return the configuration of a bundled shape such as `Llama-3-8B` or `meta-llama/Meta-Llama-3-8B`."""
-    shape_name = name.lower().rpartition("/")[2].removeprefix("meta-")
-    return SHAPES.get(shape_name)
-
-
 def config_file(name: str, base_dir: Path) -> Path | None:
-    """Return the file of `hf:NAME`, if NAME is the path of a file or of a folder with `config.json`."""
+    """Return the file of `hf:NAME`: the path of a file, of a folder with `config.json`, or a file that the
+    cache of transformers has of the repository NAME.
+    """
     place = base_dir / name
     place = place / "config.json" if place.is_dir() else place
-    return place if place.is_file() else None
+    if place.is_file():
+        return place
+    return None if shape_of(name) is not None else _cached_file(name)
+
+
+def _cached_file(name: str) -> Path | None:
+    """Return the `config.json` of a repository's main revision in the cache of transformers."""
+    if not _REPOSITORY.fullmatch(name):
+        return None
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (cache / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    file = cache / "snapshots" / revision / "config.json"
+    return file if file.is_file() else None
+
+
+def similar(name: str) -> str:
+    """Return ` (did you mean 'hf:Llama-3.1-8B'?)`: shapes with this name as a part, or the most similar."""
+    short = name.lower().rpartition("/")[2]
+    names = [NAMES[key] for key in NAMES if short in (key, *key.split("-"))]
+    if not names:
+        names = [NAMES[key] for key in get_close_matches(short, NAMES, n=_SIMILAR)]
+    shown = " or ".join(repr(f"{PREFIX}{each}") for each in names[:_SIMILAR])
+    return f" (did you mean {shown}?)" if shown else ""
+
+
+def head_of(config: Mapping[str, Any]) -> str:
+    """Return the class of transformers that builds the model of a configuration, by its `architectures`.
+
+    A configuration without them is that of a causal language model. UsageError for a kind of model whose
+    batches are not known.
+    """
+    architectures = config.get("architectures") or ["ForCausalLM"]
+    name = str(architectures[0]) if isinstance(architectures, list | tuple) else str(architectures)
+    head = next((head for suffix, head in HEADS.items() if name.endswith(suffix)), None)
+    if head is None or "vision_config" in config or "audio_config" in config:
+        raise UsageError(
+            f"its architecture is {name}, and only batches of text for {', '.join(HEADS)} are known; write"
+            " your own model as module:callable with make_batch (zbench init --help)"
+        )
+    return head
 
 
 def configuration(model: str, base_dir: Path) -> Mapping[str, Any]:
@@ -75,7 +99,7 @@ def configuration(model: str, base_dir: Path) -> Mapping[str, Any]:
     if name == model:
         return {}
     file = config_file(name, base_dir)
-    read = read_document(file).data if file else bundled(name)
+    read = read_document(file).data if file else shape_of(name)
     return read if isinstance(read, Mapping) else {}
 
 
@@ -93,13 +117,23 @@ def positions_of(config: Mapping[str, Any], options: Mapping[str, Any]) -> int |
     return next((value for value in values if isinstance(value, int)), default)
 
 
+DTYPES = ("dtype", "torch_dtype")
+"""Keys of a configuration that say in which dtype its weights are published."""
+
+
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """Return the dtype that a transformers model is published in; None if its file does not say it."""
+    return next((config[key] for key in DTYPES if isinstance(config.get(key), str)), None)
+
+
 def mistake(model: str, base_dir: Path) -> str | None:
     """Return why `hf:NAME` cannot be built here, with the remedy, or None. Does not import transformers."""
     name = model.removeprefix(PREFIX)
     file = config_file(name, base_dir)
-    if bundled(name) is None and file is None:
+    if shape_of(name) is None and file is None:
+        known = similar(name) or f" ({', '.join(NAMES.values())})"
         return (
-            f"{model}: no such config.json or folder with one, and no bundled shape ({', '.join(SHAPES)});"
+            f"{model}: no such config.json or folder with one, and no bundled shape{known};"
             " nothing is downloaded: fetch the model's config.json and name its path"
         )
     transformers = importlib.util.find_spec("transformers")
@@ -116,6 +150,10 @@ def mistake(model: str, base_dir: Path) -> str | None:
         return (
             f"{model}: {file} has no model_type, so it does not configure a transformers model; name another"
         )
+    try:
+        head_of(written)
+    except UsageError as error:
+        return f"{model}: {error}"
     kinds = _model_types(tuple(transformers.submodule_search_locations or ()))
     if not kinds or kind in kinds:
         return None

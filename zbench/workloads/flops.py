@@ -38,9 +38,9 @@ def language_model_flops(model: nn.Module, *, sequence_length: int, tokens: int)
 
     An embedding is not a matrix product, unless its weight is also the output projection.
     """
-    head = model.get_output_embeddings()  # type: ignore[operator]
+    head = getattr(model.get_output_embeddings(), "weight", None)  # type: ignore[operator]
     looked_up = {
-        id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is not head.weight
+        id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is not head
     }
     weights = sum(p.numel() for p in model.parameters() if p.ndim > 1 and id(p) not in looked_up)
     config: Any = model.config

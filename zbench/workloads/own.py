@@ -23,6 +23,7 @@ from zbench.workloads.custom import (
 )
 from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, SyntheticTokens, TextBytes, token_data
 from zbench.workloads.flops import counted_flops, language_model_flops
+from zbench.workloads.heads import CAUSAL, loss_of
 from zbench.workloads.workload import Batch, Data, Workload, micro_batches_per_draw
 
 _LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
@@ -37,6 +38,8 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
     compute_loss = choose(model, data.draw(0, spec.micro_batch_size), names, loss)
+    if spec.model.startswith(shapes.PREFIX) and compute_loss is language_model_loss:
+        compute_loss = loss_of(_head(model.config))
     reads_text = compute_loss is language_model_loss
     if reads_text and spec.loss_chunks > 1:
         compute_loss = partial(chunked_language_model_loss, chunks=spec.loss_chunks)
@@ -95,6 +98,8 @@ def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module],
 def _check_chunks(spec: WorkloadSpec, config: Any) -> None:
     """UsageError if a chunked loss would not be the model's own, which changes logits or adds to its loss."""
     changing = ("final_logit_softcapping", "logits_scaling", "logit_scale", "output_router_logits")
+    if spec.loss_chunks > 1 and _head(config) != CAUSAL:
+        raise UsageError(f"workload.loss_chunks: {spec.model} is no causal language model; leave it out")
     changed = next((key for key in changing if getattr(config, key, None)), None)
     if spec.loss_chunks > 1 and changed is not None:
         raise UsageError(f"workload.loss_chunks: {spec.model} sets {changed}; leave loss_chunks out")
@@ -165,7 +170,8 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     problem = shapes.mistake(model, base_dir)
     if problem:
         raise UsageError(f"workload.model: {problem}")
-    written = dict(shapes.configuration(model, base_dir))
+    config_of_file = shapes.configuration(model, base_dir)
+    written = {key: value for key, value in config_of_file.items() if key not in shapes.DTYPES}
     kind = written.pop("model_type")
     config = _config_of(kind, written, f"workload.model: {model}: not a configuration", "name another")
     aliases = type(config).attribute_map
@@ -181,19 +187,23 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     return config
 
 
+def _head(config: Any) -> str:
+    return shapes.head_of({"architectures": getattr(config, "architectures", None)})
+
+
 def language_model_factory(config: Any, *, activation_checkpointing: Mode) -> Callable[[], nn.Module]:
-    """Return the factory of a causal language model with random float32 weights."""
+    """Return the factory of a model with random float32 weights and the head of its `architectures`."""
 
     def make() -> nn.Module:
-        from transformers import AutoModelForCausalLM
+        import transformers
 
         try:
-            model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            model: nn.Module = getattr(transformers, _head(config)).from_config(config)
             if any(p.dtype != torch.float32 for p in model.parameters()):
                 model = model.float()
         except (ValueError, KeyError) as error:
             raise UsageError(
-                f"workload.model: transformers builds no language model of {type(config).__name__} ({error})"
+                f"workload.model: transformers builds no {_head(config)} of {type(config).__name__} ({error})"
             ) from None
         if activation_checkpointing:
             context = context_of(activation_checkpointing)

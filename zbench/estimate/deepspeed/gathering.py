@@ -5,7 +5,7 @@ Paths are below `deepspeed/runtime/zero/`.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from zbench.estimate.deepspeed.crossing import ReadParameters, crossing
 from zbench.estimate.deepspeed.engine import RuledEngine
 from zbench.estimate.ledger import BUCKETS, GRADIENTS, MASTER, PARAMETERS
 
@@ -85,6 +86,8 @@ class Coordinator:
         self._passed: list[int] = []
         self._handles: dict[Shard, Gathering] = {}
         self._active: dict[nn.Module, None] = {}
+        self._running: list[nn.Module] = []
+        self._external: dict[nn.Module, list[Shard]] = {}
         self._restart()
 
     def _restart(self) -> None:
@@ -95,6 +98,7 @@ class Coordinator:
 
     def _own(self, module: nn.Module) -> list[Shard]:
         shards = {self._of[p] for p in module.parameters(recurse=False)}
+        shards.update(self._external.get(module, ()))
         return sorted(shards, key=lambda shard: shard.number)
 
     def begin(self) -> None:
@@ -112,10 +116,27 @@ class Coordinator:
             self._passed = list(accumulate(sizes, initial=0))
         self._restart()
 
+    def read(self, parameter: nn.Parameter) -> None:
+        """Gather a parameter that a module's forward reads from another module, such as an nn.ParameterList;
+        from then on it is the reader's, too (parameter_offload.py, `ZeROOrderedDict`).
+        """
+        shard = self._of.get(parameter)
+        if shard is None or shard.status == HERE or not self._running:
+            return
+        reader = self._running[-1]
+        self._external.setdefault(reader, []).append(shard)
+        with torch.no_grad():
+            if shard.status == GONE:
+                self._gather([shard])
+            self._handles.pop(shard).wait()
+        shard.users.add(reader)
+
     def fetch(self, module: nn.Module, *, is_backward: bool) -> None:
         """`_fetch_sub_module_impl`: gather what `module` needs, and prefetch."""
         if is_backward:
             self._active[module] = None
+        else:
+            self._running.append(module)
         if not self._is_complete:
             self._order.append(module)
         shards = self._own(module)
@@ -153,6 +174,8 @@ class Coordinator:
         """`release_sub_module`."""
         if is_backward:
             self._active.pop(module, None)
+        else:
+            self._running.pop()
         for shard in self._own(module):
             shard.users.discard(module)
             if not self._is_complete or not (shard.persists or self._is_used_soon(shard)):
@@ -188,23 +211,6 @@ class Coordinator:
                 self._handles.pop(shard).wait()
             shard.users.clear()
             self._free(shard)
-
-
-class _Crossing(torch.autograd.Function):
-    """Calls a function when the gradient of `x` arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, call: Callable[[], None]) -> Tensor:
-        """Return x."""
-        ctx.call = call
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Pass the gradient on."""
-        with torch.no_grad():
-            ctx.call()
-        return gradients[0], None
 
 
 class Gathered(RuledEngine):
@@ -253,6 +259,7 @@ class Gathered(RuledEngine):
         """`setup_zero_stage3_hooks`: fetch before and release after a module, forward and backward."""
         self.module.register_forward_pre_hook(lambda *_: self._coordinator.begin())
         for module in self.module.modules():
+            module._parameters = ReadParameters(module._parameters, self._coordinator.read)
             module.register_forward_pre_hook(partial(_before_forward, self._coordinator))
             module.register_forward_hook(partial(_after_forward, self._coordinator))
 
@@ -343,11 +350,11 @@ def _before_forward(coordinator: Coordinator, module: nn.Module, inputs: Any) ->
         if remaining[0] == 0:
             coordinator.release(module, is_backward=True)
 
-    def crossing(x: Tensor) -> Tensor:
+    def crossed(x: Tensor) -> Tensor:
         remaining[0] += x.requires_grad
-        return _apply(x, arrived)
+        return crossing(x, arrived)
 
-    return tree_map_only(Tensor, crossing, inputs)
+    return tree_map_only(Tensor, crossed, inputs)
 
 
 def _after_forward(coordinator: Coordinator, module: nn.Module, _given: Any, out: Any) -> Any:
@@ -355,12 +362,7 @@ def _after_forward(coordinator: Coordinator, module: nn.Module, _given: Any, out
     with torch.no_grad():
         coordinator.release(module, is_backward=False)
     fetch = partial(coordinator.fetch, module, is_backward=True)
-    return tree_map_only(Tensor, lambda x: _apply(x, fetch), out)
-
-
-def _apply(x: Tensor, call: Callable[[], None]) -> Tensor:
-    crossed: Tensor = _Crossing.apply(x, call) if x.requires_grad else x  # type: ignore[no-untyped-call]
-    return crossed
+    return tree_map_only(Tensor, lambda x: crossing(x, fetch), out)
 
 
 def _runs(shards: Collection[Shard], most: int) -> list[list[Shard]]:

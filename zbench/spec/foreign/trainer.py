@@ -9,6 +9,7 @@ from typing import Any
 
 from zbench.errors import UsageError, closest
 from zbench.spec import shapes
+from zbench.spec.bundled import shape_of
 from zbench.spec.foreign import accelerate
 from zbench.spec.foreign.deepspeed import TRAINERS, from_deepspeed, sizes_of_hidden
 from zbench.spec.foreign.hjson import read_foreign
@@ -75,7 +76,7 @@ def _model(args: Mapping[str, Any], base_dir: Path, sweep: Imported) -> int | No
     if not name:
         return None
     file = shapes.config_file(name, base_dir)
-    config = read_foreign(file) if file else shapes.bundled(name)
+    config = read_foreign(file) if file else shape_of(name)
     if not isinstance(config, Mapping):
         sweep.note(
             "training",
