@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from zbench import git
 from zbench.analysis.bisect import (
     SETTINGS,
     Bisection,
@@ -22,7 +23,7 @@ from zbench.analysis.measurement import Question
 from zbench.app.compare import measure
 from zbench.app.voice import Voice
 from zbench.errors import UsageError, ZbenchError, reason_of
-from zbench.launch.revisions import git, resolve_commit
+from zbench.launch.revisions import resolve_commit
 
 _EXACT = (0, 0)  # blocks
 
@@ -30,9 +31,9 @@ _EXACT = (0, 0)  # blocks
 def commits_between(good: str, bad: str) -> list[str]:
     """Return the commits from good to bad, oldest first, along first parents."""
     first, last = resolve_commit(good), resolve_commit(bad)
-    done = git("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+    done = git.call("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
     names = [first, *done.stdout.decode().split()]
-    if len(names) < 2 or git("merge-base", "--is-ancestor", first, last).returncode != 0:
+    if len(names) < 2 or git.call("merge-base", "--is-ancestor", first, last).returncode != 0:
         raise UsageError(f"{bad} does not come after {good}; name the good revision first")
     return names
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from zbench import git
 from zbench.analysis import sources as stored
 from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
@@ -15,7 +16,7 @@ from zbench.analysis.trials import Source
 from zbench.app.voice import Voice
 from zbench.errors import UsageError
 from zbench.launch.pair import Sampler
-from zbench.launch.revisions import git, version_of
+from zbench.launch.revisions import version_of
 from zbench.launch.samples import KeptSamples
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import new_run_id
@@ -61,7 +62,7 @@ def _branch(name: str | None) -> str | None:
     """Return the baseline's name for `@BRANCH`, or for `@`, the branch that is checked out here."""
     if name is None or not name.startswith("@"):
         return name
-    branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
+    branch = name[1:] or git.call("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
     if not branch:
         raise UsageError("`@` names the branch checked out here, but this is no git repository; use a name")
     return stored.branch_baseline(branch)

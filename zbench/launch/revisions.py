@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from zbench import _inside
+from zbench import _inside, git
 from zbench.errors import UsageError, reason_of
 from zbench.private import private_cache
 from zbench.scratch import scratch_directory
@@ -73,9 +73,9 @@ def resolve_commit(revision: str) -> str:
     """Return the full hash of a revision of the repository here; UsageError if there is none."""
     if not revision or revision.startswith("-"):
         raise UsageError(f"expected a git revision, an environment or an interpreter, got {revision!r}")
-    done = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    done = git.call("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if done.returncode != 0:
-        here = git("rev-parse", "--git-dir").returncode == 0
+        here = git.call("rev-parse", "--git-dir").returncode == 0
         why = (
             "no such revision in this repository"
             if here
@@ -87,12 +87,12 @@ def resolve_commit(revision: str) -> str:
 
 def top_level() -> Path:
     """Return the root of the working tree here."""
-    return Path(git("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
+    return Path(git.call("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
 
 
 def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
     """Write a revision's files (or these of them) into `target`; the repository itself is not touched."""
-    done = git("-C", str(repository), "archive", "--format=tar", revision, *paths)
+    done = git.call("archive", "--format=tar", revision, *paths, folder=repository)
     if done.returncode != 0:
         raise UsageError(f"git archive {revision} failed: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -166,16 +166,6 @@ def clean_environment() -> dict[str, str]:
 def package_directories() -> list[str]:
     """Return the running interpreter's package directories."""
     return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-
-
-def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git here and return the completed process; UsageError if git is not installed."""
-    try:
-        return subprocess.run(["git", *arguments], capture_output=True, check=False)
-    except OSError as error:
-        raise UsageError(
-            f"git cannot be run ({error.strerror}); install it, or name two interpreters"
-        ) from None
 
 
 def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
