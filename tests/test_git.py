@@ -5,6 +5,7 @@ import os
 import pty
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -55,6 +56,10 @@ class Hostile:
         copy = shutil.copytree(self.folder, self.mark.parent / "copy", symlinks=True)
         terminal, stdout = pty.openpty()
         subprocess.run(["git", *words], cwd=copy, stdout=stdout, stderr=stdout, check=False, timeout=60)
+        for _ in range(100):  # a program that git started may outlive git
+            if self.mark.exists():
+                break
+            time.sleep(0.1)
         os.close(terminal)
         os.close(stdout)
 

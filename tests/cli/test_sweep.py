@@ -134,6 +134,24 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
     assert "its record masks its secrets, and no sweep file" in refusal("sweep", "--resume", "last")
 
 
+@pytest.mark.parametrize("action", ["describe", "tell_secret"])
+@pytest.mark.parametrize("command", [("sweep",), ("tune", "--budget", "2trials"), ("run",)])
+def test_a_secret_without_its_name_is_in_no_file_and_no_stream(zbench, sweep_file, command, action):
+    secret = "aB3dE5gH7jK9"
+    options = f"{{model: 'fake_worker:model', options: {{api_key: {secret}, do: {action}}}}}"
+    sweep_file.write_text(sweep_file.read_text().replace("{model: 'fake_worker:model'}", options))
+    outputs = [
+        zbench(command[0], sweep_file, *command[1:]),
+        zbench("show", "last"),
+        zbench("plan", sweep_file),
+    ]
+    outputs.append(zbench("plan", sweep_file, "--set", f"workload.options.api_key=[{secret}"))
+    texts = [text for output in outputs for text in (output.out, output.err)]
+    texts += [file.read_text() for file in Path("results").rglob("*") if file.is_file()]
+    assert any("'api_key': '***'" in text or "store with ***" in text for text in texts)
+    assert not any(secret in text for text in texts)
+
+
 def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1")
     run = only_run()

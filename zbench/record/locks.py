@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from zbench.errors import UsageError
-from zbench.record.secrets import masked
+from zbench.masking import masked
 
 _POLL_SECONDS = 0.02
 _LONGEST_NAME = 200

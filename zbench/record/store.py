@@ -24,6 +24,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
+from zbench.masking import masked
 from zbench.record import lines
 from zbench.record.documents import (
     DamagedError,
@@ -38,7 +39,6 @@ from zbench.record.documents import (
 from zbench.record.inputs import Shared
 from zbench.record.locks import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
-from zbench.record.secrets import masked
 from zbench.record.tags import RUN_ID, load_tags
 from zbench.spec.document import dump_yaml
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 import zbench
 from zbench.errors import SpecError, closest, nearest
+from zbench.masking import learn
 from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.base_rows import declared_keys, precise_keys
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
@@ -145,9 +146,11 @@ def _parse(
     simulated: bool,
 ) -> SweepSpec:
     """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
+    learn(data, list(overrides))
     data = copy.deepcopy(data)
     settings = _settings(os.environ if environ is None else environ, overrides, _declared(data))
     origins = _apply(data, settings)
+    learn(data)
     try:
         check(unwritable(data))
         try:
