@@ -142,7 +142,13 @@ def main(arguments: list[str] | None = None) -> None:
     masking.forget()
     gc.set_threshold(20_000, 20)  # records are many objects and no cycles: reading 10,000 takes a fifth less
     shown = failure.shown_to_the_user(args)
-    with failure.as_interruption(), streams.guarded(), shown, failure.with_room_for_blas():
+    with (
+        failure.as_interruption(),
+        streams.guarded(),
+        shown,
+        failure.with_room_for_blas(),
+        console.skipped_records(),
+    ):
         streams.require_stdout()
         remove_abandoned()
         try:

@@ -5,10 +5,10 @@ A rank that fails writes an error file beside the result and exits with 1. `firs
 
 import errno
 import json
-import time
 from pathlib import Path
 from typing import Literal, get_args
 
+from zbench import clocks
 from zbench.errors import DamagedReferenceError, UnsupportedError, UsageError
 from zbench.job.jobs import write_json
 from zbench.record.record import Failure
@@ -46,7 +46,8 @@ def error_path(result_path: str, rank: int | str) -> Path:
 def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
     """Write one rank's error file for the launcher. `kind` is one of `Kind`."""
     write_json(
-        error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
+        error_path(result_path, rank),
+        {"kind": kind, "message": message, "rank": rank, "time": clocks.wall_time()},
     )
 
 

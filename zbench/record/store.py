@@ -36,6 +36,7 @@ from zbench.record.documents import (
     sealed,
     sync_directory,
 )
+from zbench.record.figures import impossible_figure
 from zbench.record.inputs import Shared
 from zbench.record.locks import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
@@ -166,8 +167,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def append(self, record: Record) -> None:
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot,
-        UsageError if it was measured on another kind of machine than those before it, or of other files.
+        UsageError if it was measured on another kind of machine than the records before it, or of other
+        files, or has a figure that no measurement gives.
         """
+        if (figure := impossible_figure(record)) is not None:
+            raise UsageError(f"{record.trial_id} repeat {record.repeat}: {figure}; it is not recorded")
         self._shared.require(record)
         self._require_unchanged()
         path = self.path / TRIALS

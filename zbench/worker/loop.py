@@ -4,7 +4,6 @@ outside."""
 import gc
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zbench import clocks
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
 from zbench.job.jobs import RankJob
@@ -221,7 +221,7 @@ class Fence:
         """Wait for all ranks; return the time."""
         synchronize(self._device)
         dist.all_reduce(self._token.zero_())
-        return time.perf_counter()
+        return clocks.perf_counter()
 
     def slowest(self, begin: float) -> float:
         """Return the seconds of the slowest rank since its `begin`, the same on all ranks.
@@ -229,5 +229,5 @@ class Fence:
         Each rank stops its own clock before it communicates, so that the message's latency does not count.
         """
         synchronize(self._device)
-        dist.all_reduce(self._token.fill_(time.perf_counter() - begin), dist.ReduceOp.MAX)
+        dist.all_reduce(self._token.fill_(clocks.perf_counter() - begin), dist.ReduceOp.MAX)
         return float(self._token)
