@@ -258,6 +258,11 @@ class Reader(nn.Module):
         return (self.embed(tokens).squeeze(-1) - places).square().mean()
 
 
+def long_message() -> nn.Module:
+    """Fail with a message of one line, of 2 MB."""
+    raise RuntimeError("a " * 1_000_000)
+
+
 _CLOCKS = ("perf_counter", "monotonic", "time")
 _SHAPES: dict[str, Callable[[int], float]] = {
     "stands": lambda _: 1000.0,

@@ -39,6 +39,13 @@ def test_a_model_that_replaces_the_clocks_is_timed_by_the_real_ones(run_trial: R
     assert all(0 <= seconds < 60 for seconds in record.timing.phases.values())
 
 
+def test_a_message_of_a_megabyte_is_cut_and_the_crash_stays_a_crash(run_trial: RunTrial) -> None:
+    record = run_trial(trial(workload={"model": MODELS + "long_message"}, run={"timeout": 60}, verify="off"))
+    assert record.outcome == "crashed"
+    assert record.error.message.startswith("rank 0: RuntimeError: a a a ")
+    assert len(record.error.message) < 500
+
+
 def test_a_limit_that_suffices_is_the_engines_and_changes_nothing(run_trial: RunTrial) -> None:
     record = run_trial(trial({"engine": ENGINES + "knows_its_limit"}, run={"memory_limit": "64Mi"}))
     assert (record.error, record.correctness.verdict) == (None, "identical")

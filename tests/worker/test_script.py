@@ -353,6 +353,12 @@ def children_of(place: Path) -> list[int]:
 DEEPSPEED = "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec=32.0, Mem"
 
 
+@pytest.mark.timeout(100)  # in quadratic time this takes an hour
+def test_a_line_of_a_megabyte_is_searched_once() -> None:
+    console = ConsoleTimes(StepTimesSpec(console="deepspeed"), samples=8, began=0.0)
+    assert console.feed("global_step=1 " * 400_000, 1.0) is None
+
+
 @pytest.mark.parametrize(
     ("spec", "lines", "seconds"),
     [
