@@ -68,7 +68,7 @@ def load_sweep(
 def read_sweep(path: Path) -> Document:
     """Read a sweep file as plain data. SpecError for another tool's file, with how to convert it."""
     try:
-        document = read_sweep_file(path)
+        document = read_sweep_file(path, {*SweepSpec.model_fields, "extends"})
     except SpecError as error:
         raise _converted(path) or error from None
     other = None if document.data.keys() & SweepSpec.model_fields.keys() else _converted(path)
