@@ -187,11 +187,11 @@ SECRET = "machine example.org login x password SECRETPASS"
 @pytest.mark.parametrize(
     "content",
     [
-        SECRET, "root:$6$SECRETPASS:19000:0:99999:7:::\n", "login: SECRETPASS\n", "SECRETPASS: x\n",
+        SECRET, "root:$6$SECRETPASS:19000:0:7:::\n", "login: SECRETPASS\n", "SECRETPASS: x\n",
         "a: *SECRETPASS\n", "a: 'SECRETPASS\n", "SECRETPASS: 1\nSECRETPASS: 2\n", "a: !SECRETPASS x\n",
         "machine: {SECRETPASS: 1}\nextends: gone\n", "machine: SECRETPASS\nlogin: x\n", "[SECRETPASS]\n",
         "SECRETPASS", "{[SECRETPASS]: 1}", "a: {SECRETPASS: 1, SECRETPASS: 2}", "workload: !!int SECRETPASS",
-        '{"SECRETPASS": 1, "SECRETPASS": 2}', '{"password": "SECRETPASS"}', "SECRETPASS = 1\nSECRETPASS = 2\n",
+        '{"SECRETPASS": 1, "SECRETPASS": 2}', '{"login": "SECRETPASS"}', "SECRETPASS = 1\nSECRETPASS = 2\n",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("suffix", ["", ".json", ".toml"])

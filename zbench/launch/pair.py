@@ -53,7 +53,7 @@ class Sampler:
         """tell: told whether the samples of a pair are taken in turns, and else why not."""
         self._versions = versions
         self._settings = (*settings, "run.repeats=1")
-        self._checkouts = Checkouts(file)
+        self._checkouts = Checkouts(file, tell)
         self._executor = SweepsExecutor()
         self._tell, self._last_notice = tell, ""
         self._last_samples: dict[Side, Sequence[Record]] = {}

@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,13 +90,47 @@ def top_level() -> Path:
     return Path(git.call("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
 
 
-def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
-    """Write a revision's files (or these of them) into `target`; the repository itself is not touched."""
+def extract(
+    revision: str, target: Path, repository: Path, *paths: str, tell: Callable[[str], None] | None = None
+) -> None:
+    """Write a revision's files (or these of them) into `target`; the repository itself is not touched.
+
+    tell: a symbolic link that leads out of the repository is made, too, and `tell` is called with a notice;
+    None: such a link is a UsageError.
+    """
     done = git.call("archive", "--format=tar", revision, *paths, folder=repository)
     if done.returncode != 0:
         raise UsageError(f"git archive {revision} failed: {done.stderr.decode(errors='replace').strip()}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+    links: dict[str, Path] = {}
+
+    def checked(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+        """Return the member to extract; None for a link that leads out, which is noted in `links`."""
+        try:
+            return tarfile.data_filter(member, place)
+        except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+            links[member.name] = repository.absolute() / Path(member.name).parent / member.linkname
+            return None
+
+    try:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(target, filter=checked)
+    except tarfile.FilterError as error:
+        raise UsageError(f"{revision}: a file cannot be extracted: {error}; remove it there") from None
+    if links and tell is None:
+        raise UsageError(f"{revision}: {_first(links)} leads out of the repository; remove the link there")
+    for name, goal in links.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).symlink_to(os.path.normpath(goal))
+    if links and tell is not None:
+        tell(
+            f"{revision}: {_first(links)} leads out of the repository; every revision has the same files there"
+        )
+
+
+def _first(links: Mapping[str, Path]) -> str:
+    """Return the first of some symbolic links, and how many more there are, in words."""
+    more = f" (and {len(links) - 1} more)" if len(links) > 1 else ""
+    return f"the symbolic link {next(iter(links))}{more}"
 
 
 def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
@@ -118,7 +152,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     log = place.with_suffix(".log")
     try:
         venv.EnvBuilder(symlinks=True).create(place)
-        extract(commit, source, repository)
+        extract(commit, source, repository, tell=lambda _: None)  # each checkout tells it
     except OSError as error:
         raise UsageError(f"cannot make an environment in {place}: {reason_of(error)}") from None
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
@@ -178,8 +212,10 @@ def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None
 class Checkouts:
     """Extracts the files of revisions when they are needed, into a directory that is removed at the end."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+        """file: the sweep file. tell: called with a notice about links that lead out of the repository."""
         self._file = file.resolve()
+        self._tell = tell
         self._scratch = scratch_directory()
 
     def sweep_file(self, version: Version) -> Path:
@@ -194,9 +230,11 @@ class Checkouts:
             return self._file
         tree = Path(self._scratch.name) / version.commit
         if not tree.exists():
-            extract(version.commit, tree, version.repository)
+            extract(version.commit, tree, version.repository, tell=self._tell)
         file = tree / self._file.relative_to(version.repository)
         if not file.exists():
+            if not file.resolve().is_relative_to(tree.resolve()):
+                raise UsageError(f"{version.name}: {file} leads out of the revision; name another --sweep")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(self._file.read_bytes())
         return file
