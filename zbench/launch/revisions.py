@@ -122,9 +122,7 @@ def extract(
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).symlink_to(os.path.normpath(goal))
     if links and tell is not None:
-        tell(
-            f"{revision}: {_first(links)} leads out of the repository; every revision has the same files there"
-        )
+        tell(f"{revision}: {_first(links)} leads out of the repository, where revisions have the same files")
 
 
 def _first(links: Mapping[str, Path]) -> str:

@@ -18,7 +18,7 @@ import psutil
 
 import zbench
 from zbench import _inside
-from zbench.errors import ZbenchError
+from zbench.errors import TrialsFailedError, ZbenchError
 from zbench.job.messages import (
     EndGroup,
     Exited,
@@ -219,7 +219,7 @@ class WarmServer:
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
 
-        ServerLostError if it was killed meanwhile.
+        ServerLostError if it was killed meanwhile, TrialsFailedError if it is too slow.
         """
         if self.ready is None:
             try:
@@ -232,9 +232,10 @@ class WarmServer:
                 raise ZbenchError(f"the trial server did not start: {reason}") from None
             if not isinstance(message, Ready):
                 self.close()
-                raise ZbenchError(
+                raise TrialsFailedError(
                     f"the trial server did not start within {_START_SECONDS:g} s: other work keeps this"
-                    " machine busy; try again when the machine is less loaded"
+                    " machine busy, or the file system of Python's packages is slow; try again when the"
+                    " machine is less loaded, or install zbench on a local disk"
                 )
             self.ready = message
         return self.ready

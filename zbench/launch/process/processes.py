@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from zbench.errors import ZbenchError
+from zbench.errors import TrialsFailedError
 from zbench.job.messages import RankStart, Ready
 from zbench.job.progress import ProgressTail, Watch
 from zbench.job.turns import Turns
@@ -51,6 +51,7 @@ class Launcher(AbstractContextManager["Launcher"]):
     ) -> None:
         """python: the interpreter of server and groups, if not the running one. tell: of failed imports."""
         self._tell, self._has_told = tell, False
+        self._oom_kills = kernel_oom_kills()
         self.scratch = scratch_folder()
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
@@ -61,7 +62,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         return self._server
 
     def wait_until_ready(self) -> Ready:
-        """Return when the server has imported everything: how long it took, and what failed."""
+        """Return when the server has imported everything: how long it took, and what failed.
+
+        TrialsFailedError if it is killed a second time.
+        """
         for _ in range(2):
             with suppress(ServerLostError):
                 ready = self._server.wait_until_ready()
@@ -70,7 +74,13 @@ class Launcher(AbstractContextManager["Launcher"]):
                 self._has_told = True
                 return ready
             self.replace_server(self._server)
-        raise ZbenchError("the trial server was killed twice while it started")
+        cause = "by a signal from outside, as a memory limit does"
+        if kernel_oom_kills() > self._oom_kills:
+            cause = "by the kernel: the machine, or a memory limit, has too little memory"
+        raise TrialsFailedError(
+            f"the trial server was killed twice while it started, {cause}; free some memory, or raise the"
+            " limit of the container or the job"
+        )
 
     def close(self) -> None:
         """End the server and remove the scratch directory."""
