@@ -17,16 +17,20 @@ import sysconfig
 import tarfile
 import venv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from zbench import _inside, git
 from zbench.errors import UsageError, reason_of
 from zbench.private import private_cache
+from zbench.record.locks import DirectoryLock, NoLocksError
 from zbench.scratch import scratch_directory
 
 _LOG_LINES = 12
+_BUILD_SECONDS = 1800.0
+"""How long to wait for another command that builds the same environment."""
+
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _INSIDE = Path(_inside.__file__)
 _COPY = "zbench_inside"
@@ -40,13 +44,19 @@ ENVIRONMENTS = "environments"
 class Version:
     """A zbench that can run: the name that the user gave, its interpreter and, for a revision, its commit.
 
-    repository: the working tree that the commit belongs to.
+    repository: the working tree that the commit belongs to. lock: keeps its environment from being removed.
     """
 
     name: str
     python: Path
     commit: str | None = None
     repository: Path | None = None
+    lock: DirectoryLock | None = field(default=None, compare=False)
+
+    def release(self) -> None:
+        """Let the environment be removed: nothing runs in it any more."""
+        if self.lock is not None:
+            self.lock.release()
 
 
 def version_of(text: str, tell: Callable[[str], None]) -> Version:
@@ -65,8 +75,8 @@ def version_of(text: str, tell: Callable[[str], None]) -> Version:
         return Version(text, path.absolute())
     commit = resolve_commit(text)
     repository = top_level()
-    place = _environment(text, commit, repository, tell)
-    return Version(text, place / "bin" / "python", commit, repository)
+    place, lock = _environment(text, commit, repository, tell)
+    return Version(text, place / "bin" / "python", commit, repository, lock)
 
 
 def resolve_commit(revision: str) -> str:
@@ -131,17 +141,55 @@ def _first(links: Mapping[str, Path]) -> str:
     return f"the symbolic link {next(iter(links))}{more}"
 
 
-def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
-    """Return the environment of a commit; build it if it is missing."""
+def _environment(
+    revision: str, commit: str, repository: Path, tell: Callable[[str], None]
+) -> tuple[Path, DirectoryLock | None]:
+    """Return the environment of a commit, built if it is missing, and the lock that keeps it from `prune`.
+
+    Several measurements share an environment, and wait for a measurement that builds it.
+    """
     depends = f"{sys.executable} {sys.version} {package_directories()} {repository} {_INSIDE.read_text()}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = private_cache(ENVIRONMENTS) / f"{commit[:12]}-{key}"
-    if not (place / "complete").is_file():
-        tell(f"installing {revision} ({commit[:12]})")
-        shutil.rmtree(place, ignore_errors=True)
-        _install(revision, commit, place, repository)
-    (place / "complete").touch()  # each use: `zbench prune` goes by it
-    return place
+    lock = _locked(place, is_shared=(place / "complete").is_file())
+    try:
+        if not (place / "complete").is_file():
+            tell(f"installing {revision} ({commit[:12]})")
+            _clear(place)
+            _install(revision, commit, place, repository)
+        (place / "complete").touch()  # each use: `zbench prune` goes by it
+        if lock is not None:
+            lock.share()
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    return place, lock
+
+
+def _locked(place: Path, *, is_shared: bool) -> DirectoryLock | None:
+    """Return the lock of an environment; None if its file system has no locks."""
+    while True:
+        place.mkdir(0o700, exist_ok=True)
+        try:
+            lock = DirectoryLock(place, patience_s=_BUILD_SECONDS, is_shared=is_shared)
+        except NoLocksError:
+            return None
+        except FileNotFoundError:  # it was removed at this moment
+            continue
+        if lock.is_of(place) and (not is_shared or (place / "complete").is_file()):
+            return lock
+        lock.release()  # the environment was removed while this process waited
+        is_shared = False
+
+
+def _clear(place: Path) -> None:
+    """Remove what an interrupted installation left in an environment; its lock stays."""
+    for entry in place.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != ".lock":
+            entry.unlink()
 
 
 def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
