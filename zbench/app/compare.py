@@ -121,6 +121,8 @@ def measure(
             closing(Sampler({"base": base, "head": head}, file, overrides, voice.note)) as sampler,
             closing(KeptSamples(sampler, sample_file, about, max_seconds=max_seconds)) as samples,
         ):
+            if samples.damage:
+                voice.warn(samples.damage)
             try:
                 return PairedMeasurement(
                     base_source, head_source, plan, settings, samples, voice.note, question

@@ -12,6 +12,7 @@ import socket
 import stat
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from zbench.errors import UsageError
 from zbench.masking import masked
@@ -37,7 +38,7 @@ class DirectoryLock:
         self._fd: int | None = _opened(directory / ".lock")
         kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         end = time.monotonic() + patience_s
-        while not self._is_taken(self._fd, directory, kind):
+        while not self._is_held(self._fd, directory, kind):
             if time.monotonic() >= end:
                 with os.fdopen(self._fd, errors="replace") as file:
                     name = masked(file.read(_LONGEST_NAME)).strip() or "another process"
@@ -47,14 +48,21 @@ class DirectoryLock:
             text = f"process {os.getpid()} on {socket.gethostname()}\n"
             os.ftruncate(self._fd, os.pwrite(self._fd, text.encode(), 0))
 
+    def _is_held(self, fd: int, directory: Path, kind: int) -> bool:
+        try:
+            return self.is_taken(fd, directory, kind)
+        except BaseException:
+            self.release()
+            raise
+
     @staticmethod
-    def _is_taken(fd: int, directory: Path, kind: int) -> bool:
+    def is_taken(fd: int, directory: Path, kind: int) -> bool:
+        """Take a lock, and say whether that succeeded; NoLocksError as above."""
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
-            os.close(fd)
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             raise NoLocksError(
@@ -80,6 +88,12 @@ class DirectoryLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def lock_file(file: BinaryIO, path: Path) -> None:
+    """Lock an open file until it is closed. UsageError if another process has it."""
+    if not DirectoryLock.is_taken(file.fileno(), path, fcntl.LOCK_EX):
+        raise UsageError(f"{path} is being written by another process; wait for it or end it first")
 
 
 def _opened(lock: Path) -> int:
