@@ -27,7 +27,7 @@ OUT_OF_MEMORY = (
 """Words, in lower case, of a library that could not allocate memory."""
 
 _NO_THREAD = "can't start new thread"
-_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+NO_ROOM = ("No space left on device", "Disk quota exceeded")
 _PEER_LOST = (
     "Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe",
     "Timed out waiting", "Timeout waiting", "Wait timeout", "Read timeout", "Application timeout",
@@ -81,7 +81,7 @@ def kind_of(error: BaseException) -> Kind:
     if _is_out_of_memory(error, text):
         return "oom"
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or any(words in text for words in _NO_ROOM):
+    if full or any(words in text for words in NO_ROOM):
         return "storage"
     if any(words in text for words in _PEER_LOST):
         return "peer_lost"

@@ -23,11 +23,14 @@ from pathlib import Path
 
 from zbench import _inside, git
 from zbench.errors import UsageError, reason_of
+from zbench.job.failures import NO_ROOM
 from zbench.private import private_cache
 from zbench.record.locks import DirectoryLock, NoLocksError
+from zbench.record.store import StorageError, storage_errors
 from zbench.scratch import scratch_directory
 
 _LOG_LINES = 12
+_REMEDY = "free some space, and run the same command again"
 _BUILD_SECONDS = 1800.0
 """How long to wait for another command that builds the same environment."""
 
@@ -126,6 +129,9 @@ def extract(
             archive.extractall(target, filter=checked)
     except tarfile.FilterError as error:
         raise UsageError(f"{revision}: a file cannot be extracted: {error}; remove it there") from None
+    except OSError as error:
+        reason = reason_of(error)
+        raise StorageError(f"cannot write the files of {revision} to {target}: {reason}; {_REMEDY}") from None
     if links and tell is None:
         raise UsageError(f"{revision}: {_first(links)} leads out of the repository; remove the link there")
     for name, goal in links.items():
@@ -200,7 +206,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
         venv.EnvBuilder(symlinks=True).create(place)
         extract(commit, source, repository, tell=lambda _: None)  # each checkout tells it
     except OSError as error:
-        raise UsageError(f"cannot make an environment in {place}: {reason_of(error)}") from None
+        raise StorageError(f"cannot make an environment in {place}: {reason_of(error)}; {_REMEDY}") from None
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     python = place / "bin" / "python"
     if any((source / name).is_file() for name in _PROJECT_FILES):
@@ -229,9 +235,14 @@ def installer(python: Path) -> list[str]:
 
 
 def _checked(command: list[str], log: Path, complaint: str) -> None:
-    with log.open("ab") as file:
-        done = subprocess.run(command, stdout=file, stderr=file, env=clean_environment(), check=False)
+    try:
+        with log.open("ab") as file:
+            done = subprocess.run(command, stdout=file, stderr=file, env=clean_environment(), check=False)
+    except OSError as error:
+        raise StorageError(f"cannot write {log}: {reason_of(error)}; {_REMEDY}") from None
     if done.returncode != 0:
+        if any(words in log.read_text(errors="replace") for words in NO_ROOM):
+            raise StorageError(f"{complaint}: no space left on a disk (log: {log}); {_REMEDY}")
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         tail = "\n  ".join(lines[-_LOG_LINES:])
         raise UsageError(f"{complaint} (log: {log}):\n  {tail}")
@@ -281,6 +292,7 @@ class Checkouts:
         if not file.exists():
             if not file.resolve().is_relative_to(tree.resolve()):
                 raise UsageError(f"{version.name}: {file} leads out of the revision; name another --sweep")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(self._file.read_bytes())
+            with storage_errors():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(self._file.read_bytes())
         return file

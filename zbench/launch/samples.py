@@ -116,7 +116,7 @@ class KeptSamples:
         return size
 
     def _set_aside(self, path: Path, size: int, written: bytes) -> None:
-        """Move all after `size` bytes to a side file, but for the half line that a kill in mid-write leaves."""
+        """Move all after `size` bytes to a side file, but not the half line of a kill in mid-write."""
         assert self._file is not None, "it was opened"
         rest = written[size:]
         if b"\n" in rest:
