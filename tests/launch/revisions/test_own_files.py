@@ -9,8 +9,9 @@ import pytest
 from zbench.errors import UsageError
 from zbench.launch import revisions
 from zbench.launch.revisions import Checkouts, Version, version_of
+from zbench.record.store import StorageError
 
-from .conftest import git
+from .conftest import git, make_their_project
 
 
 @pytest.fixture
@@ -82,6 +83,16 @@ def test_nothing_is_written_through_a_link_of_a_revision(users_repository: Path)
     with pytest.raises(UsageError, match="leads out of the revision; name another --sweep"):
         Checkouts(users_repository / "later" / "sweep.yaml").sweep_file(version)
     assert list(outside.iterdir()) == []
+
+
+def test_a_full_disk_while_a_revision_is_built_is_no_fault_of_the_revision(users_repository: Path) -> None:
+    make_their_project(users_repository)
+    full = "def build_wheel(*_):\n    raise OSError(28, 'No space left on device')\n"
+    (users_repository / "backend.py").write_text(full)
+    git(users_repository, "add", ".")
+    git(users_repository, "commit", "-q", "-m", "a project")
+    with pytest.raises(StorageError, match="free some space, and run the same command again"):
+        version_of("HEAD", lambda _: None)
 
 
 def test_zbench_is_found_however_it_is_installed(users_repository: Path) -> None:
