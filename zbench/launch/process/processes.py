@@ -138,6 +138,7 @@ class Processes(Participant):
         kills = kernel_oom_kills()
         cpu_seconds = time.process_time()
         began = time.monotonic()
+        ran_before = self._group.seconds
         self._meter.begin()
         try:
             if self._server is None:
@@ -145,6 +146,7 @@ class Processes(Participant):
                 self._server.start_group(self._group, self.plan.target, self.plan.starts)
             elif self.gate is not None:
                 self.gate.go()
+            self.seconds += time.monotonic() - began
             self._group.advance(self.gate)
         except KeeperLostError as error:
             self._lost = str(error)
@@ -155,7 +157,7 @@ class Processes(Participant):
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
         self._launcher_cpu_seconds += time.process_time() - cpu_seconds
-        self.seconds += time.monotonic() - began
+        self.seconds += self._group.seconds - ran_before
 
     def attempt(self) -> Attempt:
         """Return how the processes ended."""
