@@ -32,6 +32,7 @@ build_native()
 
 import zbench.measure.shim  # noqa: E402, F401 - before torch, so that ranks can count allocated bytes
 from tests.shared_processes import SharedProcesses  # noqa: E402 - imports the native core
+from zbench import masking  # noqa: E402
 from zbench.testing.ranks import ranks  # noqa: E402, F401 - a fixture: one pool for all packages
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
@@ -110,6 +111,7 @@ def _own_environment() -> Iterator[None]:
     The width that pytest-xdist gives its workers is forgotten: what is printed depends on it.
     """
     processors = os.sched_getaffinity(0)
+    masking.forget()
     with mock.patch.dict(os.environ):
         os.environ.pop("COLUMNS", None)
         yield

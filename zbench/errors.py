@@ -65,6 +65,10 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+class SkippedRecordWarning(UserWarning):
+    """A record of a run has a figure that no measurement gives, so it is left out."""
+
+
 class SpecError(UsageError):
     """Bad input at a known place of a sweep file; its text is `file:line: key.path: message`."""
 

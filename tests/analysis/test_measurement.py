@@ -1,5 +1,6 @@
 """A paired measurement with samples from a seeded machine instead of a real one."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -270,3 +271,43 @@ def test_a_measurement_out_of_time_says_so_and_goes_on(
     assert measured(take, path=path).exit_code == ExitCode.INCONCLUSIVE
     with pytest.raises(OutOfTimeError, match="after 0 of 8 to 24 blocks"):
         measured(take, max_seconds=3600)
+
+
+def test_a_measurement_that_another_process_continues_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    first = KeptSamples(OneByOne(Machine()), path, {"of": "these"})
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match="is being written by another process; wait for it or end it first"):
+        KeptSamples(OneByOne(Machine()), path, {"of": "these"})
+    first.close()
+    assert path.read_bytes() == before
+    KeptSamples(OneByOne(Machine()), path, {"of": "these"}).close()
+
+
+@pytest.mark.parametrize("damage", ["changed", "lost", "of another writer"])
+def test_samples_before_a_damaged_line_are_kept_and_the_rest_is_set_aside(
+    tmp_path: Path, damage: str
+) -> None:
+    path, other = tmp_path / "kept.jsonl", tmp_path / "other.jsonl"
+    whole, parts = Machine(factor=1.05), Machine(factor=1.05)
+    once = measured(whole, path=path)
+    measured(Machine(factor=1.1), path=other)
+    lines_of = [file.read_bytes().splitlines(keepends=True) for file in (path, other)]
+    at = 11
+    rest = {
+        "changed": [lines_of[0][at].replace(b"0", b"1", 1), *lines_of[0][at + 1 :]],
+        "lost": lines_of[0][at + 1 :],
+        "of another writer": lines_of[1][at : at + 1] + lines_of[0][at:],
+    }[damage]
+    path.write_bytes(b"".join([*lines_of[0][:at], *rest]))
+    store = KeptSamples(OneByOne(parts), path, {"of": "these"})
+    assert f"{path}:{at + 1}: damaged line; it and the rest are in" in store.damage
+    store.close()
+    assert path.read_bytes() == b"".join(lines_of[0][:at])
+    assert path.with_suffix(".damaged").read_bytes() == b"".join(rest)
+    samples = [json.loads(line)["samples"] or () for line in lines_of[0][1:at]]
+    for side in whole.taken[: sum(map(len, samples))]:
+        parts(side)
+    comparison = measured(parts, path=path)
+    assert parts.taken == whole.taken, "no sample that was kept is taken again"
+    assert comparison.paired == once.paired

@@ -1,12 +1,15 @@
 """One configuration in full, runs as tables and lists, finished or not."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.synthetic import BASE_ID, trial, write_run
 from tests.cli.conftest import only_run
+from zbench.record import lines
+from zbench.record.record import Timing
 from zbench.record.store import load_records
 
 
@@ -85,6 +88,25 @@ def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file, monkeyp
     monkeypatch.setenv("COLUMNS", "60")
     problem = f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}"
     assert zbench("list").out == f"{problem}\n", "a terminal folds it, and a pipe does not"
+
+
+@pytest.mark.parametrize("step", [0.0, -0.013])
+def test_a_record_of_impossible_figures_is_skipped_with_a_note_and_measured_again(zbench, sweep_file, step):
+    zbench("sweep", sweep_file)
+    run = only_run()
+    records = load_records(run)
+    timing = Timing([step, 0.01, 0.01], 0.01, 1.0, 1.0)
+    written = [replace(records[0], timing=timing), *records[1:]]
+    (run / "trials.jsonl").write_bytes(lines.encode_all(written))
+    (run / "end.json").unlink()
+    for words in ("list", "show", "report", "history", "publish --to site", "check results"):
+        output = zbench(*words.split())
+        assert output.code == 0, output.err
+        assert f"trials.jsonl:1: this record is skipped: a step time is {step}" in output.err
+    assert len(zbench("show", "--json").document["trials"]) == 3
+    assert zbench("sweep", "--resume", "last").code == 0
+    assert len(load_records(run)) == 4
+    assert zbench("compare", str(run), str(run)).code != 70
 
 
 ENGINES = (("builtin", 0, 0.09), ("builtin", 1, 0.11), ("ddp", 0, 0.1), ("zero_redundancy", 1, 0.12))

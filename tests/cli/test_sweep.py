@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.conftest import only_run
+from zbench.cli import conclusion
 from zbench.launch import sweep as sweeps
 from zbench.record.documents import sealed
 from zbench.record.store import find_runs, load_environment, load_records
@@ -132,6 +133,50 @@ def test_secrets_are_nowhere_in_a_run_which_goes_on_with_its_sweep_file(zbench, 
     assert not any(secret in text for text in [*files, first.out, more.out, shown])
     sweep_file.unlink()
     assert "its record masks its secrets, and no sweep file" in refusal("sweep", "--resume", "last")
+
+
+@pytest.mark.parametrize("action", ["describe", "tell_secret"])
+@pytest.mark.parametrize("command", [("sweep",), ("tune", "--budget", "2trials"), ("run",)])
+def test_a_secret_without_its_name_is_in_no_file_and_no_stream(zbench, sweep_file, command, action):
+    secret = "aB3dE5gH7jK9"
+    options = f"{{model: 'fake_worker:model', options: {{api_key: {secret}, do: {action}}}}}"
+    sweep_file.write_text(sweep_file.read_text().replace("{model: 'fake_worker:model'}", options))
+    outputs = [
+        zbench(command[0], sweep_file, *command[1:]),
+        zbench("show", "last"),
+        zbench("plan", sweep_file),
+    ]
+    outputs.append(zbench("plan", sweep_file, "--set", f"workload.options.api_key=[{secret}"))
+    texts = [text for output in outputs for text in (output.out, output.err)]
+    texts += [file.read_text() for file in Path("results").rglob("*") if file.is_file()]
+    assert any("'api_key': '***'" in text or "store with ***" in text for text in texts)
+    assert not any(secret in text for text in texts)
+
+
+@pytest.mark.parametrize("how", ["removed", "older copy", "renamed"])
+@pytest.mark.parametrize("moment", ["rank_run", "print_results"])
+@pytest.mark.parametrize("command", [("sweep",), ("tune", "--budget", "2trials")])
+def test_records_that_are_removed_at_the_very_end_are_noticed(
+    zbench, refusal, sweep_file, monkeypatch, how, moment, command
+):
+    """Another process acts while the results are ranked, or while they are printed."""
+    before = getattr(conclusion, moment)
+
+    def remove(*arguments, **more):
+        file = only_run() / "trials.jsonl"
+        if how == "removed":
+            file.unlink()
+        elif how == "older copy":
+            file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+        else:
+            file.parent.rename(file.parent.with_name("moved"))
+        return before(*arguments, **more)
+
+    monkeypatch.setattr(conclusion, moment, remove)
+    output = zbench(command[0], sweep_file, *command[1:])
+    assert output.code == 2
+    assert "was removed or changed by another process" in output.err
+    assert moment == "print_results" or not output.out
 
 
 def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file):

@@ -28,6 +28,19 @@ def space_file(tmp_path) -> Path:
     return file
 
 
+@pytest.mark.parametrize("axis", ["reduce_bucket_size", "sub_group_size", "engine.offload_ratio", "lr"])
+def test_a_search_over_a_range_goes_on_from_a_sweep_at_the_default(zbench, space_file, axis) -> None:
+    ranges = {"engine.offload_ratio": "low: 0.1, high: 0.9", "lr": "low: 1e-4, high: 1e-2, log: true"}
+    limits = ranges.get(axis, "low: 1e3, high: 1e5, log: true")
+    text = space_file.read_text().partition("axes:")[0]
+    space_file.write_text(f"{text}axes: {{zero_stage: [1, 2], offload_optimizer: [cpu]}}\n")
+    assert zbench("sweep", space_file).code == 0
+    axes = f"zero_stage: [1, 2], offload_optimizer: [cpu], {axis}: {{{limits}}}"
+    space_file.write_text(f"{text}axes: {{{axes}}}\n")
+    output = zbench("tune", space_file, "--budget", "2trials")
+    assert output.code == 0, output.err
+
+
 def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file) -> None:
     output = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
     assert output.code == 0, output.err

@@ -99,6 +99,13 @@ def _crash(_: RankJob) -> None:
     raise RuntimeError("the model fell over")
 
 
+def _tell_secret(job: RankJob) -> None:
+    """Print a secret and fail with it, without its name."""
+    secret = job.trial["workload"]["options"]["api_key"]
+    print(f"connecting with {secret}", flush=True)
+    raise RuntimeError(f"cannot reach the store with {secret} at https://user:{secret}@host")
+
+
 def _crash_once(job: RankJob) -> None:
     marker = Path(job.base_dir, "crashed.once")
     if not marker.exists():
@@ -186,6 +193,7 @@ ACTIONS: dict[str, Callable[[RankJob], None]] = {
     "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "crash": _crash,
     "crash_once": _crash_once,
+    "tell_secret": _tell_secret,
     "hang": lambda _: time.sleep(600),
     "exit": lambda _: sys.exit(3),
     "allocate": _allocate,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import FAKES, make_trial
-from zbench.errors import ZbenchError
+from zbench.errors import ExitCode, TrialsFailedError, ZbenchError
 from zbench.gpus import Gpu, all_gpus
-from zbench.launch.process import client, local
+from zbench.launch.process import client, local, processes
 from zbench.launch.process.client import WarmServer
 from zbench.launch.process.processes import Launcher
 from zbench.launch.trial import TrialRunner
@@ -21,8 +21,12 @@ def test_a_server_that_starts_too_slowly_says_so(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(client, "_START_SECONDS", 1.0)
     server = WarmServer(("endless",), tmp_path)
-    with pytest.raises(ZbenchError, match=r"did not start within 1 s: other work keeps this machine busy"):
+    with pytest.raises(
+        ZbenchError, match=r"did not start within 1 s: other work keeps this machine"
+    ) as ended:
         server.wait_until_ready()
+    assert ended.value.exit_code == ExitCode.TRIALS_FAILED
+    assert "install zbench on a local disk" in str(ended.value)
     assert server._process.returncode is not None, "nothing is left"
 
 
@@ -41,6 +45,20 @@ def test_a_server_that_does_not_start_says_why(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with Launcher(("ending",)) as launcher, pytest.raises(ZbenchError, match=says):
         launcher.wait_until_ready()
+
+
+@pytest.mark.parametrize(("kills", "says"), [(0, "by a signal from outside"), (2, "by the kernel: the ")])
+def test_a_server_that_is_killed_twice_ends_the_command_with_the_cause_and_the_remedy(
+    kills: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ending.py").write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    counts = iter([7, 7 + kills])
+    monkeypatch.setattr(processes, "kernel_oom_kills", lambda: next(counts))
+    with Launcher(("ending",)) as launcher, pytest.raises(TrialsFailedError, match=says) as ended:
+        launcher.wait_until_ready()
+    assert ended.value.exit_code == ExitCode.TRIALS_FAILED
+    assert "raise the limit of the container" in str(ended.value)
 
 
 def test_a_module_that_a_server_cannot_import_is_told_once() -> None:

@@ -1,5 +1,6 @@
 """Whatever a trial does, it ends, it is recorded as what it was, and nothing of it is left."""
 
+import itertools
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from zbench.launch.process import client
 from zbench.launch.trial import TrialRunner
 
 from .fake_worker import TIMING
-from .processes import gone, text_of, until
+from .processes import gone, hurried_clock, text_of, until
 
 
 def server_pid(runner: TrialRunner) -> int:
@@ -25,11 +26,34 @@ def server_pid(runner: TrialRunner) -> int:
 
 @pytest.fixture
 def deadline(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Return an event that lets every deadline that runs be over, however fast this machine is."""
+    """Return an event that lets every deadline that runs be over soon, however fast this machine is."""
     over = threading.Event()
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * over.is_set())
-    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "time", hurried_clock(over.is_set))
     return over
+
+
+@pytest.mark.parametrize("stops", [1, 3])
+def test_a_command_that_was_stopped_for_hours_records_no_timeout(runner, trial, notices, monkeypatch, stops):
+    """Ctrl-Z and `fg`, or a suspended laptop: between two looks at the clock, hours have passed."""
+    looks = itertools.count()
+
+    def monotonic() -> float:
+        return time.monotonic() + 1e5 * min(next(looks), stops)
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=monotonic))
+    record = runner.run(trial(timeout=120))
+    assert (record.outcome, notices) == ("ok", [])
+    assert next(looks) > stops
+    assert record.elapsed_s < 1e4
+
+
+def test_what_ranks_have_reported_counts_before_the_clock(runner, trial, monkeypatch):
+    """The ranks ended while the command was stopped, and the time of the trial was over soon after."""
+    monkeypatch.setattr(client, "_POLL_SECONDS", 30.0)
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e5 * next(looks))
+    monkeypatch.setattr(client, "time", clock)
+    assert runner.run(trial(timeout=8)).outcome == "ok"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from zbench.measure.clock import PHASES, PhaseClock
 def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     time = SimpleNamespace(now=100.0)
     time.perf_counter = lambda: time.now
-    monkeypatch.setattr(clock, "time", time)
+    monkeypatch.setattr(clock, "clocks", time)
     return time
 
 

@@ -1,15 +1,19 @@
 """What looks like a secret is masked in all that a run leaves, and nothing else is."""
 
-import os
+import html
+import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from tests.making import make_record
+from zbench import masking
+from zbench.masking import MASK, masked
 from zbench.record import lines
 from zbench.record.record import Failure
-from zbench.record.secrets import MASK, mask_files, masked, masked_record
+from zbench.record.secrets import mask_files, masked_record
 
 SECRET = "aB3dE5gH7jK9"
 
@@ -59,15 +63,50 @@ def test_records_and_logs_hold_no_secret(tmp_path: Path) -> None:
     assert (tmp_path / "rank1.log").read_text() == "nothing"
 
 
-def test_a_log_above_64_mib_is_left(tmp_path: Path) -> None:
-    text = f"--token {SECRET}".encode()
-    for name in ("small", "large"):
-        (tmp_path / name).write_bytes(text)
-    os.truncate(tmp_path / "large", (64 << 20) + 1)  # sparse
+@pytest.mark.parametrize("separator", ["\n", "\r", " "])
+def test_a_log_above_64_mib_is_masked_as_a_stream(tmp_path: Path, separator: str) -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\n" + "abcdefgh\n" * 400 + "-----END RSA PRIVATE KEY-----"
+    masking.learn({"api_key": SECRET, "password": "two\nlines of text"})
+    secrets = [f"said {SECRET}", "said two\nlines of text", key, f"--token {SECRET[::-1]}"]
+    filler = "0123456789" * 10 + separator
+    log = tmp_path / "rank0.log"
+    with log.open("w") as file:
+        for number in range(72):  # a secret at every place relative to the ends of pieces
+            file.write(filler * 10_380 + secrets[number % 4] + separator)
+    assert log.stat().st_size > 72 << 20
     mask_files(tmp_path)
-    assert (tmp_path / "small").read_bytes() == b"--token ***"
-    with (tmp_path / "large").open("rb") as file:
-        assert file.read(len(text)) == text
+    text = log.read_bytes().decode()
+    for secret in (SECRET, "lines of text", "abcdefgh", SECRET[::-1]):
+        assert secret not in text
+    assert text.count(filler) == 72 * 10_380
+    assert [path.name for path in tmp_path.iterdir()] == ["rank0.log"]
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"workload": {"options": {"api_key": "{}"}}}, {"axes": {"options.api_key": ["{}"]}},
+        {"workload": {"options": {"store": "https://user:{}@host/path"}}},
+        {"workload": {"command": "train.py --token {} --steps 3"}}, "workload.options.api_key={}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("secret", [SECRET, "a\"b\\c'd é&<e", "two\nlines of it"])
+def test_a_secret_of_a_sweep_is_masked_wherever_it_stands(sweep: Any, secret: str) -> None:
+    text = json.dumps(sweep)
+    if "{}-" in text or (("https" in text or "train" in text or text[0] == '"') and secret != SECRET):
+        pytest.skip("no such address or command line")
+    masking.learn(json.loads(text.replace("{}", json.dumps(secret)[1:-1])))
+    for spelled in (secret, json.dumps(secret), repr(secret), quote(secret, safe=""), html.escape(secret)):
+        assert masked(f"it said {spelled}, and more") in (
+            f"it said {MASK}, and more", f'it said "{MASK}", and more', f"it said '{MASK}', and more",
+        )  # fmt: skip
+
+
+def test_a_password_of_digits_is_masked_but_no_document_breaks() -> None:
+    assert masked({"password": 12345678, "steps": 12345678}) == {"password": MASK, "steps": 12345678}
+    masking.learn({"password": 12345678})
+    assert masked("it said 12345678") == f"it said {MASK}"
+    assert masking.without_known_values('{"bytes": 12345678}', is_document=True) == '{"bytes": 12345678}'
 
 
 LONG = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9" * 2

@@ -1,6 +1,7 @@
 """What was finished stays finished: kills, full disks, second writers."""
 
 import json
+import math
 import resource
 from datetime import UTC, datetime
 from unittest.mock import Mock
@@ -11,7 +12,7 @@ from tests.making import make_record
 from zbench.errors import UsageError
 from zbench.record import lines, store
 from zbench.record.documents import FIRST, DamagedError, checksum_of, linked, relinked, sealed
-from zbench.record.record import Failure
+from zbench.record.record import Failure, Heat, MemoryPeaks, Timing
 from zbench.record.store import (
     TRIALS,
     RunDirectory,
@@ -135,6 +136,20 @@ def test_a_run_is_its_owners_alone_unless_asked(tmp_path, monkeypatch, asked, mo
     monkeypatch.setenv("ZBENCH_RUN_MODE", "rwx")
     with pytest.raises(UsageError, match="ZBENCH_RUN_MODE: expected a mode as chmod takes it"):
         RunDirectory.create(tmp_path, "s", spec={}, environment={})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timing": Timing([0.01, -0.013], 0.01, 1.0, 1.0)}, {"timing": Timing([0.0], 0.0, None, None)},
+        {"heat": Heat("a", [0.1, 0.0])}, {"heat": Heat("a", [0.1], machine={"copy": [math.nan]})},
+        {"memory": MemoryPeaks(-1, 0, 0)}, {"elapsed_s": -5.0},
+    ],
+)  # fmt: skip
+def test_a_record_of_impossible_figures_is_not_written(run, change):
+    with pytest.raises(UsageError, match="which no measurement gives; it is not recorded"):
+        run.append(make_record(**change))
+    assert run.records() == []
 
 
 def test_full_disk_is_an_error_in_words_and_loses_nothing(run):

@@ -12,8 +12,8 @@ import pytest
 from tests.launch.conftest import make_trial
 from zbench.errors import UsageError
 from zbench.launch.events import Notice, TrialFinished
+from zbench.masking import MASK
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
-from zbench.record.secrets import MASK
 from zbench.report import trackers
 
 TRIAL = make_trial(stage=1)

@@ -184,10 +184,25 @@ def test_a_mistake_is_told_of_the_file_that_has_it(
 SECRET = "machine example.org login x password SECRETPASS"
 
 
-@pytest.mark.parametrize("text", ["extends: theirs\n", "machine: theirs\n"])
-def test_messages_show_nothing_of_a_file_that_a_sweep_names(tmp_path: Path, text: str) -> None:
-    (tmp_path / "theirs").write_text(SECRET)
-    (tmp_path / "own.yaml").write_text(text)
+@pytest.mark.parametrize(
+    "content",
+    [
+        SECRET, "root:$6$SECRETPASS:19000:0:7:::\n", "login: SECRETPASS\n", "SECRETPASS: x\n",
+        "a: *SECRETPASS\n", "a: 'SECRETPASS\n", "SECRETPASS: 1\nSECRETPASS: 2\n", "a: !SECRETPASS x\n",
+        "machine: {SECRETPASS: 1}\nextends: gone\n", "machine: SECRETPASS\nlogin: x\n", "[SECRETPASS]\n",
+        "SECRETPASS", "{[SECRETPASS]: 1}", "a: {SECRETPASS: 1, SECRETPASS: 2}", "workload: !!int SECRETPASS",
+        '{"SECRETPASS": 1, "SECRETPASS": 2}', '{"login": "SECRETPASS"}', "SECRETPASS = 1\nSECRETPASS = 2\n",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["", ".json", ".toml"])
+@pytest.mark.parametrize(
+    "text", ["extends: theirs\n", "machine: theirs\n", "workload: {model: 'hf:theirs'}\n"]
+)
+def test_messages_show_nothing_of_a_file_that_a_sweep_names(
+    tmp_path: Path, text: str, suffix: str, content: str
+) -> None:
+    (tmp_path / f"theirs{suffix}").write_text(content)
+    (tmp_path / "own.yaml").write_text(text.replace("theirs", f"theirs{suffix}"))
     with pytest.raises(SpecError) as refused:
         load_sweep(tmp_path / "own.yaml", (), {})
     assert not set(SECRET.split()) - {"machine", "x"} & set(str(refused.value).split())

@@ -1,7 +1,11 @@
 """Models and data of users: that keep state, draw from Python and NumPy, fail, or differ in length."""
 
+import itertools
 import random
+import sys
 import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -252,3 +256,28 @@ class Reader(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], dtype=self.embed.weight.dtype)
         return (self.embed(tokens).squeeze(-1) - places).square().mean()
+
+
+def long_message() -> nn.Module:
+    """Fail with a message of one line, of 2 MB."""
+    raise RuntimeError("a " * 1_000_000)
+
+
+_CLOCKS = ("perf_counter", "monotonic", "time")
+_SHAPES: dict[str, Callable[[int], float]] = {
+    "stands": lambda _: 1000.0,
+    "goes_back": lambda reads: 1000.0 - reads * 1e-3,
+    "is_coarse": lambda reads: 1000.0 + reads // 4,
+}
+
+
+def with_own_clock(shape: str) -> nn.Module:
+    """Replace the clocks of Python in every module that has them under a name, as freezegun does."""
+    reads = itertools.count()
+    for name in _CLOCKS:
+        real = getattr(time, name)
+        for module in list(sys.modules.values()):
+            for attribute, value in list(vars(module).items()):
+                if value is real:
+                    setattr(module, attribute, lambda: _SHAPES[shape](next(reads)))
+    return Stateful()

@@ -14,7 +14,7 @@ from tests.worker.conftest import trial
 from zbench.job.jobs import RankJob, ReferenceJob
 from zbench.launch.process.client import server_environment
 from zbench.worker import rank
-from zbench.worker.determinism import STEPS, steps_on
+from zbench.worker.determinism import STEPS, Determinism, steps_on
 from zbench.worker.rank import run_rank, run_reference
 
 USUAL, WARNS, RAISES = 0, 1, 2
@@ -100,6 +100,15 @@ def test_an_operation_without_a_deterministic_form_is_named(
     assert result["correctness"]["verdict"] == "identical"
     (warning,) = (text for text in result["warnings"] if text.startswith("not deterministic: "))
     assert "torch has no deterministic form of put_" in warning
+
+
+@pytest.mark.timeout(100)  # in quadratic time this takes hours
+def test_a_long_message_is_searched_once() -> None:
+    def fail() -> None:
+        raise RuntimeError("a " * 4_000_000)
+
+    with pytest.raises(RuntimeError, match="a a a a"):
+        Determinism(STEPS, []).retried(fail)
 
 
 @pytest.mark.check

@@ -29,6 +29,23 @@ def test_a_memory_limit_ends_a_trial_as_out_of_memory(run_trial: RunTrial) -> No
     assert "can't allocate memory" in record.error.message
 
 
+@pytest.mark.parametrize("clock", ["stands", pytest.param("goes_back", marks=IN_CHECK), "is_coarse"])
+def test_a_model_that_replaces_the_clocks_is_timed_by_the_real_ones(run_trial: RunTrial, clock: str) -> None:
+    workload = {"model": MODELS + "with_own_clock", "options": {"shape": clock}, "micro_batch_size": 2}
+    record = run_trial(trial(workload=workload))
+    assert record.error is None
+    assert all(0 < seconds < 60 for seconds in record.timing.step_seconds)
+    assert len(set(record.timing.step_seconds)) > 1
+    assert all(0 <= seconds < 60 for seconds in record.timing.phases.values())
+
+
+def test_a_message_of_a_megabyte_is_cut_and_the_crash_stays_a_crash(run_trial: RunTrial) -> None:
+    record = run_trial(trial(workload={"model": MODELS + "long_message"}, run={"timeout": 60}, verify="off"))
+    assert record.outcome == "crashed"
+    assert record.error.message.startswith("rank 0: RuntimeError: a a a ")
+    assert len(record.error.message) < 500
+
+
 def test_a_limit_that_suffices_is_the_engines_and_changes_nothing(run_trial: RunTrial) -> None:
     record = run_trial(trial({"engine": ENGINES + "knows_its_limit"}, run={"memory_limit": "64Mi"}))
     assert (record.error, record.correctness.verdict) == (None, "identical")

@@ -6,15 +6,13 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.launch.processes import gone
+from tests.launch.processes import gone, hurried_clock
 from tests.shared_processes import SharedProcesses
 from tests.world import local_runner
 from zbench import _nudge
@@ -313,8 +311,8 @@ def test_a_command_without_results_is_one_message_with_the_remedy(
 def test_failures_are_named_and_nothing_is_left_running(
     do: str, outcome: str, message: str, tmp_path: Path, runner: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * bool(children_of(tmp_path)))
-    monkeypatch.setattr(client, "time", clock)  # the deadline is over once the script has begun
+    clock = hurried_clock(lambda: bool(children_of(tmp_path)))
+    monkeypatch.setattr(client, "time", clock)  # the deadline is over soon once the script has begun
     record = runner.run(sweep(tmp_path, do=do, verify={"mode": "off"}).trials[0])
     assert record.outcome == outcome
     assert message in record.error.message
@@ -351,6 +349,12 @@ def children_of(place: Path) -> list[int]:
 
 
 DEEPSPEED = "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec=32.0, Mem"
+
+
+@pytest.mark.timeout(100)  # in quadratic time this takes an hour
+def test_a_line_of_a_megabyte_is_searched_once() -> None:
+    console = ConsoleTimes(StepTimesSpec(console="deepspeed"), samples=8, began=0.0)
+    assert console.feed("global_step=1 " * 400_000, 1.0) is None
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Find and read the two sides of a comparison: a run, a results file, a directory, a named baseline."""
 
 import hashlib
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from zbench.record.documents import (
     require_seal,
     sealed,
 )
+from zbench.record.figures import impossible_figure
 from zbench.record.record import Record
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_LONGEST_STEP_S = 1e6
-_ROUNDING = 1e-6
-_MOST_BYTES = 1 << 60
 
 
 def load_results(name: str, output_dir: Path) -> RunResults:
@@ -96,7 +93,7 @@ def _from_file(name: str, path: Path) -> RunResults:
             f"{path} is empty: expected {store.TRIALS}, a baseline, or what `zbench sweep --json` prints"
         )
     if path.suffix == ".jsonl":
-        return RunResults.of(Source(name, str(path)), check_plausible(store.load_records(path), str(path)))
+        return RunResults.of(Source(name, str(path)), store.load_records(path))
     document = parsed(text, str(path))
     check_schema_version(document, str(path))
     if "digest" in document or document.get("kind") == "baseline":
@@ -132,7 +129,7 @@ def _from_directory(name: str, path: Path) -> RunResults:
 
 
 def _from_run(name: str, path: Path) -> RunResults:
-    records = check_plausible(store.load_records(path), str(path / store.TRIALS))
+    records = store.load_records(path)
     return RunResults.of(source_of(path, name), records)
 
 
@@ -175,33 +172,12 @@ def is_torn(path: Path) -> bool:
 def check_plausible(records: list[Record], place: str) -> list[Record]:
     """Return the records; UsageError for a figure that no measurement gives: damage, or an edit by hand."""
     for record in records:
-        for figure, value, possible in _figures(record):
-            if not possible:
-                raise UsageError(
-                    f"{place}: trial {record.trial_id} repeat {record.repeat}: {figure} is {value}, which no "
-                    "measurement gives; the file was damaged or edited; run the trial again"
-                )
+        if (figure := impossible_figure(record)) is not None:
+            raise UsageError(
+                f"{place}: trial {record.trial_id} repeat {record.repeat}: {figure}; the file was damaged or"
+                " edited; run the trial again"
+            )
     return records
-
-
-def _figures(record: Record) -> Iterable[tuple[str, float, bool]]:
-    timing, memory = record.timing, record.memory
-    if timing is not None:
-        for seconds in [timing.median_step_s, *timing.step_seconds]:
-            yield "a step time", seconds, 0 < seconds < _LONGEST_STEP_S
-        median = timing.median_step_s
-        low = min(timing.step_seconds, default=median) * (1 - _ROUNDING)
-        high = max(timing.step_seconds, default=median) * (1 + _ROUNDING)
-        yield "median_step_s", median, low <= median <= high
-        for key in ("tokens_per_s", "samples_per_s"):
-            rate = getattr(timing, key)
-            yield key, rate, rate is None or 0 <= rate < math.inf
-    if memory is not None:
-        for key in ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes"):
-            value = getattr(memory, key)
-            yield key, value, value is None or 0 <= value < _MOST_BYTES
-    for name, traffic in record.traffic.items():
-        yield f"traffic.{name}", traffic.bytes, traffic.calls >= 0 and 0 <= traffic.bytes < _MOST_BYTES
 
 
 def _text(path: Path) -> str:

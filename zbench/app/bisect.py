@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from zbench import git
 from zbench.analysis.bisect import (
     SETTINGS,
     Bisection,
@@ -22,7 +23,9 @@ from zbench.analysis.measurement import Question
 from zbench.app.compare import measure
 from zbench.app.voice import Voice
 from zbench.errors import UsageError, ZbenchError, reason_of
-from zbench.launch.revisions import git, resolve_commit
+from zbench.launch.revisions import resolve_commit
+from zbench.record.documents import replace_durably
+from zbench.record.store import StorageError
 
 _EXACT = (0, 0)  # blocks
 
@@ -30,9 +33,9 @@ _EXACT = (0, 0)  # blocks
 def commits_between(good: str, bad: str) -> list[str]:
     """Return the commits from good to bad, oldest first, along first parents."""
     first, last = resolve_commit(good), resolve_commit(bad)
-    done = git("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
+    done = git.call("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
     names = [first, *done.stdout.decode().split()]
-    if len(names) < 2 or git("merge-base", "--is-ancestor", first, last).returncode != 0:
+    if len(names) < 2 or git.call("merge-base", "--is-ancestor", first, last).returncode != 0:
         raise UsageError(f"{bad} does not come after {good}; name the good revision first")
     return names
 
@@ -63,9 +66,9 @@ class _Search:
         return search
 
     def save(self, state: Path) -> None:
-        """Write the findings."""
+        """Replace the file by the findings: after a kill or on a full disk the file is the older one."""
         try:
-            state.write_bytes(_FILE.dump_json(self, indent=2) + b"\n")
+            replace_durably(state, _FILE.dump_json(self, indent=2) + b"\n")
         except OSError as error:
             raise UsageError(f"cannot write {state}: {reason_of(error)}; name another with --state") from None
 
@@ -102,12 +105,17 @@ class Probes:
         raise UsageError(f"BAD has no {fault} compared with GOOD: {'; '.join(answers)}")
 
     def finding(self, name: str, fault: Fault) -> Finding:
-        """Return the finding of a comparison: `skip` for a revision that does not build or run."""
+        """Return the finding of a comparison: `skip` for a revision that does not build or run.
+
+        StorageError if a disk or a limit of the machine is the cause, which is no finding.
+        """
         try:
             if fault.needs_clock:
                 compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks).decide)
             else:
                 compared = self._compare(name, _EXACT, None)
+        except StorageError:
+            raise
         except ZbenchError as error:
             self.voice.warn(f"skipped: {error}")
             return "skip"
@@ -116,16 +124,20 @@ class Probes:
     def _compare(self, name: str, blocks: tuple[int, int], question: Question | None) -> Comparison:
         sides = (self.good, name)
         overrides = self.overrides
-        return measure(
-            sides,
-            self.sweep,
-            blocks,
-            SETTINGS,
-            self.voice,
-            overrides=overrides,
-            seed=self.seed,
-            question=question,
-        )
+        seed = self.seed
+        try:
+            return measure(
+                sides,
+                self.sweep,
+                blocks,
+                SETTINGS,
+                self.voice,
+                overrides=overrides,
+                seed=seed,
+                question=question,
+            )
+        except (OSError, StorageError) as error:
+            raise StorageError(f"{error}; then the same command continues the search") from None
 
 
 def first_bad(names: list[str], probes: Probes, state: Path, *, time_only: bool) -> tuple[Bisection, Fault]:

@@ -3,10 +3,11 @@
 import hashlib
 import math
 import re
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from zbench import git
 from zbench.analysis import sources as stored
 from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
@@ -15,7 +16,7 @@ from zbench.analysis.trials import Source
 from zbench.app.voice import Voice
 from zbench.errors import UsageError
 from zbench.launch.pair import Sampler
-from zbench.launch.revisions import git, version_of
+from zbench.launch.revisions import Version, version_of
 from zbench.launch.samples import KeptSamples
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import new_run_id
@@ -61,7 +62,7 @@ def _branch(name: str | None) -> str | None:
     """Return the baseline's name for `@BRANCH`, or for `@`, the branch that is checked out here."""
     if name is None or not name.startswith("@"):
         return name
-    branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
+    branch = name[1:] or git.call("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
     if not branch:
         raise UsageError("`@` names the branch checked out here, but this is no git repository; use a name")
     return stored.branch_baseline(branch)
@@ -102,32 +103,46 @@ def measure(
     asked = load_sweep(file, list(overrides))
     if not expand(asked).trials:
         raise UsageError(f"{file} has no configuration that can run; `zbench plan {file}` prints why")
-    base, head = (version_of(side, voice.note) for side in sides)
-    about = {
-        "base": base.commit or str(base.python),
-        "head": head.commit or str(head.python),
-        "sweep": hashlib.sha256(dump_sweep(asked).encode()).hexdigest()[:16],
-        "blocks": blocks,
-        "seed": plan.seed,
-        "alpha": settings.alpha,
-        "machine": fingerprint(machine_facts()),
-    }
-    base_source, head_source = (
-        Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
-        for version in (base, head)
-    )
-    with (
-        closing(Sampler({"base": base, "head": head}, file, overrides, voice.note)) as sampler,
-        closing(KeptSamples(sampler, sample_file, about, max_seconds=max_seconds)) as samples,
-    ):
-        try:
-            return PairedMeasurement(
-                base_source, head_source, plan, settings, samples, voice.note, question
-            ).run()
-        finally:
-            if sample_file is not None:
-                count = plural(samples.taken, "sample")
-                voice.note(f"{count} kept; the same command with --resume {sample_file} continues from there")
+    with _versions(sides, voice) as (base, head):
+        about = {
+            "base": base.commit or str(base.python),
+            "head": head.commit or str(head.python),
+            "sweep": hashlib.sha256(dump_sweep(asked).encode()).hexdigest()[:16],
+            "blocks": blocks,
+            "seed": plan.seed,
+            "alpha": settings.alpha,
+            "machine": fingerprint(machine_facts()),
+        }
+        base_source, head_source = (
+            Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
+            for version in (base, head)
+        )
+        with (
+            closing(Sampler({"base": base, "head": head}, file, overrides, voice.note)) as sampler,
+            closing(KeptSamples(sampler, sample_file, about, max_seconds=max_seconds)) as samples,
+        ):
+            if samples.damage:
+                voice.warn(samples.damage)
+            try:
+                return PairedMeasurement(
+                    base_source, head_source, plan, settings, samples, voice.note, question
+                ).run()
+            finally:
+                if sample_file is not None:
+                    count = plural(samples.taken, "sample")
+                    go_on = f"the same command with --resume {sample_file} continues from there"
+                    voice.note(f"{count} kept; {go_on}")
+
+
+@contextmanager
+def _versions(sides: tuple[str, str], voice: Voice) -> Iterator[tuple[Version, Version]]:
+    """Install or find both versions; no other command removes their environments while the body runs."""
+    with ExitStack() as stack:
+        versions = []
+        for side in sides:
+            versions.append(version_of(side, voice.note))
+            stack.callback(versions[-1].release)
+        yield versions[0], versions[1]
 
 
 def parse_blocks(text: str | None) -> tuple[int, int]:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from zbench import git
 from zbench.analysis.history import Series, history
 from zbench.analysis.settings import check_alpha
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults
 from zbench.app.voice import Voice
 from zbench.errors import UsageError
-from zbench.launch.revisions import extract, git
+from zbench.launch.revisions import extract
 from zbench.record.store import TRIALS, find_runs
 from zbench.record.tags import load_tags
 from zbench.report.site.publish import publish as write_site
@@ -112,6 +113,6 @@ def _commits_at_origin() -> str:
     server, repository = (os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY"))
     if server and repository:
         return f"{server}/{repository}/commit/"
-    done = git("remote", "get-url", "origin")
+    done = git.call("remote", "get-url", "origin")
     match = _REMOTE.fullmatch(done.stdout.decode(errors="replace").strip())
     return f"https://{match[1]}/{match[2]}/commit/" if match and "." in match[1] else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zbench.errors import UsageError
-from zbench.record.secrets import MASK, masked
+from zbench.masking import MASK, masked
 from zbench.record.store import load_environment, resolve_run
 from zbench.report.text import plural
 from zbench.report.trackers import tracker_factory

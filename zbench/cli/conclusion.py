@@ -13,6 +13,7 @@ from zbench.app.runs import Interruption
 from zbench.cli import console
 from zbench.errors import ExitCode, OutOfTimeError
 from zbench.record import lines
+from zbench.record.checking import require_kept
 from zbench.record.record import Record
 from zbench.record.secrets import masked_record
 from zbench.record.summary import summarize
@@ -35,11 +36,13 @@ class Conclusion:
     def show(self, *, detailed: bool = False, **search: Any) -> ExitCode:
         """Print the run's table (each configuration in full if `detailed`) or document; return its exit code.
 
-        search: the document of a search, if the run is one, under that name.
+        search: the document of a search, if the run is one, under that name. UsageError if the records are no
+        longer on disk.
         """
         summaries = summarize(self.records)
         objective = self.request.sweep.objective
         ranking = rank_run(self.path, summaries, objective)
+        require_kept(self.path, self.records)
         screen = console.rich_console()
         if console.state.json:
             console.document(self.document(**ranking.document(), **search), self.code)
@@ -51,6 +54,7 @@ class Conclusion:
             if search.get("search") is not None:
                 print_search(screen, search["search"], self.records)
         self._say(is_export_next=ranking.recommended is not None)
+        require_kept(self.path, self.records)  # what was printed can be lost by now
         return self.code
 
     def document(self, best: str | None, **more: Any) -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """How a command prints: results to stdout, everything else to stderr, in colour if the stream supports it."""
 
+import contextlib
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench.app.voice import Voice
-from zbench.errors import UsageError
+from zbench.errors import SkippedRecordWarning, UsageError
 from zbench.report.text import printable_lines
 
 if TYPE_CHECKING:
@@ -84,6 +87,23 @@ def warn(text: str) -> None:
 def error(text: str) -> None:
     """Print why the command ends, on stderr."""
     voice().error(text)
+
+
+@contextlib.contextmanager
+def skipped_records() -> Iterator[None]:
+    """Print each record that the body skips as a warning, without the place in zbench's own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SkippedRecordWarning)
+        others = warnings.showwarning
+
+        def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
+            if issubclass(category, SkippedRecordWarning):
+                warn(str(message))
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def rich_console() -> "Screen":

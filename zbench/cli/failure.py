@@ -23,6 +23,7 @@ import typer
 
 from zbench.cli import console, streams
 from zbench.errors import ExitCode, ZbenchError
+from zbench.masking import masked
 
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
@@ -145,7 +146,7 @@ def _written(trace: str) -> str:
         with tempfile.NamedTemporaryFile(
             "w", prefix="zbench-traceback-", suffix=".txt", delete=False
         ) as file:
-            file.write(trace)
+            file.write(masked(trace))
     except OSError:
         return "; -v shows the traceback"
     return f"; the traceback is in {file.name} (or use -v)"

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from zbench import __version__
+from zbench import __version__, masking
 from zbench.cli import console, failure, streams
 from zbench.cli.examples import epilog
 from zbench.cli.options import common_flags
@@ -139,9 +139,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its documented status."""
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
+    masking.forget()
     gc.set_threshold(20_000, 20)  # records are many objects and no cycles: reading 10,000 takes a fifth less
     shown = failure.shown_to_the_user(args)
-    with failure.as_interruption(), streams.guarded(), shown, failure.with_room_for_blas():
+    with (
+        failure.as_interruption(),
+        streams.guarded(),
+        shown,
+        failure.with_room_for_blas(),
+        console.skipped_records(),
+    ):
         streams.require_stdout()
         remove_abandoned()
         try:

@@ -1,4 +1,4 @@
-"""The output streams of a command: the one place where text is encoded and a failed write is noticed.
+"""The output streams of a command: text is encoded, known secrets are masked, a failed write is noticed.
 
 `guarded` puts a `Stream` in the place of `sys.stdout` and `sys.stderr` while a command runs. Characters that
 the terminal's encoding lacks are written as a near ASCII spelling or as an escape (`\\u2605`). So no encoding
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 from zbench.errors import ExitCode, ZbenchError, reason_of
+from zbench.masking import without_known_values
 
 _NEAREST = dict(zip("±·…×→★—–“”‘’▁▂▃▄▅▆▇█", "~-.x>*--\"\"''.:-=+*#%", strict=True))
 _STANDARD = (0, 1, 2)
@@ -34,7 +35,8 @@ class Stream:
         """Write text; what the encoding lacks is replaced."""
         with self._noticed():
             encoding = self._inner.encoding or "utf-8"
-            self._inner.write(text.encode(encoding, "zbench.nearest").decode(encoding))
+            shown = without_known_values(text, is_document=True)
+            self._inner.write(shown.encode(encoding, "zbench.nearest").decode(encoding))
         return len(text)
 
     def flush(self) -> None:

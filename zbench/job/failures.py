@@ -5,10 +5,10 @@ A rank that fails writes an error file beside the result and exits with 1. `firs
 
 import errno
 import json
-import time
 from pathlib import Path
 from typing import Literal, get_args
 
+from zbench import clocks
 from zbench.errors import DamagedReferenceError, UnsupportedError, UsageError
 from zbench.job.jobs import write_json
 from zbench.record.record import Failure
@@ -27,7 +27,7 @@ OUT_OF_MEMORY = (
 """Words, in lower case, of a library that could not allocate memory."""
 
 _NO_THREAD = "can't start new thread"
-_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+NO_ROOM = ("No space left on device", "Disk quota exceeded")
 _PEER_LOST = (
     "Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe",
     "Timed out waiting", "Timeout waiting", "Wait timeout", "Read timeout", "Application timeout",
@@ -46,7 +46,8 @@ def error_path(result_path: str, rank: int | str) -> Path:
 def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
     """Write one rank's error file for the launcher. `kind` is one of `Kind`."""
     write_json(
-        error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
+        error_path(result_path, rank),
+        {"kind": kind, "message": message, "rank": rank, "time": clocks.wall_time()},
     )
 
 
@@ -80,7 +81,7 @@ def kind_of(error: BaseException) -> Kind:
     if _is_out_of_memory(error, text):
         return "oom"
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if full or any(words in text for words in _NO_ROOM):
+    if full or any(words in text for words in NO_ROOM):
         return "storage"
     if any(words in text for words in _PEER_LOST):
         return "peer_lost"

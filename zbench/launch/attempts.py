@@ -8,6 +8,7 @@ from typing import Any
 from zbench.errors import UsageError
 from zbench.launch.executor import Attempt, RepeatTask, Task
 from zbench.record import lines
+from zbench.record.figures import impossible_figure
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import StorageError
 
@@ -83,7 +84,7 @@ def record_of(run_id: str, task: RepeatTask, attempt: Attempt, reference: Path |
 
 
 def _decoded(run_id: str, task: RepeatTask, attempt: Attempt) -> Record:
-    """Return the Record of an attempt; `crashed` if rank 0's report is not a valid record."""
+    """Return the Record of an attempt; `crashed` if rank 0's report is no valid record."""
     trial = task.trial
     ending = {"outcome": attempt.outcome, "error": attempt.error}
     identity = {"run_id": run_id, "trial_id": trial.trial_id, "repeat": task.repeat}
@@ -91,7 +92,12 @@ def _decoded(run_id: str, task: RepeatTask, attempt: Attempt) -> Record:
     if attempt.environment:
         setup["environment"] = attempt.environment
     try:
-        return lines.decode({**(attempt.result or ending), **identity, **setup}, "the result of a trial")
+        record = lines.decode({**(attempt.result or ending), **identity, **setup}, "the result of a trial")
+        figure = impossible_figure(record)
+        problem = f"{figure}; does the model replace the clocks of Python's `time`?" if figure else ""
     except UsageError as error:
-        ending = {"outcome": "crashed", "error": Failure("crashed", str(error))}
-        return lines.decode({**ending, **identity, **setup})
+        problem = str(error)
+    if not problem:
+        return record
+    ending = {"outcome": "crashed", "error": Failure("crashed", problem)}
+    return lines.decode({**ending, **identity, **setup})

@@ -80,7 +80,7 @@ def _all(output_dir: Path) -> Iterator[Removable]:
         for log in _logs_of_good_repeats(run):
             yield from _folder("logs of a successful repeat", log, run)
     for environment in sorted(cache_directory(ENVIRONMENTS).glob("*/")):
-        yield from _folder("environment of a revision", environment, None)
+        yield from _folder("environment of a revision", environment, environment)
 
 
 def leftovers(output_dir: Path) -> Iterator[Removable]:

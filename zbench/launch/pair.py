@@ -21,6 +21,7 @@ from zbench.launch.samples import Side
 from zbench.launch.scheduler import Proposal, Proposer, Scheduler
 from zbench.record import lines
 from zbench.record.record import Record
+from zbench.record.store import StorageError
 
 
 class Pair(Proposer):
@@ -53,7 +54,7 @@ class Sampler:
         """tell: told whether the samples of a pair are taken in turns, and else why not."""
         self._versions = versions
         self._settings = (*settings, "run.repeats=1")
-        self._checkouts = Checkouts(file)
+        self._checkouts = Checkouts(file, tell)
         self._executor = SweepsExecutor()
         self._tell, self._last_notice = tell, ""
         self._last_samples: dict[Side, Sequence[Record]] = {}
@@ -66,7 +67,9 @@ class Sampler:
         self._scheduler = Scheduler(self._executor, Path("paired"), on_event)
 
     def take(self, side: Side) -> Sequence[Record]:
-        """Return one repeat of every trial; UsageError or TrialsFailedError where the version cannot.
+        """Return one repeat of every trial; UsageError or TrialsFailedError if the version cannot run it.
+
+        StorageError if a disk is full meanwhile.
 
         A sample that was killed from outside is taken once more: hours of others should not be lost with it.
         """
@@ -133,9 +136,10 @@ class Sampler:
 
 
 def _records(attempt: Attempt, version: Version) -> list[Record]:
-    """Return the records of a sample; UsageError or TrialsFailedError where there are none."""
+    """Return the records of a sample; UsageError, StorageError or TrialsFailedError if there are none."""
     if attempt.error is not None:
-        raise (UsageError if attempt.error.kind == "usage" else TrialsFailedError)(attempt.error.message)
+        kinds = {"usage": UsageError, "storage": StorageError}
+        raise kinds.get(attempt.error.kind, TrialsFailedError)(attempt.error.message)
     assert attempt.result is not None, "it ended well"
     place = f"{version.name}: a record of its sweep"
     return [lines.decode(record, place) for record in attempt.result["trials"]]

@@ -16,17 +16,24 @@ import sys
 import sysconfig
 import tarfile
 import venv
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from zbench import _inside
+from zbench import _inside, git
 from zbench.errors import UsageError, reason_of
+from zbench.job.failures import NO_ROOM
 from zbench.private import private_cache
+from zbench.record.locks import DirectoryLock, NoLocksError
+from zbench.record.store import StorageError, storage_errors
 from zbench.scratch import scratch_directory
 
 _LOG_LINES = 12
+_REMEDY = "free some space, and run the same command again"
+_BUILD_SECONDS = 1800.0
+"""How long to wait for another command that builds the same environment."""
+
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _INSIDE = Path(_inside.__file__)
 _COPY = "zbench_inside"
@@ -40,13 +47,19 @@ ENVIRONMENTS = "environments"
 class Version:
     """A zbench that can run: the name that the user gave, its interpreter and, for a revision, its commit.
 
-    repository: the working tree that the commit belongs to.
+    repository: the working tree that the commit belongs to. lock: keeps its environment from being removed.
     """
 
     name: str
     python: Path
     commit: str | None = None
     repository: Path | None = None
+    lock: DirectoryLock | None = field(default=None, compare=False)
+
+    def release(self) -> None:
+        """Let the environment be removed: nothing runs in it any more."""
+        if self.lock is not None:
+            self.lock.release()
 
 
 def version_of(text: str, tell: Callable[[str], None]) -> Version:
@@ -65,17 +78,17 @@ def version_of(text: str, tell: Callable[[str], None]) -> Version:
         return Version(text, path.absolute())
     commit = resolve_commit(text)
     repository = top_level()
-    place = _environment(text, commit, repository, tell)
-    return Version(text, place / "bin" / "python", commit, repository)
+    place, lock = _environment(text, commit, repository, tell)
+    return Version(text, place / "bin" / "python", commit, repository, lock)
 
 
 def resolve_commit(revision: str) -> str:
     """Return the full hash of a revision of the repository here; UsageError if there is none."""
     if not revision or revision.startswith("-"):
         raise UsageError(f"expected a git revision, an environment or an interpreter, got {revision!r}")
-    done = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    done = git.call("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if done.returncode != 0:
-        here = git("rev-parse", "--git-dir").returncode == 0
+        here = git.call("rev-parse", "--git-dir").returncode == 0
         why = (
             "no such revision in this repository"
             if here
@@ -87,29 +100,102 @@ def resolve_commit(revision: str) -> str:
 
 def top_level() -> Path:
     """Return the root of the working tree here."""
-    return Path(git("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
+    return Path(git.call("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
 
 
-def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
-    """Write a revision's files (or these of them) into `target`; the repository itself is not touched."""
-    done = git("-C", str(repository), "archive", "--format=tar", revision, *paths)
+def extract(
+    revision: str, target: Path, repository: Path, *paths: str, tell: Callable[[str], None] | None = None
+) -> None:
+    """Write a revision's files (or these of them) into `target`; the repository itself is not touched.
+
+    tell: a symbolic link that leads out of the repository is made, too, and `tell` is called with a notice;
+    None: such a link is a UsageError.
+    """
+    done = git.call("archive", "--format=tar", revision, *paths, folder=repository)
     if done.returncode != 0:
         raise UsageError(f"git archive {revision} failed: {done.stderr.decode(errors='replace').strip()}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+    links: dict[str, Path] = {}
+
+    def checked(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+        """Return the member to extract; None for a link that leads out, which is noted in `links`."""
+        try:
+            return tarfile.data_filter(member, place)
+        except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+            links[member.name] = repository.absolute() / Path(member.name).parent / member.linkname
+            return None
+
+    try:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(target, filter=checked)
+    except tarfile.FilterError as error:
+        raise UsageError(f"{revision}: a file cannot be extracted: {error}; remove it there") from None
+    except OSError as error:
+        reason = reason_of(error)
+        raise StorageError(f"cannot write the files of {revision} to {target}: {reason}; {_REMEDY}") from None
+    if links and tell is None:
+        raise UsageError(f"{revision}: {_first(links)} leads out of the repository; remove the link there")
+    for name, goal in links.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).symlink_to(os.path.normpath(goal))
+    if links and tell is not None:
+        tell(f"{revision}: {_first(links)} leads out of the repository, where revisions have the same files")
 
 
-def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
-    """Return the environment of a commit; build it if it is missing."""
+def _first(links: Mapping[str, Path]) -> str:
+    """Return the first of some symbolic links, and how many more there are, in words."""
+    more = f" (and {len(links) - 1} more)" if len(links) > 1 else ""
+    return f"the symbolic link {next(iter(links))}{more}"
+
+
+def _environment(
+    revision: str, commit: str, repository: Path, tell: Callable[[str], None]
+) -> tuple[Path, DirectoryLock | None]:
+    """Return the environment of a commit, built if it is missing, and the lock that keeps it from `prune`.
+
+    Several measurements share an environment, and wait for a measurement that builds it.
+    """
     depends = f"{sys.executable} {sys.version} {package_directories()} {repository} {_INSIDE.read_text()}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = private_cache(ENVIRONMENTS) / f"{commit[:12]}-{key}"
-    if not (place / "complete").is_file():
-        tell(f"installing {revision} ({commit[:12]})")
-        shutil.rmtree(place, ignore_errors=True)
-        _install(revision, commit, place, repository)
-    (place / "complete").touch()  # each use: `zbench prune` goes by it
-    return place
+    lock = _locked(place, is_shared=(place / "complete").is_file())
+    try:
+        if not (place / "complete").is_file():
+            tell(f"installing {revision} ({commit[:12]})")
+            _clear(place)
+            _install(revision, commit, place, repository)
+        (place / "complete").touch()  # each use: `zbench prune` goes by it
+        if lock is not None:
+            lock.share()
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    return place, lock
+
+
+def _locked(place: Path, *, is_shared: bool) -> DirectoryLock | None:
+    """Return the lock of an environment; None if its file system has no locks."""
+    while True:
+        place.mkdir(0o700, exist_ok=True)
+        try:
+            lock = DirectoryLock(place, patience_s=_BUILD_SECONDS, is_shared=is_shared)
+        except NoLocksError:
+            return None
+        except FileNotFoundError:  # it was removed at this moment
+            continue
+        if lock.is_of(place) and (not is_shared or (place / "complete").is_file()):
+            return lock
+        lock.release()  # the environment was removed while this process waited
+        is_shared = False
+
+
+def _clear(place: Path) -> None:
+    """Remove what an interrupted installation left in an environment; its lock stays."""
+    for entry in place.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != ".lock":
+            entry.unlink()
 
 
 def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
@@ -118,9 +204,9 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     log = place.with_suffix(".log")
     try:
         venv.EnvBuilder(symlinks=True).create(place)
-        extract(commit, source, repository)
+        extract(commit, source, repository, tell=lambda _: None)  # each checkout tells it
     except OSError as error:
-        raise UsageError(f"cannot make an environment in {place}: {reason_of(error)}") from None
+        raise StorageError(f"cannot make an environment in {place}: {reason_of(error)}; {_REMEDY}") from None
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     python = place / "bin" / "python"
     if any((source / name).is_file() for name in _PROJECT_FILES):
@@ -149,9 +235,14 @@ def installer(python: Path) -> list[str]:
 
 
 def _checked(command: list[str], log: Path, complaint: str) -> None:
-    with log.open("ab") as file:
-        done = subprocess.run(command, stdout=file, stderr=file, env=clean_environment(), check=False)
+    try:
+        with log.open("ab") as file:
+            done = subprocess.run(command, stdout=file, stderr=file, env=clean_environment(), check=False)
+    except OSError as error:
+        raise StorageError(f"cannot write {log}: {reason_of(error)}; {_REMEDY}") from None
     if done.returncode != 0:
+        if any(words in log.read_text(errors="replace") for words in NO_ROOM):
+            raise StorageError(f"{complaint}: no space left on a disk (log: {log}); {_REMEDY}")
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         tail = "\n  ".join(lines[-_LOG_LINES:])
         raise UsageError(f"{complaint} (log: {log}):\n  {tail}")
@@ -168,16 +259,6 @@ def package_directories() -> list[str]:
     return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
-def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run git here and return the completed process; UsageError if git is not installed."""
-    try:
-        return subprocess.run(["git", *arguments], capture_output=True, check=False)
-    except OSError as error:
-        raise UsageError(
-            f"git cannot be run ({error.strerror}); install it, or name two interpreters"
-        ) from None
-
-
 def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
     """Make an environment use the running interpreter's packages, except those in the working tree `tree`."""
     shutil.copyfile(_INSIDE, site_packages / f"{_COPY}.py")
@@ -188,8 +269,10 @@ def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None
 class Checkouts:
     """Extracts the files of revisions when they are needed, into a directory that is removed at the end."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+        """file: the sweep file. tell: called with a notice about links that lead out of the repository."""
         self._file = file.resolve()
+        self._tell = tell
         self._scratch = scratch_directory()
 
     def sweep_file(self, version: Version) -> Path:
@@ -204,9 +287,12 @@ class Checkouts:
             return self._file
         tree = Path(self._scratch.name) / version.commit
         if not tree.exists():
-            extract(version.commit, tree, version.repository)
+            extract(version.commit, tree, version.repository, tell=self._tell)
         file = tree / self._file.relative_to(version.repository)
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(self._file.read_bytes())
+            if not file.resolve().is_relative_to(tree.resolve()):
+                raise UsageError(f"{version.name}: {file} leads out of the revision; name another --sweep")
+            with storage_errors():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(self._file.read_bytes())
         return file

@@ -5,6 +5,7 @@ its blocks, and the samples determine its decisions. So to resume it, run it aga
 while it has any, and are then measured and appended to it.
 """
 
+import errno
 import json
 import math
 import os
@@ -26,7 +27,9 @@ from zbench.record.documents import (
     parsed,
     sync_directory,
 )
+from zbench.record.locks import lock_file
 from zbench.record.record import Record
+from zbench.record.store import storage_errors
 from zbench.units import format_clock
 
 Side = Literal["base", "head"]
@@ -49,7 +52,8 @@ class SampleTaker(Protocol):
 class KeptSamples:
     """The samples in the order of the requests, and how long they take. Close it at the end.
 
-    taken: the number of samples so far, including those of the file.
+    taken: the number of samples so far, with the samples of the file. damage: which lines of the file were
+    damaged and set aside, in words; empty if none was.
     """
 
     def __init__(
@@ -62,8 +66,9 @@ class KeptSamples:
     ) -> None:
         """path: the file, created if missing; None for no file. about: the measurement, as JSON values.
 
-        UsageError if the file is of another measurement or cannot be written.
+        UsageError if the file is of another measurement, cannot be written, or another process writes it.
         """
+        self.damage = ""
         self._taker = taker
         self._end = time.monotonic() + max_seconds
         self.taken, self._seconds = 0, 0.0
@@ -74,36 +79,68 @@ class KeptSamples:
             try:
                 self._open(path, json.loads(json.dumps({"schema_version": 1, **about})))
             except OSError as error:
+                self.close()
                 raise UsageError(f"cannot keep samples in {path}: {reason_of(error)}") from None
+            except BaseException:
+                self.close()
+                raise
 
     def _open(self, path: Path, about: dict[str, Any]) -> None:
         make_directory(path.parent)
         self._file = path.open("ab+", buffering=0)
+        lock_file(self._file, path)
         sync_directory(path.parent)
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]  # a kill in mid-write leaves half a line
-        self._file.truncate(len(whole))
-        for link in chain(whole.splitlines(keepends=True)):
-            place = f"{path}:{link.number}"
-            if link.checksum is None or not link.follows:
-                raise UsageError(f"{place}: damaged line; measure again without --resume")
-            self._last = link.checksum
-            self._kept.append(parsed(link.line, place))
+        written = path.read_bytes()
+        whole = written[: self._read(written, path)]
+        if whole == b"" and b"\n" in written:
+            raise UsageError(f"{path}:1: damaged line; measure again without --resume")
         first = self._kept.popleft() if self._kept else about
         check_schema_version(first, str(path))
         for key, value in about.items():
             if first.get(key) != value:
                 was = f"{key} was {first.get(key)}, is {value}"
                 raise UsageError(f"{path} is of another measurement: {was}; measure again without --resume")
-        if not whole:
+        self._set_aside(path, len(whole), written)
+        if whole == b"":
             self._add(about)
 
+    def _read(self, written: bytes, path: Path) -> int:
+        """Keep the samples of the lines up to the first one that is damaged; return where that one begins."""
+        size = 0
+        for link in chain(written.splitlines(keepends=True)):
+            if link.checksum is None or not link.follows or not link.line.endswith(b"\n"):
+                break
+            self._last = link.checksum
+            self._kept.append(parsed(link.line, f"{path}:{link.number}"))
+            size = written.index(link.line, size) + len(link.line)
+        return size
+
+    def _set_aside(self, path: Path, size: int, written: bytes) -> None:
+        """Move all after `size` bytes to a side file, but not the half line of a kill in mid-write."""
+        assert self._file is not None, "it was opened"
+        rest = written[size:]
+        if b"\n" in rest:
+            side = path.with_suffix(".damaged")
+            with side.open("ab") as file:
+                file.write(rest)
+                file.flush()
+                os.fsync(file.fileno())
+            count = len(self._kept)
+            place = f"{path}:{count + 2}"
+            self.damage = (
+                f"{place}: damaged line; it and the rest are in {side}; {count} lines before it stay"
+            )
+        self._file.truncate(size)
+
     def _add(self, line: Mapping[str, Any]) -> None:
-        if self._file is not None:
-            data = linked(json.dumps(line), self._last)
-            self._file.write(data)
+        if self._file is None:
+            return
+        data = linked(json.dumps(line), self._last)
+        with storage_errors():
+            if self._file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file)
-            self._last = checksum_of(data)
+        self._last = checksum_of(data)
 
     def close(self) -> None:
         """Let others write the file."""

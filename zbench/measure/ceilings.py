@@ -1,10 +1,10 @@
 """Peak rates of a device: FLOP/s of the data sheet, measured matrix FLOP/s and memory bandwidth."""
 
-import time
 from collections.abc import Callable
 
 import torch
 
+from zbench import clocks
 from zbench.measure.clock import synchronize
 from zbench.spec.cards import card_called
 
@@ -50,8 +50,8 @@ def stream_bandwidth(device: torch.device) -> float:
 def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
     seconds = []
     for _ in range(_PASSES):
-        began = time.perf_counter()
+        began = clocks.perf_counter()
         work()
         synchronize(device)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clocks.perf_counter() - began)
     return min(seconds)

@@ -1,12 +1,13 @@
 """Measures the phases of a step in host time: on CUDA, a later phase may wait for work that an earlier one
 launched."""
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+
+from zbench import clocks
 
 PHASES = ("forward", "backward", "reduce", "optimizer", "gather")
 """forward: the loss. backward: autograd and gradient hooks. optimizer: `step()`. reduce, gather: time in
@@ -49,7 +50,7 @@ class PhaseClock:
 
     def _charge(self) -> None:
         """Add the time since the last change of phase to the innermost phase."""
-        now = time.perf_counter()
+        now = clocks.perf_counter()
         if self._open:
             self._seconds[self._open[-1]] += now - self._since
         self._since = now

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from zbench import clocks
 from zbench.gpus import bytes_by_process
 from zbench.measure.shim import SHIM, WHY_NOT, Shim
 from zbench.record.record import MemoryPeaks
@@ -135,8 +136,8 @@ class StepMemory:
         """
         before = self._meter.live()
         yield
-        give_up = time.monotonic() + _PATIENCE
-        while self._meter.live() > before and time.monotonic() < give_up:
+        give_up = clocks.monotonic() + _PATIENCE
+        while self._meter.live() > before and clocks.monotonic() < give_up:
             time.sleep(_PAUSE)
 
     def summary(self, persistent: Mapping[str, int]) -> MemoryPeaks:

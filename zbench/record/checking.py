@@ -1,16 +1,18 @@
 """Whether the files of a run, a baseline, a site or a folder of results are as zbench wrote them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zbench.errors import ZbenchError, reason_of
 from zbench.record.documents import DamagedError, page_source, require_seal
+from zbench.record.record import Record
 from zbench.record.store import (
     BASELINES,
     ENVIRONMENT,
     SEARCH,
     TRIALS,
+    changed_in_mid_run,
     find_runs,
     load_environment,
     read_lines,
@@ -61,3 +63,13 @@ def _require_whole(file: Path) -> None:
         require_seal(data, str(file), "write it again, or remove it")
     elif page_source(data) is None:
         raise DamagedError(f"{file} is damaged: it is not what zbench wrote; publish again")
+
+
+def require_kept(path: Path, records: Sequence[Record]) -> None:
+    """Raise UsageError unless a run that has ended still has a line for each of these records."""
+    try:
+        lines_on_disk = (path / TRIALS).read_bytes().count(b"\n") if records else 0
+    except OSError:
+        raise changed_in_mid_run(path) from None
+    if lines_on_disk < len(records):
+        raise changed_in_mid_run(path)

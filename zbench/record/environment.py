@@ -15,7 +15,8 @@ from typing import Any
 
 import psutil
 
-from zbench import __version__
+from zbench import __version__, git
+from zbench.errors import UsageError
 from zbench.gpus import all_gpus, power_limits
 
 _ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
@@ -133,22 +134,22 @@ def _version(package: str) -> str | None:
 def _git() -> dict[str, Any] | None:
     """Return the working directory's commit and whether it is changed; None outside a repository."""
     try:
-        commit = _output("git", "rev-parse", "HEAD")
-        # without a lock: git that is killed while it refreshes the index would leave one behind
-        changed = _output("git", "--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+        commit = _output("rev-parse", "HEAD")
+        changed = _output("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
         return {"commit": commit, "dirty": bool(changed)}
-    except (OSError, subprocess.SubprocessError):
+    except (UsageError, subprocess.SubprocessError):
         return None
 
 
 def _branch() -> str | None:
     """Return the git branch: what a workflow run checks out for a pull request is on none by itself."""
     try:
-        return os.environ.get("GITHUB_HEAD_REF") or _output("git", "branch", "--show-current") or None
-    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("GITHUB_HEAD_REF") or _output("branch", "--show-current") or None
+    except (UsageError, subprocess.SubprocessError):
         return None
 
 
-def _output(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    return done.stdout.strip()
+def _output(*arguments: str) -> str:
+    done = git.call(*arguments, seconds=5)
+    done.check_returncode()
+    return done.stdout.decode(errors="replace").strip()

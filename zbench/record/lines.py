@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from zbench.errors import UsageError
+from zbench.errors import SkippedRecordWarning, UsageError
 from zbench.record.documents import (
     FIRST,
     DamagedError,
@@ -23,11 +24,14 @@ from zbench.record.documents import (
     relinked,
     replace_durably,
 )
+from zbench.record.figures import impossible_figure
 from zbench.record.record import Record
 from zbench.record.secrets import masked_record
 from zbench.record.summary import CORRECT
 
 _RECORD = TypeAdapter(Record)
+
+
 _BLOCKS = {"workload", "run", "engine", "verify"}
 _FINITE, _LISTS = (str, int, type(None)), (list, tuple)  # isinstance is slower with `list | tuple`
 _TRIAL_ID = re.compile(r"[0-9a-f]{1,64}")
@@ -106,8 +110,9 @@ def _decoded(link: Link, place: str) -> Record:
 class Lines:
     """What a `trials.jsonl` holds.
 
-    records: the last one of each repeat, in the place of the first. count: of all lines. last: the checksum
-    of the last line. damage: where lines were changed, doubled or lost, if that was mended.
+    records: the last one of each repeat, in the place of the first; none has impossible figures. count: of
+    all lines. last: the checksum of the last line. damage: where lines were changed, doubled or lost, if
+    that was mended.
     """
 
     records: list[Record]
@@ -147,8 +152,18 @@ def _of_one_run(path: Path, pairs: list[tuple[str, Record]], last: str, damage: 
     for place, record in pairs:
         if record.run_id != run:
             raise UsageError(f"{place}: a record of another run, {record.run_id}; remove the line")
-    latest = {(record.trial_id, record.repeat): record for _, record in pairs}
+    possible = [record for place, record in pairs if not _is_skipped(place, record)]
+    latest = {(record.trial_id, record.repeat): record for record in possible}
     return Lines(list(latest.values()), len(pairs), last, tuple(damage))
+
+
+def _is_skipped(place: str, record: Record) -> bool:
+    """Say whether a record has a figure that no measurement gives, and warn: its repeat counts as not run."""
+    figure = impossible_figure(record)
+    if figure is not None:
+        text = f"{place}: this record is skipped: {figure}; --resume measures its repeat again"
+        warnings.warn(text, SkippedRecordWarning, stacklevel=2)
+    return figure is not None
 
 
 def is_torn_end(line: bytes) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter
 
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
+from zbench.masking import masked
 from zbench.record import lines
 from zbench.record.documents import (
     DamagedError,
@@ -35,10 +36,10 @@ from zbench.record.documents import (
     sealed,
     sync_directory,
 )
+from zbench.record.figures import impossible_figure
 from zbench.record.inputs import Shared
 from zbench.record.locks import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
-from zbench.record.secrets import masked
 from zbench.record.tags import RUN_ID, load_tags
 from zbench.spec.document import dump_yaml
 
@@ -166,8 +167,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def append(self, record: Record) -> None:
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot,
-        UsageError if it was measured on another kind of machine than those before it, or of other files.
+        UsageError if it was measured on another kind of machine than the records before it, or of other
+        files, or has a figure that no measurement gives.
         """
+        if (figure := impossible_figure(record)) is not None:
+            raise UsageError(f"{record.trial_id} repeat {record.repeat}: {figure}; it is not recorded")
         self._shared.require(record)
         self._require_unchanged()
         path = self.path / TRIALS
@@ -207,10 +211,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def _require_unchanged(self) -> None:
         """Raise UsageError if another process replaced or changed the file."""
         if _identity(self.path / TRIALS) != self._file:
-            raise UsageError(
-                f"{self.path / TRIALS} was removed or changed by another process during the run,"
-                " so its results cannot be trusted; put the file back and use --resume, or start a new run"
-            )
+            raise changed_in_mid_run(self.path)
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""
@@ -234,6 +235,14 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def changed_in_mid_run(path: Path) -> UsageError:
+    """Return the error of a run whose records another process removed or changed."""
+    return UsageError(
+        f"{path / TRIALS} was removed or changed by another process during the run,"
+        " so its results cannot be trusted; put the file back and use --resume, or start a new run"
+    )
 
 
 def load_records(path: Path) -> list[Record]:

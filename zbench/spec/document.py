@@ -3,7 +3,7 @@
 import io
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +22,9 @@ _CORE = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
+_NO_MAPPING = "expected a mapping of keys such as `workload:` and `axes:`"
+
+
 @dataclass(frozen=True)
 class Document:
     """The data of a file. places: path -> (file, line); the line is None for TOML and JSON."""
@@ -37,21 +40,20 @@ class Document:
         return self.places.get(path, (self.file, None))
 
 
-def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
+def read_sweep_file(path: Path, keys: Collection[str], extending: tuple[Path, ...] = ()) -> Document:
     """Read a sweep file and merge it over the file that `extends` names (a path relative to this file).
 
     Mappings are merged key by key, but an axis replaces the base file's axis. `name` is not inherited.
-    extending: the files that extend this one. SpecError if `extends` makes a cycle.
+    keys: the keys of a sweep file. extending: the files that extend this one. SpecError if `extends` makes a
+    cycle; it shows nothing of an extended file that is no mapping of these keys.
     """
-    document = read_document(path)
+    document = read_named(path, keys) if extending else read_document(path)
     if document.data is None:
         raise SpecError("this file is empty; write `axes:` first, or use `zbench init`", file=document.file)
     if not isinstance(document.data, dict):
-        message = "expected a mapping of keys such as `workload:` and `axes:`"
-        if not extending:  # another file's contents stay in it: somebody else may have named it
-            message += f", got {shown(document.data)}"
         file, line = document.place_of(())
-        raise SpecError(f"{message}; `zbench init` writes one", file=file, line=line)
+        message = f"{_NO_MAPPING}, got {shown(document.data)}; `zbench init` writes one"
+        raise SpecError(message, file=file, line=line)
     if "extends" not in document.data:
         return document
     name = document.data.pop("extends")
@@ -61,7 +63,7 @@ def read_sweep_file(path: Path, extending: tuple[Path, ...] = ()) -> Document:
     if not target.is_file() or target.resolve() in chain:
         message = f"expected the path of a sweep file that does not extend this one, got {shown(name)}"
         raise SpecError(f"{message}; correct it", file=document.file, line=line, key="extends")
-    base = read_sweep_file(target, chain)
+    base = read_sweep_file(target, keys, chain)
     base.data.pop("name", None)
     return Document(_merged(base.data, document.data), document.file, {**base.places, **document.places})
 
@@ -95,6 +97,30 @@ def read_document(path: Path) -> Document:
         raise
     except ValueError:  # of Python's integers, in JSON and TOML
         raise SpecError("a number has too many digits; this is no sweep file", file=str(path)) from None
+
+
+def read_named(path: Path, keys: Collection[str] | None = None) -> Document:
+    """Read a file that another file names: somebody else may have named it, and shows nothing of its content.
+
+    SpecError if it cannot be read, or is no mapping of `keys`; None: any content is accepted.
+    """
+    read_text(path)  # its errors show no content
+    try:
+        document = read_document(path)
+    except SpecError as error:
+        message = "not YAML, JSON or TOML; correct its syntax (`zbench plan FILE` shows more)"
+        raise SpecError(message, file=str(path), line=error.line) from None
+    data = document.data
+    if keys is None or data is None:
+        return document
+    if not isinstance(data, dict):
+        raise SpecError(f"{_NO_MAPPING}; name another file", file=str(path))
+    unknown = next((key for key in data if key not in keys), None)
+    if unknown is not None:
+        file, line = document.place_of((unknown,))
+        message = f"a key is none of {', '.join(sorted(keys))}; correct it, or name another file"
+        raise SpecError(message, file=file, line=line)
+    return document
 
 
 def parse_scalar(text: str, place: str) -> Any:

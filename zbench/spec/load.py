@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 import zbench
 from zbench.errors import SpecError, closest, nearest
+from zbench.masking import learn
 from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.base_rows import declared_keys, precise_keys
 from zbench.spec.document import Document, parse_scalar, read_sweep_file, read_text
@@ -67,7 +68,7 @@ def load_sweep(
 def read_sweep(path: Path) -> Document:
     """Read a sweep file as plain data. SpecError for another tool's file, with how to convert it."""
     try:
-        document = read_sweep_file(path)
+        document = read_sweep_file(path, {*SweepSpec.model_fields, "extends"})
     except SpecError as error:
         raise _converted(path) or error from None
     other = None if document.data.keys() & SweepSpec.model_fields.keys() else _converted(path)
@@ -145,9 +146,11 @@ def _parse(
     simulated: bool,
 ) -> SweepSpec:
     """Return the checked sweep. place: base of relative paths. inputs: check that texts and models exist."""
+    learn(data, list(overrides))
     data = copy.deepcopy(data)
     settings = _settings(os.environ if environ is None else environ, overrides, _declared(data))
     origins = _apply(data, settings)
+    learn(data)
     try:
         check(unwritable(data))
         try:

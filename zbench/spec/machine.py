@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError
 from zbench.errors import SpecError
 from zbench.spec.base import ByteCount, Rate, Seconds, Share, SpecModel
 from zbench.spec.cards import CARDS, Card, card_called, similar
-from zbench.spec.document import read_document
+from zbench.spec.document import read_named
 from zbench.spec.problems import Problem, ProblemsError, problems_of
 
 _KEY = ("machine",)
@@ -117,12 +117,15 @@ def described(written: MachineSpec | str | None, place: Path | None) -> MachineS
         remedy = "For another machine give its rates, or a file of the output of `zbench doctor --calibrate`"
         raise ProblemsError.at(_KEY, f"{message} {', '.join(CARDS)}. {remedy}")
     try:
-        data: Any = read_document(file).data
+        data: Any = read_named(file, {*MachineSpec.model_fields, "machine"}).data
     except SpecError as error:
         raise ProblemsError.at(_KEY, f"{written}: {error.message}") from None
     if not isinstance(data, Mapping):
         raise ProblemsError.at(_KEY, f"{written} holds no rates of a machine; name another file")
     rates = data.get("machine", data)
+    if not isinstance(rates, Mapping) or rates.keys() - MachineSpec.model_fields.keys():
+        keys = ", ".join(MachineSpec.model_fields)
+        raise ProblemsError.at(_KEY, f"{written} holds other keys than {keys}; name another file")
     try:
         return MachineSpec.model_validate(rates)
     except ValidationError as error:

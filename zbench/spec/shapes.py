@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from zbench.errors import UsageError, nearest
 from zbench.spec.base import SpecModel
 from zbench.spec.bundled import NAMES, shape_of
-from zbench.spec.document import read_document
+from zbench.spec.document import read_named
 from zbench.spec.problems import ProblemsError, problems_of
 
 PREFIX = "hf:"
@@ -99,7 +99,7 @@ def configuration(model: str, base_dir: Path) -> Mapping[str, Any]:
     if name == model:
         return {}
     file = config_file(name, base_dir)
-    read = read_document(file).data if file else shape_of(name)
+    read = read_named(file).data if file else shape_of(name)
     return read if isinstance(read, Mapping) else {}
 
 
@@ -142,7 +142,7 @@ def mistake(model: str, base_dir: Path) -> str | None:
     if file is None:
         return None
     try:
-        written = read_document(file).data
+        written = read_named(file).data
     except UsageError as error:
         return f"{model}: {error}"
     kind = written.get("model_type") if isinstance(written, Mapping) else None

@@ -20,8 +20,8 @@ from zbench.analysis.cells import cells_of
 from zbench.analysis.ranking import by_figure, pareto_front, rank
 from zbench.analysis.ratios import fitted
 from zbench.errors import UsageError
+from zbench.masking import MASK
 from zbench.record.record import Record
-from zbench.record.secrets import MASK
 from zbench.record.summary import ConfigSummary, cost, first_goal, obstacles, summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec

@@ -178,8 +178,9 @@ def is_scaled(axis: Axis) -> bool:
 
 def _encoded(axis: Axis, value: Any) -> Any:
     """Return a value as its Optuna parameter: its rank on a scale, else itself; None if the axis lacks it."""
-    if axis.range is not None:
-        return value if axis.range.low <= value <= axis.range.high else None
+    if axis.range is not None:  # a key at its default can be null, or a word such as `auto`
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return value if is_number and axis.range.low <= value <= axis.range.high else None
     if value not in (axis.values or ()):
         return None
     return sorted(axis.values or ()).index(value) if is_scaled(axis) else _choice(value)

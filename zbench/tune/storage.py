@@ -19,6 +19,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from sqlalchemy.engine import make_url
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.masking import masked
 
 JOURNAL = "study.journal"
 OUTAGE_SECONDS = 120.0
@@ -64,10 +65,17 @@ class _LockOfRun(JournalFileOpenLock):
         """Keep the lock: the run directory releases it."""
 
 
+class _JournalWithoutSecrets(JournalFileBackend):
+    """A journal file in which secrets are masked, as in the records beside it."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        super().append_logs(masked(logs))
+
+
 def journal_storage(path: Path) -> JournalStorage:
     """Begin a journal file anew, for Optuna's tools: the records beside it are what a search resumes from."""
     path.unlink(missing_ok=True)
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=_LockOfRun(str(path))))
+    return JournalStorage(_JournalWithoutSecrets(str(path), lock_obj=_LockOfRun(str(path))))
 
 
 def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RDBStorage:

@@ -1,7 +1,6 @@
 """Measures the rates of a machine for `zbench doctor --calibrate`; `estimate` tells times by them."""
 
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench import clocks
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Tag
@@ -118,13 +118,13 @@ def seconds(work: Callable[[], object], device: torch.device, passes: int | None
     work()
     dist.barrier()
     took: list[float] = []
-    until = time.perf_counter() + _SECONDS
-    while len(took) < (passes or _FEWEST) or (passes is None and time.perf_counter() < until):
+    until = clocks.perf_counter() + _SECONDS
+    while len(took) < (passes or _FEWEST) or (passes is None and clocks.perf_counter() < until):
         synchronize(device)
-        began = time.perf_counter()
+        began = clocks.perf_counter()
         work()
         synchronize(device)
-        took.append(time.perf_counter() - began)
+        took.append(clocks.perf_counter() - began)
     return statistics.quantiles(took, n=4)[0]
 
 

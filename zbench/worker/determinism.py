@@ -18,7 +18,8 @@ T = TypeVar("T")
 STEPS = 3
 """From the second one on, moments and what a step leaves behind count, too."""
 
-_REFUSAL = re.compile(r"([^'\"\n]+) does not have a deterministic implementation|uses (CuBLAS) and")
+_NO_FORM, _CUBLAS = " does not have a deterministic implementation", "uses CuBLAS and"
+_BEFORE_A_NAME = re.compile("['\"\n]")
 
 
 def steps_on(device: torch.device) -> int:
@@ -58,10 +59,20 @@ class Determinism:
         try:
             return run()
         except RuntimeError as error:
-            refusal = _REFUSAL.search(str(error))
-            if self.warnings or refusal is None:
+            name = _refused_operation(str(error))
+            if self.warnings or name is None:
                 raise
-            name = (refusal[1] or refusal[2]).strip()
         self.warnings = [f"not deterministic: torch has no deterministic form of {name}, so bits may differ"]
         self.begin(0)
         return run()
+
+
+def _refused_operation(text: str) -> str | None:
+    """Return the operation that an error of torch says has no deterministic form; None for another error.
+
+    A user's error can have a long text: each character is read once.
+    """
+    before, words, _ = text.partition(_NO_FORM)
+    if words:
+        return _BEFORE_A_NAME.split(before)[-1].strip()
+    return "CuBLAS" if _CUBLAS in text else None

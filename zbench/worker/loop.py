@@ -4,7 +4,6 @@ outside."""
 import gc
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zbench import clocks
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
 from zbench.job.jobs import RankJob
@@ -229,8 +229,8 @@ class Fence:
         """Wait for all ranks; return the time."""
         synchronize(self._device)
         dist.all_reduce(self._token.zero_())
-        self._cpu_begin = time.process_time()
-        return time.perf_counter()
+        self._cpu_begin = clocks.process_time()
+        return clocks.perf_counter()
 
     def slowest(self, begin: float) -> float:
         """Return the seconds of the slowest rank since its `begin`, the same on all ranks.
@@ -238,7 +238,7 @@ class Fence:
         Each rank stops its own clock before it communicates, so that the message's latency does not count.
         """
         synchronize(self._device)
-        seconds = time.perf_counter() - begin
-        self.cpu_seconds = time.process_time() - self._cpu_begin
+        seconds = clocks.perf_counter() - begin
+        self.cpu_seconds = clocks.process_time() - self._cpu_begin
         dist.all_reduce(self._token.fill_(seconds), dist.ReduceOp.MAX)
         return float(self._token)

@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from zbench import clocks
 from zbench.engine.adam import cuda_unavailable_reason
 from zbench.errors import UsageError
 from zbench.gpus import MULTI_RANK, ranks_share_by_nccl, visible_gpus
@@ -194,7 +194,7 @@ class Progress(AbstractContextManager["Progress"]):
 
     def __init__(self, path: str | None) -> None:
         self._file: IO[str] | None = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - closed in exit
-        self._since = time.perf_counter()
+        self._since = clocks.perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._file is not None:
@@ -210,12 +210,18 @@ class Progress(AbstractContextManager["Progress"]):
     def step(self, phase: str, step: int, steps: int, seconds: float | None = None) -> None:
         """Note that `step` of `steps` (counted from 1) is done; `seconds`, or the time since the last
         line."""
-        now = time.perf_counter()
+        now = clocks.perf_counter()
         seconds = now - self._since if seconds is None else seconds
         self._since = now
         if self._file is None:
             return
-        line = {"phase": phase, "step": step, "steps": steps, "seconds": seconds, "cpu": time.process_time()}
+        line = {
+            "phase": phase,
+            "step": step,
+            "steps": steps,
+            "seconds": seconds,
+            "cpu": clocks.process_time(),
+        }
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError:

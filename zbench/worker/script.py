@@ -11,7 +11,6 @@ import statistics
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any
 import psutil
 from torch import Tensor
 
+from zbench import clocks
 from zbench.errors import UsageError
 from zbench.job.failures import OUT_OF_MEMORY
 from zbench.job.jobs import RankJob
@@ -124,7 +124,7 @@ def run_once(
     environment[_MARK] = str(scratch)
     remove_abandoned_locks(environment)
     before = FilesBefore(checkpoint, log)
-    console = ConsoleTimes(spec.step_times, samples_per_step(trial), time.perf_counter())
+    console = ConsoleTimes(spec.step_times, samples_per_step(trial), clocks.perf_counter())
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
     last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -135,7 +135,7 @@ def run_once(
         for line in process.stdout:
             print(line, end="", flush=True)
             last_lines.append(line.strip())
-            seconds = console.feed(line, time.perf_counter())
+            seconds = console.feed(line, clocks.perf_counter())
             if seconds is not None:
                 on_step(len(console.seconds), seconds)
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from zbench.spec.workload import StepTimesSpec
 
+_LONGEST_LINE = 8192
+"""Characters of a line that are searched for the time of a step."""
+
 _DEEPSPEED = re.compile(r"global_step=(?P<step>\d+).*\bCurrSamplesPerSec=(?P<rate>[0-9.eE+-]+)")
 _TRAINER = re.compile(r"\{'loss': ")
 _TRAINER_RATE = re.compile(r"'train_steps_per_second': '?(?P<rate>[0-9.eE+-]+)")
@@ -29,6 +32,7 @@ class ConsoleTimes:
 
     def feed(self, line: str, when: float) -> float | None:
         """Return the seconds of the step that a line, printed at `when`, reports; None if it reports none."""
+        line = line[:_LONGEST_LINE]
         if self._is_trainer and (average := _TRAINER_RATE.search(line)):
             self._average = _positive(average["rate"])
         match = self._pattern.search(line) if self._pattern is not None else None

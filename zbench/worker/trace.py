@@ -4,7 +4,6 @@ Two additional steps run after all measured ones, so tracing changes no figure o
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench import clocks
 from zbench.engine.protocols import TrainingEngine
 from zbench.job.jobs import write_json
 from zbench.measure.ceilings import matrix_flops, stream_bandwidth
@@ -44,7 +44,7 @@ def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
     device's tensors is `activations`: activations, temporaries and batches.
     """
     samples: list[dict[str, Any]] = []
-    began = time.perf_counter()
+    began = clocks.perf_counter()
     end = threading.Event()
 
     def sample() -> None:
@@ -57,7 +57,7 @@ def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
         device = {name: size for name, size in held.items() if name not in host}
         rest = live - sum(device.values()) - (0 if subject.device.type == "cuda" else sum(host.values()))
         device[ACTIVATIONS] = max(0, rest)
-        samples.append({"seconds": time.perf_counter() - began, "device": device, "host": host})
+        samples.append({"seconds": clocks.perf_counter() - began, "device": device, "host": host})
 
     def watch() -> None:
         while not end.wait(_PAUSE_SECONDS):
@@ -86,10 +86,10 @@ def look_inside(stem: Path, subject: Subject, timing: Timing, *, limit: int | No
     held = subject.engine.memory_by_category()
     clock.take()
     with memory_samples(subject) as samples:
-        began = time.perf_counter()
+        began = clocks.perf_counter()
         subject.step()
         synchronize(device)
-        seconds = time.perf_counter() - began
+        seconds = clocks.perf_counter() - began
     phases = clock.take()
     _profiled(subject, stem.with_suffix(".trace.json") if is_first else None)
     if not is_first:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from zbench.errors import UsageError
 from zbench.launch import revisions
 from zbench.launch.revisions import Checkouts, Version, version_of
+from zbench.record.store import StorageError
 
-from .conftest import git
+from .conftest import git, make_their_project
 
 
 @pytest.fixture
@@ -43,6 +45,54 @@ def test_each_revision_runs_its_own_sweep_file_and_what_lies_beside_it(users_rep
     assert (paths[0].parent / "model.txt").read_text() == "8", "the file is new, what lies beside it is not"
     bare = Version("python", Path(sys.executable))
     assert checkouts.sweep_file(bare) == users_repository / "sweeps" / "sweep.yaml"
+
+
+@pytest.mark.parametrize("goal", ["/absent/data", "../outside", "../../../outside", "sweeps/model.txt"])
+@pytest.mark.parametrize("place", ["data", "sweeps/data"])
+def test_a_revision_with_a_symbolic_link_out_of_the_repository_is_extracted_as_it_is(
+    users_repository: Path, place: str, goal: str
+) -> None:
+    link = users_repository / place
+    link.symlink_to(goal)
+    git(users_repository, "add", ".")
+    git(users_repository, "commit", "-q", "-m", "a link")
+    notices: list[str] = []
+    version = version_of("HEAD", notices.append)
+    checkouts = Checkouts(users_repository / "sweeps" / "sweep.yaml", notices.append)
+    tree = checkouts.sweep_file(version).parents[1]
+    if not link.resolve().is_relative_to(users_repository):
+        assert (tree / place).resolve() == link.resolve()
+        assert f"the symbolic link {place} leads out of the repository" in notices[-1]
+        with pytest.raises(UsageError, match=f"the symbolic link {place} leads out of the repository"):
+            revisions.extract("HEAD", users_repository.parent / "records", users_repository)
+    else:
+        assert (tree / place).readlink() == Path(goal)
+        assert not any("symbolic link" in notice for notice in notices)
+
+
+def test_nothing_is_written_through_a_link_of_a_revision(users_repository: Path) -> None:
+    outside = users_repository.parent / "outside"
+    outside.mkdir()
+    (users_repository / "later").symlink_to(outside)
+    git(users_repository, "add", ".")
+    git(users_repository, "commit", "-q", "-m", "a link")
+    version = version_of("HEAD", lambda _: None)
+    (users_repository / "later").unlink()
+    (users_repository / "later").mkdir()
+    (users_repository / "later" / "sweep.yaml").write_text("name: later\n")
+    with pytest.raises(UsageError, match="leads out of the revision; name another --sweep"):
+        Checkouts(users_repository / "later" / "sweep.yaml").sweep_file(version)
+    assert list(outside.iterdir()) == []
+
+
+def test_a_full_disk_while_a_revision_is_built_is_no_fault_of_the_revision(users_repository: Path) -> None:
+    make_their_project(users_repository)
+    full = "def build_wheel(*_):\n    raise OSError(28, 'No space left on device')\n"
+    (users_repository / "backend.py").write_text(full)
+    git(users_repository, "add", ".")
+    git(users_repository, "commit", "-q", "-m", "a project")
+    with pytest.raises(StorageError, match="free some space, and run the same command again"):
+        version_of("HEAD", lambda _: None)
 
 
 def test_zbench_is_found_however_it_is_installed(users_repository: Path) -> None:

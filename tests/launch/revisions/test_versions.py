@@ -2,13 +2,19 @@
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from zbench.analysis.settings import Settings
+from zbench.app.compare import measure
+from zbench.app.voice import Voice
 from zbench.errors import UsageError
+from zbench.launch.cache import removable
 from zbench.launch.pair import Sampler
-from zbench.launch.revisions import installer, resolve_commit, version_of
+from zbench.launch.revisions import ENVIRONMENTS, installer, resolve_commit, version_of
+from zbench.private import cache_directory
 
 from .conftest import git
 
@@ -74,3 +80,50 @@ def test_outside_a_repository_it_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(UsageError, match="is no git repository"):
         resolve_commit("HEAD")
+
+
+def pruned(results: Path, environment: Path) -> bool:
+    """Try to remove an environment as `zbench prune` does; return whether it is gone."""
+    for folder in removable(results):
+        if folder.path == environment:
+            with suppress(UsageError):
+                folder.remove()
+    return not environment.exists()
+
+
+def test_an_environment_in_use_is_not_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    first, second = (version_of("v1", lambda _: None) for _ in range(2))
+    environment = first.python.parents[1]
+    assert not pruned(tmp_path, environment)
+    first.release()
+    assert not pruned(tmp_path, environment), "the second measurement uses it still"
+    second.release()
+    assert pruned(tmp_path, environment)
+    version_of("v1", lambda _: None).release()
+    assert environment.is_dir()
+
+
+def test_environments_are_kept_while_a_measurement_runs_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache = cache_directory(ENVIRONMENTS)
+    seen: list[bool] = []
+
+    class Pruning(Voice):
+        def note(self, text: str) -> None:
+            if "kept" in text:
+                seen.extend(pruned(tmp_path, environment) for environment in cache.glob("*-*/"))
+
+    (tmp_path / "sweep.yaml").write_text("name: tiny\n")
+    sides, file = ("v1", "v2"), tmp_path / "sweep.yaml"
+    measure(sides, file, (0, 0), Settings(), Pruning(), sample_file=tmp_path / "samples.jsonl")
+    assert seen.count(False) >= 2, "both are in use"
+    assert all(pruned(tmp_path, environment) for environment in cache.glob("*-*/"))
+
+
+def test_an_environment_that_does_not_build_blocks_nobody() -> None:
+    for _ in range(2):
+        with pytest.raises(UsageError, match="does not build"):
+            version_of("broken", lambda _: None)

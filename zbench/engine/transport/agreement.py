@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
 
+from zbench import clocks
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.neighbours import Neighbour
 from zbench.engine.transport.rank_messages import OwnProcess, RankMessages
@@ -145,7 +146,7 @@ class Agreement:
         """Note that this rank waits for a call in the block, or that the current stream does behind it."""
         self.check_going_on()
         self._waited[call.channel] = call
-        self.waits[get_ident()] = call, time.monotonic()
+        self.waits[get_ident()] = call, clocks.monotonic()
         try:
             yield
         finally:
@@ -223,7 +224,7 @@ class Agreement:
         has not made, or one has raised an error; disconnect it then.
         """
         waiting = min(list(self.waits.values()), key=lambda w: w[1], default=None) or self._unreached()
-        if waiting is None or time.monotonic() - waiting[1] < patience:
+        if waiting is None or clocks.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
         codes = {
@@ -250,7 +251,7 @@ class Agreement:
             place = self.device.place(stream)
             if place.query():
                 return None
-            self._probe = call, time.monotonic(), place
+            self._probe = call, clocks.monotonic(), place
         return self._probe[:2]
 
     def _awaited(self, call: Call) -> dict[str, int]:

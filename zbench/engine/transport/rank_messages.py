@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from torch._C._distributed_c10d import Store
 
+from zbench import clocks
 from zbench.errors import UsageError
 
 
@@ -66,13 +67,13 @@ class RankMessages:
     def read(self, topic: str, seconds: float) -> dict[int, str]:
         """Return the texts of the ranks that wrote one within `seconds`, by rank."""
         texts: dict[int, str] = {}
-        deadline = time.monotonic() + seconds
+        deadline = clocks.monotonic() + seconds
         while self._store is not None:
             with self._unless_lost():
                 for rank in set(range(self._world_size)) - texts.keys():
                     if self._store.check([f"{topic}/{rank}"]):
                         texts[rank] = self._store.get(f"{topic}/{rank}").decode()
-            if len(texts) == self._world_size or time.monotonic() > deadline:
+            if len(texts) == self._world_size or clocks.monotonic() > deadline:
                 break
             time.sleep(0.01)
         return dict(sorted(texts.items()))

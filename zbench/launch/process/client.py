@@ -18,7 +18,7 @@ import psutil
 
 import zbench
 from zbench import _inside
-from zbench.errors import ZbenchError
+from zbench.errors import TrialsFailedError, ZbenchError
 from zbench.job.messages import (
     EndGroup,
     Exited,
@@ -45,6 +45,8 @@ _OF_ANOTHER_PYTHON = ("PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 _START_SECONDS = 300.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+_LONGEST_POLL_SECONDS = 2.0
+"""The most that one poll adds to the time of a group: this process can be stopped, for however long."""
 
 StopWhen = Callable[[], str | None]
 
@@ -76,12 +78,27 @@ class KeeperLostError(ServerLostError):
     """The keeper of one group could not go on, and has ended its ranks; the server and other groups live."""
 
 
+class StoppableClock:
+    """Counts seconds from poll to poll, but not the time in which this process itself was stopped."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._last = time.monotonic()
+
+    def poll(self) -> float:
+        """Return the seconds since the clock was made."""
+        now = time.monotonic()
+        self.seconds += min(now - self._last, _LONGEST_POLL_SECONDS)
+        self._last = now
+        return self.seconds
+
+
 class RankGroup:
     """The launcher's view of the processes of one trial, which `WarmServer.start_group` starts.
 
     It exists before them, so that its owner can end them if their start is interrupted. deadline: the seconds
     that they may run, without the time that they wait for turns. stop_when: polled while they run, and once
-    afterwards; if it returns a reason, they are ended.
+    afterwards; if it returns a reason, they are ended. seconds: how long they ran.
     """
 
     def __init__(self, ranks: int, deadline: float, stop_when: StopWhen) -> None:
@@ -89,6 +106,7 @@ class RankGroup:
         self._keeper: connection.Connection[object, object] = connection.Connection(ours.detach())
         self._left, self._stop_when = deadline, stop_when
         self._pids: tuple[int, ...] = ()
+        self.seconds = 0.0
         self.end = GroupEnd(ranks)
         self.is_gone = True
 
@@ -111,12 +129,14 @@ class RankGroup:
         ServerLostError if keeper or server died. While the ranks wait, their processes are stopped: gloo's
         threads would wake up a hundred times a second, beside the participant that is timed.
         """
-        began = time.monotonic()
+        clock = StoppableClock()
         if gate is not None:
             self._signal(signal.SIGCONT)
-        if self._watch(began + self._left, gate):
+        waits = self._watch(clock, gate)
+        self._left -= clock.poll()
+        self.seconds += clock.seconds
+        if waits:
             self._signal(signal.SIGSTOP)
-            self._left -= time.monotonic() - began
             return
         self.end.suspended = _suspended(self._pids) if self.end.timed_out else None
         self._finish()
@@ -134,19 +154,22 @@ class RankGroup:
             self._finish()
         self._keeper.close()
 
-    def _watch(self, deadline: float, gate: TurnGate | None) -> bool:
-        """Return True when all ranks wait at `gate`, False when the group has ended or must be ended."""
-        give_up = deadline
+    def _watch(self, clock: StoppableClock, gate: TurnGate | None) -> bool:
+        """Return True when all ranks wait at `gate`, False when the group has ended or must be ended.
+
+        What has arrived is looked at before the clock: this process may have been stopped meanwhile.
+        """
+        deadline = give_up = self._left
         while not self.is_gone:
             if gate is not None and gate.all_wait:
                 return True
-            remaining = give_up - time.monotonic()
-            if remaining <= 0:
-                self.end.timed_out = give_up == deadline
-                return False
+            remaining = give_up - clock.poll()
             waitable: list[connection.Connection[object, object] | socket.socket] = [self._keeper]
             waitable += gate.waitable() if gate is not None else []
-            ready = connection.wait(waitable, min(remaining, _POLL_SECONDS))
+            ready = connection.wait(waitable, max(min(remaining, _POLL_SECONDS), 0.0))
+            if not ready and remaining <= 0:
+                self.end.timed_out = give_up == deadline
+                return False
             if gate is not None:
                 gate.receive(ready)
             if self._keeper in ready:
@@ -154,7 +177,7 @@ class RankGroup:
                 if isinstance(event, Exited):
                     self.end.exits[event.rank] = event.code
                     if event.code != 0:
-                        give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
+                        give_up = min(give_up, clock.poll() + PEER_GRACE_SECONDS)
             elif not ready and (reason := self._stop_when()):
                 self.end.stopped = reason
                 return False
@@ -219,7 +242,7 @@ class WarmServer:
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
 
-        ServerLostError if it was killed meanwhile.
+        ServerLostError if it was killed meanwhile, TrialsFailedError if it is too slow.
         """
         if self.ready is None:
             try:
@@ -232,9 +255,10 @@ class WarmServer:
                 raise ZbenchError(f"the trial server did not start: {reason}") from None
             if not isinstance(message, Ready):
                 self.close()
-                raise ZbenchError(
+                raise TrialsFailedError(
                     f"the trial server did not start within {_START_SECONDS:g} s: other work keeps this"
-                    " machine busy; try again when the machine is less loaded"
+                    " machine busy, or the file system of Python's packages is slow; try again when the"
+                    " machine is less loaded, or install zbench on a local disk"
                 )
             self.ready = message
         return self.ready

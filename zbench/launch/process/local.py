@@ -35,6 +35,7 @@ from zbench.launch.process.heats import HeatExecutor
 from zbench.launch.process.processes import Launcher, Processes, ProcessPlan
 from zbench.launch.room import uses_cpu
 from zbench.launch.turns import TurnGate
+from zbench.masking import learn, masked
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.run import slow_update, updates_on_gpu
@@ -42,6 +43,8 @@ from zbench.spec.trial import TrialSpec
 from zbench.topology import Host, node_of_device, pinning_refusal, this_host
 
 _COMPILING_SECONDS = 60.0
+_MESSAGES = ("warnings", "error")
+"""Fields of a result that hold texts of the model and the engine."""
 
 
 class NodeRanks(NamedTuple):
@@ -92,6 +95,7 @@ class LocalExecutor(HeatExecutor[Processes]):
         ZbenchError where no server starts under the task's interpreter.
         """
         assert not isinstance(task, SampleTask), "it runs trials"
+        learn(task.trial.config())
         if isinstance(task, RepeatTask) and not self._knows_kernels:
             self._ask_for_kernels(task.trial)
         paired = turns.paired_path() if isinstance(task, RepeatTask) and among == 1 else None
@@ -126,8 +130,9 @@ class LocalExecutor(HeatExecutor[Processes]):
         facts = environment_facts(task.trial, self._jobs.base_dir)
         attempt = replace(participant.attempt(), environment=facts, seconds=participant.seconds)
         if self.node_ranks is not None and self.node_ranks.node_rank > 0:
-            return attempt
-        return collected(task, participant.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
+            return _masked(attempt)
+        log = f"{self._jobs.log_name(task)}/rank0.log"
+        return _masked(collected(task, participant.plan.files, attempt, log))
 
     def close(self) -> None:
         """End the servers; nothing that was started is left."""
@@ -159,6 +164,13 @@ class LocalExecutor(HeatExecutor[Processes]):
                 raise
             self.launchers[python] = launcher
         return self.launchers[python]
+
+
+def _masked(attempt: Attempt) -> Attempt:
+    """Return an attempt without the secrets in its messages, which are shown before they are stored."""
+    error = attempt.error and replace(attempt.error, message=masked(attempt.error.message))
+    messages = {key: masked(value) for key, value in (attempt.result or {}).items() if key in _MESSAGES}
+    return replace(attempt, error=error, result=attempt.result and attempt.result | messages)
 
 
 def call(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from zbench.errors import ZbenchError
+from zbench.errors import TrialsFailedError
 from zbench.job.messages import RankStart, Ready
 from zbench.job.progress import ProgressTail, Watch
 from zbench.job.turns import Turns
@@ -51,6 +51,7 @@ class Launcher(AbstractContextManager["Launcher"]):
     ) -> None:
         """python: the interpreter of server and groups, if not the running one. tell: of failed imports."""
         self._tell, self._has_told = tell, False
+        self._oom_kills = kernel_oom_kills()
         self.scratch = scratch_folder()
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
@@ -61,7 +62,10 @@ class Launcher(AbstractContextManager["Launcher"]):
         return self._server
 
     def wait_until_ready(self) -> Ready:
-        """Return when the server has imported everything: how long it took, and what failed."""
+        """Return when the server has imported everything: how long it took, and what failed.
+
+        TrialsFailedError if it is killed a second time.
+        """
         for _ in range(2):
             with suppress(ServerLostError):
                 ready = self._server.wait_until_ready()
@@ -70,7 +74,13 @@ class Launcher(AbstractContextManager["Launcher"]):
                 self._has_told = True
                 return ready
             self.replace_server(self._server)
-        raise ZbenchError("the trial server was killed twice while it started")
+        cause = "by a signal from outside, as a memory limit does"
+        if kernel_oom_kills() > self._oom_kills:
+            cause = "by the kernel: the machine, or a memory limit, has too little memory"
+        raise TrialsFailedError(
+            f"the trial server was killed twice while it started, {cause}; free some memory, or raise the"
+            " limit of the container or the job"
+        )
 
     def close(self) -> None:
         """End the server and remove the scratch directory."""
@@ -128,6 +138,7 @@ class Processes(Participant):
         kills = kernel_oom_kills()
         cpu_seconds = time.process_time()
         began = time.monotonic()
+        ran_before = self._group.seconds
         self._meter.begin()
         try:
             if self._server is None:
@@ -135,6 +146,7 @@ class Processes(Participant):
                 self._server.start_group(self._group, self.plan.target, self.plan.starts)
             elif self.gate is not None:
                 self.gate.go()
+            self.seconds += time.monotonic() - began
             self._group.advance(self.gate)
         except KeeperLostError as error:
             self._lost = str(error)
@@ -145,7 +157,7 @@ class Processes(Participant):
         self._meter.end()
         self._oom_kills += kernel_oom_kills() - kills
         self._launcher_cpu_seconds += time.process_time() - cpu_seconds
-        self.seconds += time.monotonic() - began
+        self.seconds += self._group.seconds - ran_before
 
     def attempt(self) -> Attempt:
         """Return how the processes ended."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from zbench.children import bound
 from zbench.errors import ExitCode
+from zbench.job.failures import NO_ROOM
 from zbench.job.progress import Watch
 from zbench.launch.executor import Attempt, SampleTask, Task
 from zbench.launch.process.heats import HeatExecutor
@@ -22,6 +23,10 @@ _END_SECONDS = 0.25
 """How long an interrupted sweep may take to end by itself: Ctrl-C reaches it, too."""
 
 _POLL_SECONDS = 0.1
+
+
+_STORAGE_ERRORS = ("StorageError", "ShortageError")
+"""Kinds of errors, in the document of a sweep, whose cause is a disk or a limit of the machine."""
 
 
 class Sweep(Participant):
@@ -71,11 +76,15 @@ class Sweep(Participant):
             return _failed("crashed", f"{name} cannot be run any more: {python}: {self._gone}; {remedy}")
         status = self._process.wait()
         document = self._document()
-        if document.get("trials") and status >= 0:
+        error = document.get("error") or {}
+        is_storage = error.get("kind") in _STORAGE_ERRORS
+        if document.get("trials") and status >= 0 and not is_storage:
             return Attempt("ok", result={**document, "took_turns": self.gate and self.gate.was_used})
         last_words = (self._place / "err").read_text(errors="replace").strip()[-_LONGEST_MESSAGE:]
-        reason = (document.get("error") or {}).get("message") or last_words or "it said nothing"
+        reason = error.get("message") or last_words or "it said nothing"
         kind = "killed" if status < 0 else "usage" if status == ExitCode.USAGE else "crashed"
+        if is_storage or any(words in reason for words in NO_ROOM):
+            kind = "storage"  # of this machine, for a while: no fault of the version
         return _failed(kind, f"{name} cannot run the sweep (exit {status}): {reason}")
 
     def _document(self) -> dict[str, Any]:
