@@ -90,16 +90,21 @@ def test_unlike_machines_exit_5_or_are_marked(zbench, out):
         (["{base}", "{base}"], "{base}"),
         (["{base}", "{head}", "--sweep", "x.yaml"], "needs --paired"),
         (["{base}", "--save-baseline", "../x"], "a baseline's name holds"),
-        (["{out}/absurd.jsonl", "{head}"], "no measurement gives"),
         (["{out}/newer.json", "{head}"], "newer zbench"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(refusal, out, arguments, says):
     (out / "empty").mkdir()
     (out / "newer.json").write_text('{"schema_version": 99}\n')
-    absurd = replace(saved(record(0.1)), timing=Timing([0.1], -7.0, 1.0, 1.0))
-    (out / "absurd.jsonl").write_bytes(lines.encode(absurd))
     places = {"base": BASE_ID, "head": HEAD_ID, "out": str(out)}
     message = refusal("compare", *(word.format(**places) for word in arguments))
     assert says.format(**places) in message
     assert message.count("\n") == 1
+
+
+def test_a_file_of_impossible_figures_alone_holds_no_trials(refusal, out):
+    absurd = replace(saved(record(0.1)), timing=Timing([0.1], -7.0, 1.0, 1.0))
+    (out / "absurd.jsonl").write_bytes(lines.encode(absurd))
+    skipped, message = refusal("compare", str(out / "absurd.jsonl"), HEAD_ID).splitlines()
+    assert "no measurement gives" in skipped
+    assert "absurd.jsonl holds no trials: expected at least one record" in message
