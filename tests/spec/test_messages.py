@@ -30,7 +30,7 @@ YAML = {
     "unknown axis": (
         "axes:\n  zero_stag: [1]\n",
         "sweep.yaml:2: axes.zero_stag: unknown key 'zero_stag' (did you mean 'zero_stage'?);"
-        " axes name keys of workload, run or engine",
+        " name a key of workload, run or engine, or a flag of workload.parameters",
     ),
     "axis that shapes no result": (
         "axes: {repeats: [1, 2]}\n",
@@ -98,7 +98,8 @@ OTHER_FORMATS = [
     ("json", '{"name": "x",\n run: {}}', "2: not JSON, which has no comments and no trailing commas: Expecting property name enclosed in double quotes; correct the syntax"),
     ("toml", "[engine.optimizer]\n\nlrr = 1\n", " engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it"),
     ("toml", "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
-     " exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine"),
+     " exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); name a key of workload, run or engine,"
+     " or a flag of workload.parameters"),
     ("toml", "[run]\nsteps = \n", " not TOML: Invalid value (at line 2, column 9); correct the syntax"),
 ]  # fmt: skip
 

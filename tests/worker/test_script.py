@@ -280,11 +280,15 @@ def test_another_environment_has_extensions_of_its_own_unless_told(
         ),
         ("import os, time; os.fork() or time.sleep(20)", "started went on after its end (python train.py"),
         (
-            "open(sys.argv[1], 'w').write('{\"seconds\": 1}\\n' * 9)",
+            "open(sys.argv[1], 'w').write('{\"seconds\": 1e-3}\\n' * 9)",
             "the command left no {output}/model.pt",
         ),
+        (
+            "open(sys.argv[1], 'w').write('{\"seconds\": 33}\\n' * 9)",
+            "or name the group of the regex (?P<milliseconds>",
+        ),
     ],
-    ids=["nothing", "gpu", "forks", "elsewhere"],
+    ids=["nothing", "gpu", "forks", "elsewhere", "milliseconds"],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_command_without_results_is_one_message_with_the_remedy(
@@ -364,6 +368,8 @@ def test_a_line_of_a_megabyte_is_searched_once() -> None:
         ({"console": "transformers"}, ["{'loss': 2.3, 'epoch': 0.1}", "x", "{'loss': 2.2}"], [1.0, 2.0]),
         ({"console": "transformers"}, ["{'train_runtime': 3.0, 'train_steps_per_second': 4.0}"], [0.25]),
         ({"regex": r"it \d+: (?P<seconds>[\d.]+)"}, ["it 3: 12.5 s"], [12.5]),
+        ({"regex": r"(?P<milliseconds>[\d.]+) ms/it"}, ["it 3: 125 ms/it"], [0.125]),
+        ({"regex": r"(?P<per_second>[\d.]+) it/s"}, ["8.0 it/s"], [0.125]),
         ({"regex": r"^step \d+"}, ["step 1", "noise", "step 2"], [1.0, 2.0]),
     ],
 )

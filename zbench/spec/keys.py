@@ -88,7 +88,9 @@ def resolve_key(key: str, parameters: Collection[str] = ()) -> Key:
                     return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may contain dots
                 return (*free, ".".join(rest))
     hint = _nearest_key(key, parameters)
-    raise ValueError(f"unknown key {key!r}{hint}; axes name keys of workload, run or engine")
+    raise ValueError(
+        f"unknown key {key!r}{hint}; name a key of workload, run or engine, or a flag of workload.parameters"
+    )
 
 
 def _nearest_key(key: str, parameters: Collection[str]) -> str:

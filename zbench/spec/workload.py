@@ -31,6 +31,10 @@ SHAPING = {
 """Engine keys that change what is trained: the run that a command is compared with has equal values."""
 
 
+TIME_GROUPS = ("seconds", "milliseconds", "per_second")
+"""Groups of `step_times.regex`, by the unit of their number; per_second: steps."""
+
+
 class StepTimesSpec(SpecModel):
     """Where the seconds of each step are read: exactly one of `jsonl`, `regex` and `console`."""
 
@@ -39,7 +43,10 @@ class StepTimesSpec(SpecModel):
     )
     seconds: str = Field("seconds", min_length=1, description="Key of the seconds in a JSON line.")
     regex: str | None = Field(
-        None, min_length=1, description="Matches one console line of each step; may have a group `seconds`."
+        None,
+        min_length=1,
+        description="Matches one console line of each step; a group may be `seconds`, `milliseconds` or"
+        " `per_second`.",
     )
     console: Literal["deepspeed", "transformers"] | None = Field(
         None, description="The log of DeepSpeed (steps_per_print: 1) or the Trainer (logging_steps: 1)."
@@ -49,9 +56,11 @@ class StepTimesSpec(SpecModel):
     @classmethod
     def _compiles(cls, written: str | None) -> str | None:
         try:
-            re.compile(written or "")
+            named = re.compile(written or "").groupindex
         except re.error as error:
             raise ValueError(f"not a regular expression: {error}; correct it") from None
+        if unknown := sorted(named.keys() - TIME_GROUPS):
+            raise ValueError(f"unknown group {unknown[0]!r}; name it {', '.join(TIME_GROUPS)}")
         return written
 
     @model_validator(mode="after")

@@ -39,7 +39,7 @@ def told_apart(
         told = f"rows along {axes} are not compared: {other.warnings[0].removeprefix('not verified: ')}"
         return replace(judgement, warnings=[*judgement.warnings, told])
     moves = f" ({found.diagnosis})" if found.diagnosis else ""
-    values = [" against ".join(map(str, pair)) for pair in apart.values()]
+    values = [" against ".join(str(value) or "no value" for value in pair) for pair in apart.values()]
     short = ", ".join([value for value in values if len(value) <= _LONGEST] or ["another row"])
     why = why or f"if this must not change the training: `verify.same_training: [{axes}]`"
     ratio = found.error_ratio or float("inf")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import re
 import resource
@@ -34,6 +35,7 @@ from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec, samples_per_step
 from zbench.spec.workload import FILES, names_of, rendered, values_of, words
+from zbench.units import format_seconds
 from zbench.verify.checkpoints import EXPECTED_FILES, read_weights
 from zbench.verify.rows import told_against, told_apart
 from zbench.verify.verdict import Judgement
@@ -48,6 +50,7 @@ _LONGEST_LINE = 300
 _LAST_LINES = 2000  # torchrun alone prints 20, and 7 more for each rank
 _TORCHRUNS = re.compile(r"failed \(exitcode: -?\d+\) local_rank")
 _TELL_THE_BATCH = {"micro_batch_size", "global_batch_size", "ds_config", "training_args"}
+_LONGER = 1.5  # a script's own clock may round, and lines may belong to several ranks
 _MARK = "ZBENCH_COMMAND"  # in the environment of every process of a command
 _NO_GPU = ("not compiled with CUDA enabled", "no CUDA GPUs are available", "Found no NVIDIA driver")
 _REPOSITORY = str(Path(__file__).parents[2])
@@ -124,7 +127,8 @@ def run_once(
     environment[_MARK] = str(scratch)
     remove_abandoned_locks(environment)
     before = FilesBefore(checkpoint, log)
-    console = ConsoleTimes(spec.step_times, samples_per_step(trial), clocks.perf_counter())
+    began = clocks.perf_counter()
+    console = ConsoleTimes(spec.step_times, samples_per_step(trial), began)
     process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
     last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -149,9 +153,21 @@ def run_once(
     seconds = (
         console.all() if log is None else list(seconds_in(before.new_text(log), spec.step_times.seconds))
     )
+    _require_possible(seconds, clocks.perf_counter() - began)
     went_on = _went_on(str(scratch))
     timed = _timed(trial, seconds, went_on)
     return ScriptRun(timed, peaks, checkpoint, before, str(spec.checkpoint), went_on)
+
+
+def _require_possible(seconds: list[float], elapsed: float) -> None:
+    """Raise UsageError if the steps of a command took longer than the command."""
+    total = math.fsum(seconds)
+    if total > _LONGER * elapsed + 1:
+        raise UsageError(
+            f"workload.step_times: {len(seconds)} steps take {format_seconds(total)}, but the command ran for"
+            f" {format_seconds(elapsed)}: give seconds, or name the group of the regex (?P<milliseconds>...)"
+            " or (?P<per_second>...)"
+        )
 
 
 def _went_on(mark: str) -> str:

@@ -2,11 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from zbench.spec.workload import StepTimesSpec
+from zbench.spec.workload import TIME_GROUPS, StepTimesSpec
 
+_SECONDS_OF: Mapping[str, Callable[[float], float]] = {
+    "seconds": lambda number: number,
+    "milliseconds": lambda number: number / 1000,
+    "per_second": lambda number: 1 / number,
+}
 _LONGEST_LINE = 8192
 """Characters of a line that are searched for the time of a step."""
 
@@ -42,8 +47,10 @@ class ConsoleTimes:
         if groups.get("rate") is not None:
             rate = _positive(groups["rate"])
             seconds = None if rate is None else self._samples / rate
-        elif "seconds" in groups:
-            seconds = _positive(groups["seconds"])
+        elif measured := next(((name, groups[name]) for name in TIME_GROUPS if name in groups), None):
+            name, text = measured
+            number = _positive(text)
+            seconds = None if number is None else _SECONDS_OF[name](number)
         else:  # the first line ends a step that began with the program: imports and all
             seconds = when - self._last
             self._last = when
