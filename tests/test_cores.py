@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from zbench.cores import free_cores, in_ranges, parsed, use_cores
+from zbench.cores import in_ranges, parsed, use_cores
 from zbench.errors import UsageError
+from zbench.launch.disturbance import free_cores
 
 FIRST = min(os.sched_getaffinity(0))
 

@@ -1,16 +1,11 @@
-"""The cores that a command and all its processes may use (`--cores`), and which cores are free now."""
+"""The cores that a command and all its processes may use (`--cores`)."""
 
 import os
 import re
-import time
 from collections.abc import Collection
-from pathlib import Path
 
 from zbench.errors import UsageError
 
-_STAT = Path("/proc/stat")
-_FREE_BELOW = 0.10
-"""Share of its time that a free core is busy at most."""
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -54,24 +49,3 @@ def in_ranges(cores: Collection[int]) -> str:
         else:
             ranges.append([core])
     return ",".join("-".join(map(str, ends)) for ends in ranges)
-
-
-def free_cores(seconds: float = 0.5) -> set[int]:
-    """Return the usable cores that were idle for nine tenths of some time from now."""
-    before, began = _busy_seconds(), time.monotonic()
-    time.sleep(seconds)
-    after, passed = _busy_seconds(), time.monotonic() - began
-    usable = os.sched_getaffinity(0) & before.keys() & after.keys()
-    return {core for core in usable if after[core] - before[core] < _FREE_BELOW * passed}
-
-
-def _busy_seconds() -> dict[int, float]:
-    """Return core -> seconds busy or stolen since boot."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    busy = {}
-    for line in _STAT.read_text().splitlines():
-        name, *fields = line.split()
-        if re.fullmatch(r"cpu\d+", name):
-            user, nice, system, _idle, _wait, irq, soft, stolen, *_ = map(int, fields)
-            busy[int(name[3:])] = (user + nice + system + irq + soft + stolen) / ticks
-    return busy

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zbench.record.record import Disturbance
+from zbench.record.record import OTHER_LOAD, Disturbance
 
 _STAT = Path("/proc/stat")
 _THROTTLE = "/sys/devices/system/cpu/cpu{cpu}/thermal_throttle/core_throttle_count"
@@ -46,6 +46,18 @@ def parse_stat(lines: Iterable[str], cpus: set[int]) -> tuple[float, float]:
             busy += user + nice + system + irq + soft
             stolen += steal
     return busy / _TICKS, stolen / _TICKS
+
+
+def free_cores(seconds: float = _MIN_SECONDS) -> set[int]:
+    """Return the usable cores that were idle for nine tenths of some time from now."""
+    before, began = _STAT.read_text().splitlines(), time.monotonic()
+    time.sleep(seconds)
+    after, passed = _STAT.read_text().splitlines(), time.monotonic() - began
+    taken = {
+        core: sum(parse_stat(after, {core})) - sum(parse_stat(before, {core}))
+        for core in os.sched_getaffinity(0)
+    }
+    return {core for core, busy in taken.items() if busy < OTHER_LOAD * passed}
 
 
 class DisturbanceMeter:

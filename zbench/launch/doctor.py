@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import psutil
 
-from zbench.cores import free_cores, in_ranges
+from zbench.cores import in_ranges
 from zbench.errors import UsageError, ZbenchError
+from zbench.launch.disturbance import free_cores
 from zbench.launch.process.client import THREAD_VARIABLES
 from zbench.launch.process.local import LocalExecutor, call
 from zbench.launch.trial import TrialRunner
